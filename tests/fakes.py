@@ -20,7 +20,7 @@ import torch
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, Completion, Executor, Freed, Job, Launched, Ran, Report
+from app.engine.device import WHOLE, Completion, Executor, Freed, Job, Ran, Report
 from app.engine.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
@@ -276,10 +276,9 @@ class FakeDevice:
         self._queues: list[deque[Pushed]] = [deque() for _ in capacities]
         self._lost: dict[int, str] = {}
 
-    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+    def start(self, report: Report, freed: Freed | None = None) -> None:
         assert self.report is None, "started twice"
         self.report = report
-        self.launched = launched
 
     def open(self, model: Model, slots: int) -> Executor:
         kind = TimedStages if model.stages else TimedExecutor
@@ -317,9 +316,6 @@ class FakeDevice:
         queue.append(pushed)
         if len(queue) == 1:
             self._begin(queue, self.handover_ns)
-
-    def recall(self, worker: int, job: Job) -> None:
-        job.recalled = True
 
     def withdraw(self, worker: int, job: Job) -> bool:
         """Those that stand behind another have not begun."""

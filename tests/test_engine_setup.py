@@ -94,4 +94,4 @@ def test_a_gpus_workers(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], 
     monkeypatch.setattr(engine_setup.cuda, "CudaRuntime", lambda gpu: HostRuntime())
     spec = engine_setup.device_of(Settings(**{"workers": (1, 8)} | given), 0).spec
     assert (spec.push_depth, [worker.priority for worker in spec.workers]) == (depth, priorities)
-    assert not spec.goes_on
+    assert spec.multi_step

@@ -35,14 +35,10 @@ PHRASES = {
 }
 #: How many files still hold a phrase: lower a number when you rewrite one, and never raise it.
 STILL: dict[str, int] = {
-    r"nor do later stages wait": 1,
     r"somebody else's": 1,
-    r"By how much of its time": 1,
     r"\bwho(ever)? waits\b": 1,
-    r"goes_on|going_on|\bgo_on\b": 13,
-    r"runs some for nobody": 1,
-    r"\bhears of\b|\bheard of\b|\bunheard\b": 4,
-    r"\bis told (that|of|when|how|to)\b": 7,
+    r"\bhears of\b|\bheard of\b|\bunheard\b": 3,
+    r"\bis told (that|of|when|how|to)\b": 6,
     r"\bstands (for|in|behind|at|beside|there)\b": 3,
 }
 

@@ -63,10 +63,24 @@ class Activations:
     ) -> None:
         """The rows in these slots have been through `stage`, in this order; they leave where they were before."""
         self.learn(stage, tensors, longest, context)
-        passed = Passed(stage, tensors, longest, context)
+        self.stand(slots, Passed(stage, tensors, longest, context), range(len(slots)))
+
+    def stand(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
+        """The rows in these slots are at these positions of a batch; they leave where they were before."""
         places = self._places
-        for position, slot in enumerate(slots):
+        for slot, position in zip(slots, positions, strict=True):
             places[slot] = (passed, position)
+
+    def places_of(self, slots: Slots, stage: int) -> list[Place]:
+        """Where these rows are, which must have been through `stage` last."""
+        found = []
+        for slot in slots:
+            place = self._places.get(slot)
+            if place is None or place[0].stage != stage:  # a bug of the scheduler
+                where = "has not begun" if place is None else f"comes from stage {place[0].stage}"
+                raise RuntimeError(f"stage {stage + 1}: a row {where}")
+            found.append(place)
+        return found
 
     def learn(
         self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int], context: Sequence[torch.Tensor]
@@ -85,11 +99,9 @@ class Activations:
 
         Also whether they are memory of their own: views of what is kept are not. Rows may repeat: as padding.
         """
-        places = [self._places[row] for row in rows]
+        places = self.places_of(rows, stage - 1)
         passed = places[0][0]
         runs = neighbours(places) if len(places) > 1 else [(*places[0], places[0][1] + 1)]
-        if any(run[0].stage != stage - 1 for run in runs):
-            raise RuntimeError(f"stage {stage}: a row comes from stage {passed.stage}")  # a bug of the scheduler
         if len(runs) == 1:
             _, first, end = runs[0]
             views = passed.tensors
@@ -105,6 +117,26 @@ class Activations:
             pieces = (batch.tensors[number][first:end] for batch, first, end in runs)
             gathered.append(torch.cat([self._fitted(piece, stage, number, longest) for piece in pieces]))
         return gathered, True
+
+    def take(
+        self,
+        places: Sequence[Place],
+        stage: int,
+        longest: Mapping[str, int],
+        into: Sequence[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
+        """As `gather`, of rows at these places. Without `into`, memory for them, neighbours of a batch are a view."""
+        runs = neighbours(places)
+        taken = []
+        for number in range(len(places[0][0].tensors)):
+            pieces = [
+                self._fitted(batch.tensors[number][first:end], stage, number, longest) for batch, first, end in runs
+            ]
+            if into is not None:
+                torch.cat(pieces, out=into[number])
+            else:
+                taken.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+        return taken if into is None else list(into)
 
     def _fitted(self, rows: torch.Tensor, stage: int, number: int, longest: Mapping[str, int]) -> torch.Tensor:
         """As long as the batch, where what comes from the stage before has such an axis."""

@@ -6,7 +6,7 @@ once. A device knows slots and tensors, and nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from app.scheduler.types import DeviceSpec, Fault, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # in place of a stage: all of them, one after another
-MADE = "starling_steps"  # on an exception: how many stages of its unit had run well
+MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
@@ -50,7 +50,8 @@ class Ran:
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
     stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
     a device runs by its cell. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of
-    the rows that have ended with them, of which alone there are outputs. `goes_on`: the worker goes on with the others.
+    the rows that have ended with them, of which alone there are outputs. `continues`: the worker has continued without
+    them.
     `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
@@ -63,7 +64,7 @@ class Ran:
     step_ns: int = 0
     steps: int = 1
     ended: tuple[int, ...] = ()
-    goes_on: bool = False
+    continues: bool = False
     lengths: Array | None = None
 
     @property
@@ -127,12 +128,11 @@ class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
-    `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
-    `done`: steps of a recurrent model that the worker has made of it, which the loop reads.
-    `best_effort`: no real-time row is in it. `onward`: of a recurrent model, when rows end the worker reports them and
-    goes on with the others; the loop may take that back while it runs. `made`: of a step that is pushed behind another
-    with rows of its own, how many steps its rows have made by then. Where they have not, because that one failed, it
-    does nothing: `Void`.
+    The worker makes them one after another by itself. The loop may set `recalled`: the unit is to end with the stage or
+    step that runs, and those that are on a stream behind it. `done`: steps that have been made, which the loop reads.
+    A unit whose later step fails ends well with the one before it.
+    `best_effort`: no real-time row is in it. `continue_without`: of a recurrent model, when rows end the worker reports
+    them and continues with the others; the loop may take that back while it runs.
     """
 
     unit_id: int
@@ -144,8 +144,7 @@ class Job:
     recalled: bool = False
     done: int = 0
     best_effort: bool = False
-    onward: bool = False
-    made: Sequence[int] = ()
+    continue_without: bool = False
     _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
 
     def claim(self) -> bool:
@@ -161,10 +160,6 @@ class Job:
         except IndexError:
             return False
         return True
-
-
-class Void(RuntimeError):
-    """A unit has done nothing, because one before it failed that had rows of its own."""
 
 
 @dataclass(slots=True)
@@ -187,7 +182,6 @@ class Transfer(NamedTuple):
 
 #: Called on a device's threads, see `Device.start`.
 Report = Callable[[Completion], None]
-Launched = Callable[[int], None]
 Freed = Callable[[Pool, Slots], None]
 
 
@@ -201,12 +195,11 @@ class Device(Protocol):
     #: Rows are copied to the device when `arrive` announces them, or when a unit of theirs is pushed.
     staged: bool
 
-    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
-        """Start the workers, on whose threads all three are called.
+    def start(self, report: Report, freed: Freed | None = None) -> None:
+        """Start the workers, on whose threads both are called.
 
-        `report` with each job that has ended; `launched` with the id of each step of a recurrent model that is on its
-        stream and can only end, unless the cell says which rows end with it: then nobody knows yet who goes on;
-        `freed` with slots that were given back while their rows were still being copied, and may be reused now.
+        `report` with each job that has ended; `freed` with slots that were given back while their rows were still being
+        copied, and may be reused now.
         """
         ...
 
@@ -235,10 +228,6 @@ class Device(Protocol):
 
     def push(self, worker: int, job: Job) -> None:
         """Hand a job to a worker. Returns at once."""
-        ...
-
-    def recall(self, worker: int, job: Job) -> None:
-        """Have a job of several stages or steps end with the one that runs. Returns at once; it may end later."""
         ...
 
     def withdraw(self, worker: int, job: Job) -> bool:
@@ -271,8 +260,6 @@ def fault_of(exc: BaseException) -> Fault:
     An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it
     counts as the model's: whoever runs on an accelerator must try the device afterwards.
     """
-    if isinstance(exc, Void):
-        return Fault.VOID
     if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
         return Fault.OOM
     if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
@@ -286,12 +273,14 @@ def fault_of(exc: BaseException) -> Fault:
 def completed(unit_id: int, ran: Ran) -> Completion:
     """The report of a unit that ran well."""
     if ran.step_ns:  # what is more than its steps counts as part of the hand-over
-        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, goes_on=ran.goes_on), ran)
-    times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
+        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, continues=ran.continues), ran)
+    times: tuple[int, ...] = ()
+    if ran.steps > 1 and ran.stages_ns:
+        times = ran.stages_ns if ran.overlapped else tuple(map(sum, ran.stage_parts))
     return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
 
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
-    """The report of a unit that raised `exc`, with the number of stages or steps that had run well."""
+    """The report of a unit whose first step raised `exc`."""
     message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
-    return Completion(Outcome(unit_id, fault, steps=getattr(exc, MADE, 0)), None, message, cause=exc)
+    return Completion(Outcome(unit_id, fault), None, message, cause=exc)

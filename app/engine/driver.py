@@ -88,7 +88,7 @@ class Driver:
     def start(self) -> None:
         """Start the device. On the event loop."""
         self._loop = asyncio.get_running_loop()
-        self.device.start(self._report, self._acknowledge if self.device.spec.steps_ahead else None, self._release)
+        self.device.start(self._report, self._release)
 
     def stop(self) -> None:
         """Ask for no more steps."""
@@ -130,10 +130,10 @@ class Driver:
         step = self.scheduler.step(self.clock(), hold=hold)
         for unit in step.recall:
             if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
-                self.device.recall(unit.worker, job)
-        for unit in step.settle:
+                job.recalled = True
+        for unit in step.end_at_next_row:
             if (job := self._jobs.get(unit.id)) is not None:
-                job.onward = False
+                job.continue_without = False
         if step.start and not step.start[-1].klass:  # the last: they are in order of class
             self._start(step.start)
             if step.done:
@@ -201,9 +201,9 @@ class Driver:
             best_effort = unit.klass is Klass.BEST_EFFORT
             job = Job(
                 unit.id, self.models[unit.program].executor, [row.slot for row in unit.rows], unit.size,
-                unit.stage, unit.steps, best_effort=best_effort, onward=unit.onward, made=unit.made,
+                unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
             )  # fmt: skip
-            if unit.steps > 1 or unit.onward or (best_effort and self.device.spec.withdraws):
+            if unit.steps > 1 or unit.continue_without or (best_effort and self.device.spec.withdraws):
                 self._jobs[unit.id] = job
             if unit.worker in self._measuring.kept:
                 self._measuring.kept[unit.worker].append(job)
@@ -250,7 +250,7 @@ class Driver:
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return
-        if not outcome.goes_on:
+        if not outcome.continues:
             self._jobs.pop(unit.id, None)
         began = max(unit.started, self._free_since[unit.worker])
         self.busy_ns[unit.worker] += now - began
@@ -290,15 +290,6 @@ class Driver:
             self._loop.call_soon_threadsafe(self._finished, completion)
         except RuntimeError:  # the loop is closed: nobody waits for this unit any more
             log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
-
-    def _acknowledge(self, unit_id: int) -> None:
-        """The unit is on its stream."""
-        self._on_loop(self._launched, unit_id)
-
-    def _launched(self, unit_id: int) -> None:
-        if unit_id in self.units:
-            self.scheduler.launched(unit_id, self.clock())
-            self.step()
 
     def _release(self, pool: Pool, slots: Slots) -> None:
         """Nothing reads the rows of these slots any more, which were given back before."""

@@ -31,8 +31,8 @@ from app.scheduler.types import (
 )
 
 #: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
-#: rows of them end, 5 not how many steps a unit has made.
-FORMAT = 6
+#: rows of them end, 5 not how many steps a unit has made; 6 pushed steps of cells behind one another.
+FORMAT = 7
 Entry = dict[str, Any]
 
 
@@ -50,7 +50,7 @@ def step_entry(step: Step, now: int) -> Entry:
             "wake_at": step.wake_at,
             "recall": [unit.id for unit in step.recall],
             "withdraw": [unit.id for unit in step.withdraw],
-            "settle": [unit.id for unit in step.settle],
+            "end_at_next_row": [unit.id for unit in step.end_at_next_row],
         },
     }
     if step.held:  # where nothing was held, it makes no difference whether it was asked for
@@ -89,10 +89,6 @@ class RecordingScheduler(Scheduler):
     def cancel(self, call_id: int, now: int) -> None:
         self._sink({"in": "cancel", "t": now, "id": call_id})
         super().cancel(call_id, now)
-
-    def launched(self, unit_id: int, now: int) -> None:
-        self._sink({"in": "launched", "t": now, "unit": unit_id})
-        super().launched(unit_id, now)
 
     def progressed(self, unit_id: int, steps: int, now: int) -> None:
         self._sink({"in": "progressed", "t": now, "unit": unit_id, "steps": steps})
@@ -166,8 +162,6 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.refused(entry["program"], entry["rows"], now, Klass(entry.get("klass", 0)))
     elif name == "cancel":
         scheduler.cancel(entry["id"], now)
-    elif name == "launched":
-        scheduler.launched(entry["unit"], now)
     elif name == "progressed":
         scheduler.progressed(entry["unit"], entry["steps"], now)
     elif name == "withdrawn":
@@ -189,7 +183,6 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
 
 def _program(data: Entry) -> Program:
     fields = dict(data)
-    fields.pop("goes_on", None)  # in older records
     stages = tuple(Stage(_profile(stage.pop("profile")), **stage) for stage in map(dict, fields.pop("stages")))
     return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
 

@@ -22,7 +22,7 @@ Failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from app.scheduler import admission
 from app.scheduler.estimates.live import LiveTimes
@@ -57,8 +57,6 @@ class Scheduler:
     def __init__(self, device: DeviceSpec, *, split_failed: bool = True) -> None:
         if not device.workers:
             raise ValueError("workers: expected at least one")
-        if device.goes_on and device.push_depth > 1:
-            raise ValueError(f"push_depth: expected 1 where workers go on by themselves, got {device.push_depth}")
         device = preset_class(device.classes.preset).limit(device)
         self.device = device
         self.split_failed = split_failed
@@ -135,22 +133,16 @@ class Scheduler:
             state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
             self._ledger.leave(call)
 
-    def launched(self, unit_id: int, now: int) -> None:
-        """The unit is on its worker's stream: what follows it there may be pushed behind it."""
-        unit = self._workers.units.get(unit_id)
-        if unit is not None and self.device.steps_ahead:
-            self._dispatch.ahead.launched(unit)
-
     def progressed(self, unit_id: int, steps: int, now: int) -> None:
         """The worker of a unit of several steps has made so many. Other units are ignored."""
-        unit = self._workers.going.get(unit_id)
+        unit = self._workers.multi_step.get(unit_id)
         if unit is not None:
             unit.progress = max(unit.progress, min(steps, unit.steps - 1))
 
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.
 
-        Returns the unit of the same id with which its worker continues, if it does.
+        Returns the unit of the same id with which its worker has continued, if it has.
         """
         unit = self._workers.give_back(outcome.unit_id, now)
         following: Unit | None = None
@@ -160,25 +152,22 @@ class Scheduler:
         state.units -= 1
         gate = self._dispatch.gate
         if gate.units or gate.shares:
-            failed = outcome.error is not None and outcome.error is not Fault.VOID
-            gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)  # it used its worker, too
-        self._dispatch.ahead.forget(unit)
-        if outcome.error is not None:
-            self._dispatch.ahead.fail(unit, self._workers.of(unit.worker))
-        if unit.first_run and outcome.error is not Fault.VOID:
+            failed = outcome.error is not None  # it used its worker, too
+            gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
+        if unit.first_run:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit, outcome, now)
             alive = state.alive
             staying = outcomes.advance(self._ledger, unit, outcome, state)
             state.served(unit.klass, alive - state.alive)
-            if outcome.goes_on:
-                following = self._dispatch.going_on.go_on(unit, staying, now)
+            if outcome.continues:
+                following = self._dispatch.multi_step.continued(unit, staying, now)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
         else:
-            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed, outcome.steps)
+            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed)
         self._forget_if_over(state)
         return following
 
@@ -196,7 +185,6 @@ class Scheduler:
             gate = self._dispatch.gate
             if gate.units or gate.shares:
                 gate.ended(unit, 0)
-            self._dispatch.ahead.forget(unit)
             outcomes.withdraw(self._ledger, unit, state)
             self._forget_if_over(state)
 
@@ -241,21 +229,25 @@ class Scheduler:
         ledger = self._ledger
         self._dispatch.hold, self._dispatch.held = hold, False
         start: list[Unit] = []
-        if not ledger.deadlines:
-            wake_at = None if self._lost else self._dispatch.run(start, now)
-        else:
+        recall: Sequence[Unit] = ()
+        end_at_next_row: Sequence[Unit] = ()
+        if ledger.deadlines:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
-            wake_at = None if self._lost else self._dispatch.run(start, now)
+        wake_at = None if self._lost else self._dispatch.run(start, now)
+        if self._workers.multi_step:
+            recall, end_at_next_row = self._dispatch.multi_step.recall(now)
+            if (recall or end_at_next_row) and self.device.push_depth > 1 and not self._lost:  # workers end sooner
+                wake_at = self._dispatch.run(start, now)
+        if ledger.deadlines:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
-        recall, settle = self._dispatch.going_on.recall(now) if self._workers.going else ((), ())
         withdraw = self._dispatch.gate.withdraw() if self._dispatch.gate.units else ()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, withdraw, settle, self._dispatch.held)
+        return Step(start, done, drops, wake_at, recall, withdraw, end_at_next_row, self._dispatch.held)
 
     # what others may read
 

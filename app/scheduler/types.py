@@ -56,7 +56,6 @@ class Fault(StrEnum):
     MODEL = "model"
     OOM = "oom"
     DEVICE = "device"
-    VOID = "void"  # it ran behind a unit that failed, with rows of that one
 
 
 class RowState(IntEnum):
@@ -149,10 +148,9 @@ class DeviceSpec:
 
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
     A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
-    unit that is cut earlier is cut from fewer rows. `goes_on`: a worker, which holds one unit at a time, takes
-    the next stage or step of it by itself until it is recalled. `steps_ahead`: a row may be
-    in several units of one worker, each a further step of a cell, see `ahead`. `withdraws`: a unit that stands behind
-    another may be taken back.
+    unit that is cut earlier is cut from fewer rows. `multi_step`: a worker makes the stages or steps of a unit
+    by itself, one after another, until it is recalled. `withdraws`: a unit that stands behind another may be taken
+    back.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -160,8 +158,7 @@ class DeviceSpec:
     max_alive: int = 1 << 30
     push_depth: int = 1
     push_ahead_ns: int = 0
-    goes_on: bool = False
-    steps_ahead: bool = False
+    multi_step: bool = False
     withdraws: bool = False
     classes: ClassSpec = ClassSpec()
 
@@ -246,11 +243,9 @@ class Unit:
     operation: Operation = Operation.NEW
     behind: bool = False  # its worker had another unit when it was handed over
     recalled: bool = False  # it is to end with the step or stage that runs
-    void: bool = False  # it is behind one that has failed, with rows of that one
     progress: int = 0  # steps of it that its worker has made, as far as the driver has said
-    onward: bool = False  # of a cell: when rows of it end, its worker goes on with the others, unless it is recalled
+    continue_without: bool = False  # of a cell: when rows of it end, its worker continues, unless it is recalled
     times: tuple[int, ...] = ()  # of several stages: predicted nanoseconds of each, which add up to `predicted`
-    made: tuple[int, ...] = ()  # pushed behind one with rows of its own: steps that its rows will have made by then
 
     @property
     def first_run(self) -> bool:
@@ -267,8 +262,9 @@ class Unit:
 class Outcome:
     """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
 
-    `steps`: those that it made; after a fault, those that ran well before it. `times`: `compute_ns` by stage, where it
-    ran several. `goes_on`: its worker continues with the rows of it that have not ended.
+    `steps`: those that it made. A fault is always of its first one: where a later one fails, the unit ends well before
+    it. `times`: `compute_ns` by stage, where it ran several. `continues`: its worker has continued with the rows of it
+    that have not ended.
     """
 
     unit_id: int
@@ -277,7 +273,7 @@ class Outcome:
     ended: tuple[int, ...] = ()
     steps: int = 1
     times: tuple[int, ...] = ()
-    goes_on: bool = False
+    continues: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -302,8 +298,8 @@ class Step:
 
     `recall`: units that are to end with the step or stage that runs. `withdraw`: units that are to be taken back from
     behind others of their workers, where that is still possible; the driver says of which it was, and steps again.
-    `settle`: units that are to end when the first of their rows does, because others wait for that. `held`: a
-    best-effort unit could start and was held, because the driver asked for that.
+    `end_at_next_row`: units that are to end when the first of their rows does, because others wait for that.
+    `held`: a best-effort unit could start and was held, because the driver asked for that.
     """
 
     start: list[Unit]
@@ -312,5 +308,5 @@ class Step:
     wake_at: int | None
     recall: Sequence[Unit] = ()
     withdraw: Sequence[Unit] = ()
-    settle: Sequence[Unit] = ()
+    end_at_next_row: Sequence[Unit] = ()
     held: bool = False

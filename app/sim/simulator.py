@@ -231,7 +231,6 @@ class Simulator:
                     self._carry_out(node, node.scheduler.step(time))
         elif tie == _LAUNCHED:
             self._launched(node, node.launching.popleft())
-            self._touch(node)
             self._watch(node)
         elif tie == _COPIED:
             unit = heappop(node.copying)[2]
@@ -307,7 +306,6 @@ class Simulator:
             node.taken.remove(unit)
             return
         now = self.now
-        node.scheduler.launched(unit.id, now)
         copied = now if node.copies is None else node.copies.copied(unit)
         if copied <= now:
             node.device.push(unit, now)

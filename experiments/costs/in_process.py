@@ -35,7 +35,7 @@ from app import process
 from app.contract import ModelSource, Served
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.worker import run
-from app.engine.device import Freed, Job, Launched, Report
+from app.engine.device import Freed, Job, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.http.access import Access
@@ -59,7 +59,7 @@ LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, pixels=1, body_timeout_s=
 class OnLoop(CpuDevice):
     """A CPU device whose worker is the event loop."""
 
-    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+    def start(self, report: Report, freed: Freed | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard = report
 

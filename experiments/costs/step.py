@@ -30,7 +30,7 @@ _GAP_NS = 20_000  # between two calls
 
 def costs_us(policy: str, rows: int, turns: int) -> tuple[float, float, float]:
     """Of a submit, of `finished` and of a step."""
-    scheduler = Scheduler(DeviceSpec((WorkerSpec(_LARGEST),), goes_on=True))
+    scheduler = Scheduler(DeviceSpec((WorkerSpec(_LARGEST),), multi_step=True))
     scheduler.add_program(Program(1, policy, (Stage(_PROFILE),), policy, _LARGEST, 1 << 30), 0)
     scheduler.control(1, _TABLES, 0)
     scheduler.tick(_S)

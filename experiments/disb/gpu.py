@@ -10,7 +10,8 @@ Assumptions, which the page lists
        padding does `left` of the work that so many units would do beyond those that run as equals. A best-effort kernel
        that began before the real-time unit has its part of the GPU, and shares as an equal until it ends; with
        `yields` its blocks make way at once.
-    4. Nothing is killed. A unit that has not begun can be withdrawn: its stream needs `LAUNCH_US` to pass over it.
+    4. Nothing is killed. A unit that is recalled ends with the kernel that runs and, where a stream has a queue, those
+       that are in it; where these are withdrawn, the stream needs `LAUNCH_US` to pass over each of them.
 """
 
 from __future__ import annotations
@@ -94,13 +95,27 @@ class Ended(NamedTuple):
 
 
 class ModelledGpu:
-    """What units run on. `times`: by program, of each of its stages, or of each step of its cell (`cells`)."""
+    """What units run on. `times`: by program, of each of its stages, or of each step of its cell (`cells`).
 
-    def __init__(self, times: Mapping[int, Sequence[int]], cells: frozenset[int], sharing: Sharing) -> None:
+    `queue`: stages of a unit that its stream holds at once, the one that runs included; 0: each is there when the one
+    before it ends, and a recall waits for none. `withdraws`: those that have not begun are taken back at a recall.
+    """
+
+    def __init__(
+        self,
+        times: Mapping[int, Sequence[int]],
+        cells: frozenset[int],
+        sharing: Sharing,
+        queue: int = 0,
+        *,
+        withdraws: bool = False,
+    ) -> None:
         self.due: int | None = None
         self._times = times
         self._cells = cells
         self._sharing = sharing
+        self._queue = queue
+        self._withdraws = withdraws
         self._waiting: dict[int, deque[Unit]] = defaultdict(deque)  # by worker
         self._running: dict[int, _Running] = {}  # by worker, in the order in which they began
         self._clear: dict[int, int] = {}  # by worker: when its stream has passed over units that were withdrawn
@@ -132,35 +147,35 @@ class ModelledGpu:
         self._plan(now)
         return Ended(ended.unit, now - ended.began, ended.times, over)
 
-    def withdraw(self, unit: Unit, now: int, pass_ns: int) -> bool:
-        """Take back a unit that has not begun; its stream passes over it in `pass_ns`. False: it has begun."""
-        waiting = self._waiting[unit.worker]
-        if unit not in waiting:
-            return False
-        waiting.remove(unit)
-        self._pass(now)
-        running = self._running[unit.worker]
-        ends = now + round(running.left / running.speed)
-        self._clear[unit.worker] = self._clear.get(unit.worker, ends) + pass_ns
-        return True
-
     def clear_at(self, worker: int) -> int:
-        """When a stream has passed over the units withdrawn from it behind the one that runs; 0 for none."""
+        """When a stream has passed over what was withdrawn from it behind a stage that has ended; 0 for nothing."""
         return self._clear.get(worker, 0)
 
-    def recall(self, unit: Unit, now: int) -> None:
-        """Let a unit of several stages end with the one that runs."""
+    def recall(self, unit: Unit, now: int) -> int:
+        """Let a unit of several stages end with the one that runs, and those queued behind it. Returns how many of
+        these were withdrawn."""
         self._pass(now)
         running = self._running[unit.worker]
         made, running.left = running.stages()
+        queued = running.times[made:][: max(0, self._queue - 1)]
+        if self._withdraws:
+            ends = now + round(running.left / running.speed)
+            self._clear[unit.worker] = ends + round(1000 * LAUNCH_US) * len(queued)
+        else:
+            made += len(queued)
+            running.left += sum(queued)
         running.times = running.times[:made]
         self._plan(now)
+        return len(queued) if self._withdraws else 0
 
     def _begin(self, unit: Unit, now: int) -> None:
         times = self._times[unit.program]
         at, steps = (self._made.get(unit.rows[0], 0), 1) if unit.program in self._cells else (unit.stage, unit.steps)
         wait = max(0, self._clear.pop(unit.worker, 0) - now)
-        self._running[unit.worker] = _Running(unit, times[at : at + steps], wait, now)
+        first, *others = times[at : at + steps]
+        if self._queue == 1:  # each is launched when the one before it has ended
+            others = [time + round(1000 * LAUNCH_US) for time in others]
+        self._running[unit.worker] = _Running(unit, [first, *others], wait, now)
         if not unit.klass:
             for other in self._running.values():
                 if other.unit.klass and len(other.times) > 1:

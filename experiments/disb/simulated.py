@@ -19,7 +19,7 @@ import numpy as np
 from app.bench.stats import by_class, by_task, percentile
 from app.bench.workload import Klass, Load, Task, Workload, read
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Program, WorkerSpec
+from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.processes import spread
 from experiments.disb import simulated_page
 from experiments.disb.generate import FOLDER
@@ -56,16 +56,17 @@ class Assumed:
 class Column:
     """One way to schedule. `title`: as the page says it. `only`: the tasks of one class, the others do not run.
 
-    `kernels` of a best-effort unit or stage; WHOLE: all. `depth`: units handed to one worker and unfinished; the most
-    that `budget_ns` allows. `goes_on`: a worker goes from stage to stage by itself until it is recalled. Where
-    best-effort requests have parts there is a worker for each of their clients, and one that is kept.
+    `kernels` of a best-effort unit or stage; WHOLE: all. `multi_step`: a worker takes the stages of a unit one after
+    another by itself until it is recalled. `queue`, `withdraws`: see `ModelledGpu`. Where best-effort requests have
+    parts there is a worker for each of their clients, and one that is kept.
     """
 
     title: str
     preset: str
     kernels: int = WHOLE
-    depth: int = 1
-    goes_on: bool = False
+    queue: int = 0
+    withdraws: bool = False
+    multi_step: bool = False
     only: Klass | None = None
     budget_ns: int = 10_000_000
     slowdown: float = 0.02
@@ -89,7 +90,13 @@ class Column:
             program.id: network(program.name).groups(self.kernels if klass == "best_effort" else WHOLE)
             for (_, klass), (program, _) in programs.items()
         }
-        gpu = ModelledGpu(times, frozenset(program.id for program, length in programs.values() if length), sharing)
+        gpu = ModelledGpu(
+            times,
+            frozenset(program.id for program, length in programs.values() if length),
+            sharing,
+            self.queue,
+            withdraws=self.withdraws,
+        )
         server = Server(scheduler, programs, gpu, round(LAUNCH_US * _US), assumed.prompt)
         return play(replace(workload, tasks=tasks), server, seed, {task.id: alone_ns(task) for task in tasks})
 
@@ -103,7 +110,7 @@ class Column:
         found: dict[tuple[str, str], tuple[Program, int]] = {}
         for model, klass in dict.fromkeys((task.model, task.klass) for task in tasks):
             number, kernels = len(found) + 1, self.kernels if klass == "best_effort" else WHOLE
-            if kernels == WHOLE or self.goes_on:
+            if kernels == WHOLE or self.multi_step:
                 found[model, klass] = network(model).staged(number, kernels), 0
             else:
                 found[model, klass] = network(model).stepped(number, kernels), len(network(model).groups(kernels))
@@ -113,10 +120,8 @@ class Column:
         workers = playing if self.preset == "streams" else 1
         if self.parts:
             workers = 1 + sum(task.klass == "best_effort" for task in tasks)
-        queued = self.parts and not self.goes_on
         return DeviceSpec(
-            tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, push_depth=self.depth,
-            push_ahead_ns=AT_ONCE if queued else 0, goes_on=self.goes_on, steps_ahead=queued, withdraws=queued,
+            tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, multi_step=self.multi_step,
             classes=ClassSpec(self.preset, self.budget_ns, self.slowdown),
         )  # fmt: skip
 
@@ -124,20 +129,20 @@ class Column:
 #: By name, in the order of the page. The first is what the others are compared with.
 COLUMNS = {
     "rt_only": Column("real time alone, one request at a time", "seq", only="realtime"),
-    "rt_workers": Column("real time alone on the workers of `reef`", "reef", 1, goes_on=True, only="realtime"),
+    "rt_workers": Column("real time alone on the workers of `reef`", "reef", 1, multi_step=True, only="realtime"),
     "seq": Column("whole models, one at a time, real time first", "seq"),
     "streams": Column("whole models, a stream for each client, no classes", "streams"),
-    "reef": Column("best-effort work is preempted between kernels, and pads", "reef", 1, goes_on=True),
-    "reef_1": Column("the same, where padding may slow real time by 1 %", "reef", 1, goes_on=True, slowdown=0.01),
-    "reef_n": Column("real time waits for 4 kernels of each stream", "reef_n", 2, depth=2),
+    "reef": Column("best-effort work is preempted between kernels, and pads", "reef", 1, multi_step=True),
+    "reef_1": Column("the same, where padding may slow real time by 1 %", "reef", 1, multi_step=True, slowdown=0.01),
+    "reef_n": Column("real time waits for 4 kernels of each stream", "reef_n", 4),
 }
 _MUCH_NS = 1_000_000_000  # a budget that the number of kernels keeps below
 #: The ways to hand over so many kernels, of the queue's study.
 QUEUED: Mapping[str, Callable[[int], Column]] = {
-    "withdrawn": lambda count: Column("", "reef", 1, count, budget_ns=_MUCH_NS),
-    "waited for": lambda count: Column("", "reef_n", 1, count),
+    "withdrawn": lambda count: Column("", "reef", 1, count, withdraws=True, multi_step=True, budget_ns=_MUCH_NS),
+    "waited for": lambda count: Column("", "reef", 1, count, multi_step=True, budget_ns=_MUCH_NS),
     "a stage": lambda count: Column("", "reef", count, budget_ns=_MUCH_NS),
-    "recalled": lambda count: Column("", "reef", count, goes_on=True, budget_ns=_MUCH_NS),
+    "recalled": lambda count: Column("", "reef", count, multi_step=True, budget_ns=_MUCH_NS),
 }
 #: What the page varies: each is the base but for one assumption.
 VARIATIONS = {

@@ -40,9 +40,8 @@ class Tie(IntEnum):
 class Server:
     """What the clients ask. `programs`: by the name of a model and the class of the task, with the length of a row.
 
-    A unit is on its stream `launch_ns` after it was handed over, and a stream takes as long to pass over one that was
-    withdrawn. `prompt`: a client that launches with an answer does so before the next unit is chosen; else a unit of
-    somebody else may begin first, as with any real client.
+    A unit is on its stream `launch_ns` after it was handed over. `prompt`: a client that launches with an answer does
+    so before the next unit is chosen; else a unit of somebody else may begin first, as with any real client.
     """
 
     scheduler: Scheduler
@@ -55,7 +54,7 @@ class Server:
 @dataclass(slots=True)
 class Played:
     """`wait_ns`: by real-time task, from each launch until its first unit was on its stream. `end_ns`: of the last
-    answer. `withdrawn`: units.
+    answer. `withdrawn`: kernels.
 
     `preempt_ns`: from the launch of a real-time request until the best-effort units that had been handed over by then
     were out of its way, for each one that met any. `steps`: of the scheduler.
@@ -109,11 +108,8 @@ class _Clients:
                 self._step()
 
     def _step(self) -> None:
-        """A step, carried out; and another one while units are taken back."""
-        while True:
-            self.found.steps += 1
-            if not self._carry_out(self._server.scheduler.step(self.now)):
-                return
+        self.found.steps += 1
+        self._carry_out(self._server.scheduler.step(self.now))
 
     def _at(self, time: int, tie: Tie, act: Callable[[], bool]) -> None:
         """`act` returns whether the scheduler has had an input."""
@@ -145,8 +141,7 @@ class _Clients:
             self._at(self.now + _TICK_NS, Tie.TICK, self._tick)
         return True
 
-    def _carry_out(self, step: Step) -> bool:
-        """Carry out a Step; returns whether the scheduler is to be asked for another at once."""
+    def _carry_out(self, step: Step) -> None:
         server = self._server
         for unit in step.start:
             self.found.units += 1
@@ -161,9 +156,8 @@ class _Clients:
             if unit.id in self._launching:
                 self._launching[unit.id] = True
             else:
-                server.device.recall(unit, self.now)
+                self.found.withdrawn += server.device.recall(unit, self.now)
         self._watch()
-        again = [self._withdraw(unit) for unit in step.withdraw]
         for call in step.done:
             self.found.end_ns = self.now
             if call.id in self._told:
@@ -176,18 +170,6 @@ class _Clients:
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: True)
         self._timer = step.wake_at
-        return any(again)
-
-    def _withdraw(self, unit: Unit) -> bool:
-        """Take back a unit if it has not begun; one that is being launched never reaches its stream."""
-        device = self._server.device
-        launched = self._launching.pop(unit.id, None) is None
-        if launched and not device.withdraw(unit, self.now, self._server.launch_ns):
-            return False
-        self.found.withdrawn += 1
-        self._server.scheduler.withdrawn(unit.id, self.now)
-        self._out_of_the_way(unit, device.clear_at(unit.worker))
-        return True
 
     def _out_of_the_way(self, unit: Unit, at: int) -> None:
         """A best-effort unit has ended, or is passed over at `at`: what real-time requests may have waited for."""
@@ -201,10 +183,7 @@ class _Clients:
             self._met.remove(met)
 
     def _launched(self, unit: Unit) -> bool:
-        recalled = self._launching.pop(unit.id, None)
-        if recalled is None:  # it has been taken back
-            return False
-        self._server.scheduler.launched(unit.id, self.now)
+        recalled = self._launching.pop(unit.id)
         self._server.device.push(unit, self.now)
         if recalled:
             self._server.device.recall(unit, self.now)
@@ -213,7 +192,7 @@ class _Clients:
             if row.index == 0 and not unit.klass:  # a real-time row is one unit
                 task = self._players.played[self._calls[row.call.id].task].task
                 self.found.wait_ns[task.id].append(self.now - row.call.arrived)
-        return True
+        return False
 
     def _watch(self) -> None:
         """Schedule the end of the next unit, if the device's prediction has changed."""
@@ -235,7 +214,7 @@ class _Clients:
         outcome = UnitOutcome(unit.id, None, compute_ns, over, len(alone), times)
         self._server.scheduler.finished(outcome, self.now)
         if unit.klass:
-            self._out_of_the_way(unit, 0)
+            self._out_of_the_way(unit, self._server.device.clear_at(unit.worker))
         self._watch()
         if self._server.prompt:
             for call in dict.fromkeys(row.call for row in unit.rows if row.call.left == 0):

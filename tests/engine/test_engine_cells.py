@@ -326,7 +326,7 @@ class TestEndsTogether:
         assert finished == calls
         assert sum(cell.rows) == sum(lengths), "a row that waits makes no steps"
 
-    @pytest.mark.parametrize(("what", "value"), [("onward", False), ("recalled", True)])
+    @pytest.mark.parametrize(("what", "value"), [("continue_without", False), ("recalled", True)])
     @pytest.mark.parametrize(("at", "alone"), [(10, True), (12, True), (14, False)])
     async def test_a_unit_that_is_to_end_keeps_no_row_waiting(
         self, what: str, value: bool, at: int, alone: bool, finished: list[list[int]], jobs: list[Job],

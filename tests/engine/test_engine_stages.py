@@ -183,12 +183,12 @@ async def test_each_stage_is_timed_at_warm_up_and_measured_while_idle(tmp_path: 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("multi_step", [False, True])
 @virtual
-async def test_dva_load_merges_on_one_worker_and_on_two(workers: int, goes_on: bool):
+async def test_dva_load_merges_on_one_worker_and_on_two(workers: int, multi_step: bool):
     """The same whether workers pass boundaries by themselves, as those of a CPU do, or not, as in the simulator."""
     model = staged(double, increase, double, increase, policy="dva_load", max_delay_ms=0.0, complete_wait=1.0)
-    async with serving(model, device=device(*[4] * workers, ms=1, goes_on=goes_on)) as rig:
+    async with serving(model, device=device(*[4] * workers, ms=1, multi_step=multi_step)) as rig:
         begin = rig.loop.now
         first = rig.ask(10.0)
         await rig.loop.until(begin + MS * 3 // 2)

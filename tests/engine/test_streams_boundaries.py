@@ -222,14 +222,12 @@ async def test_one_bad_row_fails_alone_at_its_step(runtime: Runtime):
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-async def test_the_next_step_is_pushed_behind_the_one_that_runs(
-    runtime: Runtime, graphs: bool, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_device_makes_steps_by_itself(runtime: Runtime, graphs: bool, monkeypatch: pytest.MonkeyPatch):
     """Late Batching's scheduling ahead of time, as far ahead as it goes. A row fails beside the others."""
-    ahead: list[int] = []
+    jobs: list[int] = []
     push = StreamDevice.push
     monkeypatch.setattr(
-        StreamDevice, "push", lambda self, worker, job: (ahead.append(len(job.made)), push(self, worker, job))[1]
+        StreamDevice, "push", lambda self, worker, job: (jobs.append(job.steps), push(self, worker, job))[1]
     )
     async with serving(runtime, options=DeviceOptions(graphs=graphs, push_ahead_ns=AT_ONCE)) as engine:
         served = await started(engine, sums(LONG, looks=not graphs, policy="adaptive"))
@@ -243,7 +241,7 @@ async def test_the_next_step_is_pushed_behind_the_one_that_runs(
         assert isinstance(failed, list if graphs else ModelFailed)
         assert_settled(served)
         await engine.stop(served)
-    assert sum(rows > 0 for rows in ahead) > LONG // 2
+    assert len(jobs) < LONG < sum(jobs)
 
 
 class UntilTwo(Sums):
@@ -260,7 +258,7 @@ class UntilTwo(Sums):
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-async def test_nothing_is_pushed_behind_a_step_that_may_end_its_rows(runtime: Runtime, graphs: bool):
+async def test_no_step_is_launched_behind_one_that_may_end_its_rows(runtime: Runtime, graphs: bool):
     made = make_model(None, [tensor("x", "FP32", ("n", 40))], [tensor("y", "FP32")], max_batch=4, policy="adaptive")
     call, info = recurrent_model(Recurrent(UntilTwo(looks=not graphs), ((),)), made.info)
     async with serving(runtime, options=DeviceOptions(graphs=graphs, push_ahead_ns=AT_ONCE)) as engine:

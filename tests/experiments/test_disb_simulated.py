@@ -116,16 +116,22 @@ class TestGpu:
         assert [ended.over for ended in ends] == [(), (), (), (0,)]
         assert device.due is None
 
+    @pytest.mark.parametrize(("queue", "made"), [(0, 1), (1, 1), (3, 3), (9, 4)])
+    def test_a_recall_waits_for_the_queue(self, queue: int, made: int) -> None:
+        device = ModelledGpu({1: [1000] * 4}, frozenset(), Sharing(), queue)
+        device.push(going := unit(1, BEST, steps=4), 0)
+        assert device.due == 4000 + 3 * LAUNCH * (queue == 1)
+        assert device.recall(going, 500) == 0
+        assert device.due == 1000 * made
+
     def test_what_has_not_begun_is_withdrawn_and_passed_over(self) -> None:
-        device = gpu(cells=frozenset({1}))
-        first, *behind = [unit(number, BEST, worker=0) for number in range(3)]
-        for one in (first, *behind):
-            device.push(one, 0)
-        assert [device.withdraw(one, 500, 10) for one in (*behind, first)] == [True, True, False]
-        assert device.clear_at(0) == 1020
+        device = ModelledGpu({1: [1000] * 4}, frozenset(), Sharing(), 3, withdraws=True)
+        device.push(going := unit(0, BEST, steps=4), 0)
+        assert device.recall(going, 500) == 2
+        assert (device.due, device.clear_at(0)) == (1000, 1000 + 2 * LAUNCH)
         device.pop(1000)
         device.push(unit(5, BEST, worker=0), 1005)
-        assert device.due == 1020 + 1000
+        assert device.due == 1000 + 2 * LAUNCH + 1000
 
 
 def play(column: Column, *tasks: Task, time_s: float = 0.5, assumed: Assumed | None = None) -> Played:
@@ -239,9 +245,9 @@ def test_all_columns_answer_everything(name: str) -> None:
 
 def test_the_kept_worker_is_one_more_than_the_best_effort_clients() -> None:
     device = REEF._device(read(FOLDER / "C.json").tasks, 6)
-    assert (len(device.workers), device.goes_on, device.withdraws) == (6, True, False)
+    assert (len(device.workers), device.multi_step) == (6, True)
     queued = REEF_N._device(read(FOLDER / "A.json").tasks, 2)
-    assert (len(queued.workers), queued.push_depth, queued.withdraws) == (2, 2, True)
+    assert (len(queued.workers), queued.multi_step) == (2, False)
     assert queued.classes.preset == "reef_n"
 
 

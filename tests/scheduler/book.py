@@ -50,7 +50,6 @@ class RowFacts:
     alive: bool = False  # it counts against max_alive
     retried: bool = False  # it waits in a group of a failed unit
     advanced: bool = False  # it has been through a unit
-    units: int = 0  # that have it and have not ended; several only of a cell whose steps are known
     answers: list[int] = field(default_factory=list)  # the slot each time it ended
 
 
@@ -110,8 +109,7 @@ class Book:
             if self.device.classes.edf and call.klass is Klass.REALTIME:
                 first = 1 << 62 if call.deadline is None else call.deadline
             rank = (int(call.klass), call.priority, first, self._sequence)
-            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, 0, index in bad, well)
-            facts.cells = self._steps_at(facts, 0)
+            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, steps, index in bad, well)
             entry.rows.append(facts)
             self.waiting[call.program][facts] = None
 
@@ -133,23 +131,17 @@ class Book:
         """Positions of the rows for which the last of these steps of a repeating stage was their last."""
         return tuple(i for i, row in enumerate(unit.rows) if self._facts(row).cells <= steps)
 
-    def finish(self, unit: Unit, error: Fault | None, steps: int = 1, *, goes_on: bool = False) -> None:
-        """`steps`: those that it made, or stages. `goes_on`: its worker has it still, with the rows left."""
+    def finish(self, unit: Unit, error: Fault | None, steps: int = 1, *, continues: bool = False) -> None:
+        """`steps`: those that it made, or stages. `continues`: its worker has it still, with the rows left."""
         del self.units[unit.id]
         if error is not None:
             self.faults.add(error)
             self.first_failures += unit.first_run and error is Fault.MODEL
         for facts in map(self._facts, unit.rows):
-            if goes_on and facts.cells > steps:
+            if continues and facts.cells > steps:
                 facts.cells -= steps
                 facts.well -= steps
                 facts.advanced = True
-                continue
-            facts.units -= 1
-            if facts.units:
-                facts.cells -= error is None
-                facts.well -= error is None
-                facts.advanced |= error is None
             elif facts.entry.left is not None:
                 self._end(facts)
             elif error is not None:
@@ -168,9 +160,8 @@ class Book:
         times = [first.predict(unit.size, unit.running, unit.length, lead)]
         return times + [one.compute(unit.size, unit.running, unit.length) for one in others]
 
-    def go_on(self, unit: Unit) -> None:
+    def continued(self, unit: Unit) -> None:
         """The unit, of the same id, with which a worker has gone on."""
-        assert all(self._facts(row).units == 1 for row in unit.rows)
         self.units[unit.id] = unit
 
     def withdraw(self, unit: Unit) -> None:
@@ -179,9 +170,6 @@ class Book:
         assert self._load()[unit.worker][0] is not unit, "a unit that runs is no more to be had"
         del self.units[unit.id]
         for facts in map(self._facts, unit.rows):
-            facts.units -= 1
-            if facts.units:
-                continue
             if facts.entry.left is not None:
                 self._end(facts)
                 continue
@@ -199,17 +187,11 @@ class Book:
             return
         following = unit.stage + (1 if program.stages[unit.stage].repeats else steps)
         if following < len(program.stages):
-            facts.stage, facts.cells = following, self._steps_at(facts, following)
+            facts.stage, facts.cells = following, facts.steps
             self._wait(facts)
         else:
             facts.answers.append(facts.slot)
             self._end(facts)
-
-    def _steps_at(self, facts: RowFacts, stage: int) -> int:
-        """The steps that a row needs at a cell. Where they may be pushed ahead, they are what the scheduler knows."""
-        stages = self.programs[facts.entry.call.program].stages
-        known = self.device.steps_ahead and not stages[stage].own_steps
-        return facts.length or 1 if known else facts.steps
 
     # the checks
 
@@ -262,10 +244,10 @@ class Book:
 
     def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
-        for unit in [*step.recall, *step.settle]:
+        for unit in [*step.recall, *step.end_at_next_row]:
             assert self.units[unit.id] is unit
-            assert unit.steps > 1 or unit.onward or unit.id in self.settled or unit in step.settle
-            self.settled.update(unit.id for unit in step.settle)
+            assert unit.steps > 1 or unit.continue_without or unit.id in self.settled or unit in step.end_at_next_row
+            self.settled.update(unit.id for unit in step.end_at_next_row)
         for unit in self.units.values():
             if unit.steps == 1 or unit.recalled:
                 continue
@@ -281,7 +263,9 @@ class Book:
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
                 if program.policy == "adaptive":
-                    assert not unit.onward or not self._joiners(unit), "it goes on when rows end that others wait for"
+                    assert not unit.continue_without or not self._joiners(unit), (
+                        "it goes on when rows end that others wait for"
+                    )
                     if self._joiners(unit):
                         check_joining(self, unit, most, scheduler)
                     continue
@@ -315,9 +299,7 @@ class Book:
         elif drop.reason is Reason.DEADLINE_UNREACHABLE:
             assert drop.call.deadline is not None
             assert drop.call.deadline > now, "a deadline that has passed is no prediction"
-            steps = any(stage.repeats for stage in self.programs[entry.call.program].stages)
-            waits = any(facts.state is RowState.WAITING for facts in entry.rows)
-            assert waits or (steps and self.device.steps_ahead), "only rows that wait are cut, or a further step"
+            assert any(facts.state is RowState.WAITING for facts in entry.rows), "only rows that wait are cut"
         elif drop.reason is not Reason.CLOSED:
             assert drop.reason.value in self.faults
         if drop.reason is Reason.MODEL and drop.row >= 0:
@@ -340,7 +322,7 @@ class Book:
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
         for facts, row in zip(rows, unit.rows, strict=False):
             assert facts.slot == row.slot
-            assert facts.state is RowState.WAITING or self._goes_behind(facts, unit)
+            assert facts.state is RowState.WAITING
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
@@ -350,14 +332,14 @@ class Book:
                 assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
+        assert not self._to_join(rows[0], before), "a row of a cell begins behind a unit that it could join"
         self._check_order(unit, rows)
         if unit.steps > 1:
-            self.made[unit.id], self.times[unit.id] = (0, now), self.stage_times(unit, scheduler)
+            self.times[unit.id] = self.stage_times(unit, scheduler)
         rows = [self._facts(row) for row in unit.rows]
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
         for facts in rows:
-            facts.units += 1
             self.waiting[unit.program].pop(facts, None)
             facts.state, facts.retried = RowState.RUNNING, False
             self._set_alive(facts, True)
@@ -393,8 +375,7 @@ class Book:
         Unless the policy reorders: then rows of one class and priority may be next to one another by length.
         """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
-        going = [facts for facts in rows if facts.units]
-        peers = self._with_room([*(facts for facts in self.waiting[unit.program] if self._key(facts) == key), *going])
+        peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
         assert _turn(rows[0]) == min(map(_turn, peers))
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
@@ -402,19 +383,14 @@ class Book:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
         if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset in ("reef", "reef_n"):
-            everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
+            everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
             assert min(facts.rank for facts in peers) == min(facts.rank for facts in everyone)
 
-    def _goes_behind(self, facts: RowFacts, unit: Unit) -> bool:
-        """Whether a row that runs makes its next step in this unit: behind those that have it, with steps left."""
-        before = [other for other in self.units.values() if any(self._facts(row) is facts for row in other.rows)]
-        program = self.programs[unit.program]
-        return (
-            program.stages[unit.stage].repeats
-            and program.policy in ("late", "adaptive")
-            and facts.cells > facts.units == len(before)
-            and all(other.worker == unit.worker and other.first_run for other in before)
-        )
+    def _to_join(self, facts: RowFacts, units: list[Unit]) -> bool:
+        """Whether one of a worker's units is of the cell at which this row waits, and of its class."""
+        program, stage, _, klass = self._key(facts)
+        cell = self.programs[program].stages[stage].repeats
+        return cell and any((unit.program, unit.stage, unit.klass) == (program, stage, klass) for unit in units)
 
     def _picked(self, unit: Unit, rows: list[RowFacts]) -> bool:
         """Whether these rows may go together by their length."""
@@ -452,12 +428,13 @@ class Book:
         waiting = [facts for waiting in self.waiting.values() for facts in waiting]
         if self.device.classes.preset != "streams":  # best-effort rows may have to wait
             waiting = [facts for facts in waiting if facts.entry.call.klass is Klass.REALTIME]
-        if not self._with_room(waiting) or self.device.classes.preset == "seq":
+        able = self._with_room(waiting)
+        if not able or self.device.classes.preset == "seq":
             return
         load = self._load()
-        opens = [self._opens(units) for units in load if units]
-        may_begin = len(opens) < self.device.max_running
+        may_begin = sum(map(bool, load)) < self.device.max_running
         assert not (may_begin and [] in load), "a worker idles while rows wait"
+        opens = [self._opens(units) for facts in able for units in load if units and not self._to_join(facts, units)]
         assert not any(time <= now for time in opens), "a worker is about to end what it has, while rows wait"
         if opens and min(opens) < AT_ONCE:
             assert step.wake_at is not None
@@ -470,7 +447,7 @@ class Book:
 
     def _opens(self, units: list[Unit]) -> int:
         """When a worker with these units may be handed one more."""
-        if len(units) >= self.device.push_depth:
+        if len(units) >= self.device.push_depth or units[-1].continue_without:
             return AT_ONCE
         if self.device.push_ahead_ns == AT_ONCE:
             return 0

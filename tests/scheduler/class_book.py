@@ -111,15 +111,18 @@ def _could_start(book: Book, waiting: list[RowFacts]) -> list[RowFacts]:
 def _check_budget(book: Book, theirs: list[Unit], scheduler: Scheduler, now: int) -> None:
     """What was handed over is predicted to take at most the budget, unless it is one unit of one row.
 
-    Of several stages that of the one that runs, or of a longer one that its worker will begin by itself.
+    Of several stages that of the one that runs, or of a longer one that its worker will begin by itself. Not checked
+    where units are late and others are behind them: those are predicted to have begun, and count for less until then.
     """
+    if not book.exact and len({unit.worker for unit in theirs}) < len(theirs):
+        return
     left = 0
     for unit in theirs:
         latency = scheduler._states[unit.program].latency[unit.stage]
         if not latency.known:
             continue
         if unit.steps > 1 and book.times[unit.id]:
-            made, began = book.made[unit.id]
+            made, began = book.made.get(unit.id, (0, now))
             running, *later = book.times[unit.id][made:]
             left += max(0, running - (now - began), *(() if unit.recalled else later)) if book.exact else 0
         elif unit.steps > 1:

@@ -88,7 +88,7 @@ class TestCells:
         return scheduler
 
     def test_a_unit_that_goes_on_is_recalled_for_real_time_alone(self) -> None:
-        scheduler = self.cell(goes_on=True)
+        scheduler = self.cell(multi_step=True)
         submit(scheduler, BEST, 1, 1, lengths=(9,))
         (unit,) = scheduler.step(0).start
         assert unit.steps == 9
@@ -99,14 +99,6 @@ class TestCells:
         assert (unit.klass, unit.steps) == (REAL, 9)
         submit(scheduler, BEST, 3, 1, lengths=(9,))
         assert list(scheduler.step(11).recall) == []
-
-    def test_best_effort_rows_that_wait_do_not_keep_a_step_from_being_pushed(self) -> None:
-        scheduler = self.cell(push_depth=2, push_ahead_ns=1 << 62, steps_ahead=True)
-        submit(scheduler, REAL, 1, 1, lengths=(9,))
-        (unit,) = scheduler.step(0).start
-        submit(scheduler, BEST, 2, 1, lengths=(9,))
-        scheduler.launched(unit.id, 1)
-        assert rows(scheduler.step(1)) == [[1]]
 
 
 class TestAdmission:

@@ -98,13 +98,13 @@ class TestBudget:
 
     @pytest.mark.parametrize(("times", "steps"), [((10, 10, 50, 10), 2), ((10, 20, 21), 2), ((10, 20, 20), 3)])
     def test_stages_that_follow_within_a_unit_keep_it_too(self, times: tuple[int, ...], steps: int) -> None:
-        scheduler = scheduler_of(1, budget=20, stages=tuple(Stage(Profile((time,))) for time in times), goes_on=True)
+        scheduler = scheduler_of(1, budget=20, stages=tuple(Stage(Profile((time,))) for time in times), multi_step=True)
         (unit,) = submit(scheduler, BEST, 1).start
         assert unit.steps == steps
 
     def test_several_stages_count_as_long_as_they_are(self) -> None:
         """Not as their mean: 19 are handed over with the first of these, and 14 more would be 33."""
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
         stages = tuple(Stage(Profile((time,))) for time in (19, 1, 1, 1))
         for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
             scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
@@ -116,7 +116,7 @@ class TestBudget:
 
     def test_stages_to_come_count_where_they_are_longer(self) -> None:
         """A worker goes on with them by itself."""
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
         stages = tuple(Stage(Profile((time,))) for time in (1, 19))
         for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
             scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
@@ -124,7 +124,7 @@ class TestBudget:
         assert submit(scheduler, BEST, 2, program=2).start == []
 
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
         for ident, times in ((1, (15,)), (2, (5, 19))):
             stages = tuple(Stage(Profile((time,))) for time in times)
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
@@ -132,7 +132,9 @@ class TestBudget:
         assert [unit.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
 
     def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
-        scheduler = scheduler_of(1, 1, budget=20, goes_on=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))
+        scheduler = scheduler_of(
+            1, 1, budget=20, multi_step=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1))
+        )
         (unit,) = submit(scheduler, BEST, 1).start
         assert submit(scheduler, REAL, 2, now=5).recall == [unit]
         assert unit.predicted == 19
@@ -175,7 +177,7 @@ class TestHeld:
     @pytest.mark.parametrize(("now", "steps"), [(0, 2), (1, 1), (11, 1)])
     def test_it_has_as_many_stages_as_end_in_time(self, now: int, steps: int) -> None:
         """The first two end at 20 at the latest, when the hold does."""
-        scheduler = scheduler_of(4, programs=0, goes_on=True)
+        scheduler = scheduler_of(4, programs=0, multi_step=True)
         scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
         stages = tuple(Stage(Profile((time,))) for time in (9, 11, 1, 1))
         scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
@@ -232,7 +234,7 @@ class TestExpected:
             make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
             make_program(2, stages=(Stage(Profile((time // stages,))),) * stages, policy="no_wait", max_batch=1),
         )
-        return World(Trace(make_device(*capacities, goes_on=True), programs, tuple(calls))).run().units
+        return World(Trace(make_device(*capacities, multi_step=True), programs, tuple(calls))).run().units
 
     @pytest.mark.parametrize("stages", [1, 4])
     def test_calls_at_a_regular_rate_do_not_meet_a_unit_that_began_just_before(self, stages: int) -> None:
@@ -359,11 +361,11 @@ class TestPadding:
 
         assert (follows(10), follows(11)) == ([[8]], [])
 
-    @pytest.mark.parametrize("goes_on", [False, True])
-    def test_it_ends_before_the_last_of_several_real_time_units(self, goes_on: bool) -> None:
+    @pytest.mark.parametrize("multi_step", [False, True])
+    def test_it_ends_before_the_last_of_several_real_time_units(self, multi_step: bool) -> None:
         """Of two, which end at 10 and at 30, as one stage or as three."""
-        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, goes_on=goes_on)
-        long = (Stage(Profile((10,))),) * 3 if goes_on else (Stage(Profile((30,))),)
+        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
+        long = (Stage(Profile((10,))),) * 3 if multi_step else (Stage(Profile((30,))),)
         for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
         scheduler.pair({(1, 3): 0.0, (2, 3): 0.0}, 0)
@@ -404,7 +406,7 @@ class TestPadding:
         assert rows(step.start) == [[10]]
 
     def test_a_filler_whose_caller_leaves_recalls_nothing(self) -> None:
-        scheduler = Scheduler(make_device(4, goes_on=True))
+        scheduler = Scheduler(make_device(4, multi_step=True))
         scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
         scheduler.control(1, TABLES, 0)
         (unit,) = submit(scheduler, REAL, 0).start
@@ -433,7 +435,7 @@ class TestPreemption:
     STAGES = tuple(Stage(Profile((10, 10, 10, 10))) for _ in range(4))
 
     def test_a_unit_that_goes_on_ends_with_its_stage(self) -> None:
-        scheduler = scheduler_of(4, 4, stages=self.STAGES, goes_on=True)
+        scheduler = scheduler_of(4, 4, stages=self.STAGES, multi_step=True)
         (unit,) = submit(scheduler, BEST, 1).start
         step = submit(scheduler, REAL, 2, now=5)
         assert (rows(step.start), step.recall) == ([[2]], [unit])
@@ -443,7 +445,7 @@ class TestPreemption:
         assert [(rows([one]), one.stage) for one in done.start] == [([[1]], 1)]
 
     def test_beside_a_pair_that_allows_it_a_unit_goes_on(self) -> None:
-        scheduler = scheduler_of(4, 4, stages=self.STAGES, goes_on=True)
+        scheduler = scheduler_of(4, 4, stages=self.STAGES, multi_step=True)
         scheduler.pair({(1, 1): 0.0}, 0)
         submit(scheduler, BEST, 1)
         step = submit(scheduler, REAL, 2, now=5)
@@ -663,11 +665,11 @@ def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_invariants_hold_whoever_leaves_when(workers: int, goes_on: bool) -> None:
+@pytest.mark.parametrize("multi_step", [True, False])
+def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> None:
     """Each call of a busy trace at each moment at which something happens: while it waits, runs, fills, is taken back,
     has failed or is overdue."""
-    options = {"goes_on": True} if goes_on else {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    options = {"multi_step": True} if multi_step else {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
     device = make_device(*[4] * workers, classes=ClassSpec(budget_ns=150), max_alive=8, **options)
     programs = (
         make_program(1, stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4),

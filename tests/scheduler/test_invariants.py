@@ -77,14 +77,13 @@ class_specs = st.builds(
     edf=st.booleans(),
 )
 devices = st.builds(
-    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on, steps_ahead, classes: make_device(
+    lambda capacities, max_running, push_depth, push_ahead, max_alive, multi_step, classes: make_device(
         *capacities,
         max_running=max_running,
-        push_depth=1 if goes_on else push_depth,
+        push_depth=push_depth,
         push_ahead_ns=push_ahead,
         max_alive=max_alive,
-        goes_on=goes_on,
-        steps_ahead=steps_ahead and not goes_on,
+        multi_step=multi_step,
         withdraws=push_depth > 1,
         classes=classes,
     ),
@@ -93,7 +92,6 @@ devices = st.builds(
     st.integers(1, 2),
     st.sampled_from([0, 40, AT_ONCE]),
     st.sampled_from([1, 2, 5, UNBOUNDED]),
-    st.booleans(),
     st.booleans(),
     class_specs,
 )
@@ -212,7 +210,9 @@ def cells(draw: st.DrawFn) -> Trace:
     device = make_device(
         *capacities,
         max_running=draw(st.integers(1, len(capacities))),
-        goes_on=True,
+        push_depth=draw(st.integers(1, 2)),
+        push_ahead_ns=draw(st.sampled_from([0, 40, AT_ONCE])),
+        multi_step=True,
         max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 5])),
     )
     times = draw(st.sampled_from([SLOPE, SLOPE, PROFILES[-1], ()]))

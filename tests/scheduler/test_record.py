@@ -29,7 +29,6 @@ def session(entries: list[Entry]) -> list[Step]:
     scheduler.submit(make_call(1, lengths=(3, 9), deadline=900_000_000, klass=Klass.BEST_EFFORT, priority=2), 1)
     scheduler.submit(make_call(2, arrived=1), 1)
     steps = [scheduler.step(1), scheduler.step(6)]
-    scheduler.launched(steps[1].start[0].id, 7)
     scheduler.refused(2, 3, 8)
     scheduler.tick(8)
     scheduler.reprofile(2, Profile((30, 40), ((50, 60),)), 8)
@@ -55,8 +54,7 @@ def test_first_entry_is_the_configuration() -> None:
             "max_alive": 9,
             "push_depth": 1,
             "push_ahead_ns": 0,
-            "goes_on": False,
-            "steps_ahead": False,
+            "multi_step": False,
             "withdraws": False,
             "classes": {"preset": "reef", "budget_ns": 10_000_000, "slowdown": 0.02, "share": 0.0, "edf": False},
         },
@@ -82,7 +80,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
             "wake_at": 99,
             "recall": [],
             "withdraw": [],
-            "settle": [],
+            "end_at_next_row": [],
         },
     }
 

@@ -135,18 +135,6 @@ class TestOutOfMemory:
         units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 18))), oom_above(8))
         assert [(unit.stage, unit.size) for unit in units] == [(0, 8), *[(1, 2)] * 4]
 
-    def test_cap_belongs_to_the_stage_that_a_worker_had_come_to(self) -> None:
-        device = make_device(8, goes_on=True)
-        scheduler = scheduler_of(make_program(stages=make_program().stages * 2), device=device)
-        (unit,) = feed(scheduler, make_call(1, 8)).start
-        assert (unit.stage, unit.size, unit.steps) == (0, 8, 2)
-        half = finish(scheduler, unit, error=Fault.OOM, steps=1).start[0]
-        assert (half.stage, half.size) == (0, 4)
-        units, _ = run(scheduler, finish(scheduler, half), oom_above(8))
-        assert {(unit.stage, unit.size) for unit in units} == {(0, 4), (1, 4)}
-        (unit,) = feed(scheduler, make_call(2, 8)).start
-        assert (unit.stage, unit.size, unit.steps) == (0, 8, 1)  # so many do not fit behind it
-
     def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
         scheduler = scheduler_of(device=make_device(8, push_depth=2, push_ahead_ns=AT_ONCE))
         small = feed(scheduler, make_call(1, 2)).start[0]
@@ -233,7 +221,7 @@ class TestFailingRowInACell:
         cell = (Stage(Profile((10,) * 8, handover_ns=0), repeats=True),)
         program = make_program(stages=cell, policy=policy, max_batch=8)
         long = [Arrival(number, lengths=(300,), steps=300) for number in range(3)]
-        device = make_device(*[8] * workers, goes_on=True)
+        device = make_device(*[8] * workers, multi_step=True)
         world = World(Trace(device, (program,), (*long, *others))).run()
         steps = [(entry["t"], entry["step"]) for entry in world.entries if "step" in entry]
         left = {ident: at / 10 for at, step in steps for ident in [*step["done"], *(drop[0] for drop in step["drop"])]}

@@ -8,6 +8,7 @@ or, with a seed, a random multiple of it.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -124,11 +125,9 @@ class World:
         self._sequence = count()
         self._timer: int | None = None
         self._recalled: set[int] = set()
-        self._onward: set[int] = set()
-        self._begins: dict[int, int] = {}  # of each unit, on its worker
-        self._withdrawn: set[int] = set()
-        self._void: set[int] = set()  # units behind one that failed, with rows of that one
-        self._free_at = [0] * len(trace.device.workers)
+        self._continuing: set[int] = set()
+        #: By worker: its units with the times of their steps, the one that runs first.
+        self._queues: list[deque[tuple[Unit, list[int]]]] = [deque() for _ in trace.device.workers]
         self._random = None if trace.seed is None else random.Random(trace.seed)
 
     def run(self) -> World:
@@ -220,25 +219,23 @@ class World:
 
     def _push(self, unit: Unit) -> None:
         self.units.append(unit)
-        self.scheduler.launched(unit.id, self.now)
+        assert (unit.steps == 1 and not unit.continue_without) or self.trace.device.multi_step
+        self._continuing.update([unit.id] * unit.continue_without)
         slower = 1.0 if self._random is None else self._random.uniform(0.5, 3)
-        if unit.steps > 1 or unit.onward:
-            assert self.trace.device.goes_on
-            self._onward.update([unit.id] * unit.onward)
-            mean = (unit.predicted or SERVICE_NS) // unit.steps
-            times = self.book.stage_times(unit, self.scheduler) or [mean] * unit.steps
-            self._begin(unit, [max(1, int(time * slower)) for time in times])
-            return
-        duration = max(1, int((unit.predicted or SERVICE_NS) * slower))
-        self._begins[unit.id] = max(self.now, self._free_at[unit.worker])
-        self._free_at[unit.worker] = self._begins[unit.id] + duration
-        self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, [duration]))
+        mean = (unit.predicted or SERVICE_NS) // unit.steps
+        times = (unit.steps > 1 and self.book.stage_times(unit, self.scheduler)) or [mean] * unit.steps
+        queue = self._queues[unit.worker]
+        queue.append((unit, [max(1, int(time * slower)) for time in times]))
+        if len(queue) == 1:
+            self._begin(*queue[0])
 
     def _withdraw(self, unit: Unit) -> bool:
         """Take a unit back, unless it has begun."""
-        if unit.id in self._void or self._begins[unit.id] <= self.now:
+        queue = self._queues[unit.worker]
+        behind = next((entry for entry in list(queue)[1:] if entry[0] is unit), None)
+        if behind is None:
             return False
-        self._withdrawn.add(unit.id)
+        queue.remove(behind)
         self.book.withdraw(unit)
         self.scheduler.withdrawn(unit.id, self.now)
         return True
@@ -246,9 +243,9 @@ class World:
     def _begin(self, unit: Unit, times: list[int], steps: int = 0) -> None:
         """A worker begins a further step, or stage, of a unit of which it has made so many."""
         self.book.made[unit.id] = steps, self.now
-        self._at(self.now + times[steps], Tie.FINISHED, lambda: self._go_on(unit, steps + 1, times))
+        self._at(self.now + times[steps], Tie.FINISHED, lambda: self._next_step(unit, steps + 1, times))
 
-    def _go_on(self, unit: Unit, steps: int, times: list[int]) -> None:
+    def _next_step(self, unit: Unit, steps: int, times: list[int]) -> None:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ends = (
@@ -257,41 +254,36 @@ class World:
             or (cell and (self.book.ended(unit, steps) or self.book.stops(unit, steps)))
         )
         if ends or self._fault(unit):
-            told = not unit.onward or unit.id in self._recalled
+            told = not unit.continue_without or unit.id in self._recalled
             late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
-            self._finish(unit, times[:steps], goes_on=unit.id in self._onward and (late or not told))
+            self._finish(unit, times[:steps], continues=unit.id in self._continuing and (late or not told))
         else:
             if cell:
                 self.scheduler.progressed(unit.id, steps, self.now)
             self._begin(unit, times, steps)
 
-    def _finish(self, unit: Unit, took: list[int], *, goes_on: bool = False) -> None:
-        """`goes_on`: if rows of it end and others do not, the worker goes on with these."""
-        if unit.id in self._withdrawn:
-            return
+    def _finish(self, unit: Unit, took: list[int], *, continues: bool = False) -> None:
+        """`continues`: if rows of it end and others do not, the worker goes on with these."""
+        queue = self._queues[unit.worker]
+        assert queue.popleft()[0].id == unit.id
         error, steps = self._fault(unit), len(took)
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ended = self.book.ended(unit, steps) if cell and not error else ()
-        if error is not None:
-            rows = set(map(id, unit.rows))
-            behind = (other for other in self.book.units.values() if other.worker == unit.worker and other is not unit)
-            self._void.update(other.id for other in behind if rows & set(map(id, other.rows)))
-        goes_on = goes_on and error is None and 0 < len(ended) < len(unit.rows)
-        self.book.finish(unit, error, steps, goes_on=goes_on)
+        continues = continues and error is None and 0 < len(ended) < len(unit.rows)
+        self.book.finish(unit, error, steps, continues=continues)
         times = () if cell or steps == 1 else tuple(took)
-        made = steps - 1 if error else steps
-        outcome = Outcome(unit.id, error, sum(took), ended, made, times, goes_on)
+        outcome = Outcome(unit.id, error, sum(took), ended, 1 if error else steps, times, continues)
         following = self.scheduler.finished(outcome, self.now)
-        assert (following is not None) == goes_on
+        assert (following is not None) == continues
         if following is not None:
-            self.book.go_on(following)
-            self._begin(following, [took[-1]] * following.steps)
+            self.book.continued(following)
+            queue.appendleft((following, [took[-1]] * following.steps))
+        if queue:
+            self._begin(*queue[0])
 
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:
             return Fault.DEVICE
-        if unit.id in self._void:
-            return Fault.VOID
         if self.trace.oom_above is not None and unit.size > self.trace.oom_above:
             return Fault.OOM
         return self.book.fault(unit)

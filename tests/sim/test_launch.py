@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.optimal.tables import solve
-from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import AT_ONCE, Klass
 from app.sim.fleet import Setup, run
 from app.sim.report import Tally
@@ -60,17 +58,6 @@ def test_a_launch_may_take_longer_than_the_unit_before() -> None:
 def test_rows_are_copied_during_the_launch() -> None:
     assert latencies(PROFILE, [0], transfers="overlap", launch_ns=2 * MS) == ([13], 10, 13)
     assert latencies(PROFILE, [0], transfers="overlap", launch_ns=5 * MS) == ([15], 10, 15)
-
-
-def test_the_scheduler_hears_of_the_launch_when_it_is_over() -> None:
-    """The step that follows is recorded as well, so that the record replays."""
-    entries: list[Entry] = []
-    setup = Setup(PROFILE, 1, policy="no_wait", launch_ns=2 * MS)
-    simulator = Simulator([setup.node(0, partial(RecordingScheduler, sink=entries.append))], Tally())
-    simulator.feed([0])
-    simulator.drain()
-    names = [(entry.get("in", "step"), entry["t"] // MS) for entry in entries[2:]]
-    assert names == [("submit", 0), ("step", 0), ("launched", 2), ("step", 2), ("finished", 12), ("step", 12)]
 
 
 class TestHandover:

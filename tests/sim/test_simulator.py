@@ -72,8 +72,8 @@ def feed(times: Sequence[int], profile: ModelProfile, tick_ns: int = 1000, **opt
 
 
 def inputs(entries: list[Entry]) -> list[tuple[str, int]]:
-    """Names and times of inputs and steps, in order; `launched` left out."""
-    return [(entry.get("in", "step"), entry["t"]) for entry in entries if entry.get("in") != "launched"]
+    """Names and times of inputs and steps, in order."""
+    return [(entry.get("in", "step"), entry["t"]) for entry in entries]
 
 
 def test_requests_of_one_time_share_a_step() -> None:

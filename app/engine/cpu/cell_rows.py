@@ -99,7 +99,7 @@ class CellRows(Activations):
         except BaseException:
             self._free.extend(row.place for _, row in begun if row.place >= 0)
             raise
-        self.stand(slots, range(len(begun)), tuple(state))
+        self.keep_state(slots, range(len(begun)), tuple(state))
         self._rows.update(begun)
         longest = max((row.limit for _, row in begun if row.place < 0), default=0)
         if longest > self._steps:
@@ -125,11 +125,9 @@ class CellRows(Activations):
     def rows_of(self, slots: Slots) -> list[CellRow]:
         return [self._rows[slot] for slot in slots]
 
-    def stand(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
+    def keep_state(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
         """These rows are between two steps, where `state` has them at these positions."""
-        passed = Passed(_STATE, state, {}, ())
-        for slot, position in zip(slots, positions, strict=True):
-            self._places[slot] = (passed, position)
+        self.stand(slots, Passed(_STATE, state, {}, ()), positions)
 
     def state(self, slots: Slots) -> tuple[torch.Tensor, ...]:
         """The state of these rows, in memory of its own: a cell may write into it, and a unit may run again."""

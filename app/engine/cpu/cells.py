@@ -119,10 +119,10 @@ class CellExecutor(CpuExecutor):
                 first = made.ended[0].steps  # at first without those that end later, then without any
                 setattr(exc, MADE, first if first < made.steps else first - 1)
                 raise
-        goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
+        continues = job is not None and job.continue_without and not job.recalled and 0 < len(ended) < len(rows)
         left = [slots[place] for place in made.staying]
-        self.activations.stand(left, made.places, made.last.state)
-        if job is not None and goes_on:  # as a unit of the others, to the end of the first of them
+        self.activations.keep_state(left, made.places, made.last.state)
+        if job is not None and continues:  # as a unit of the others, to the end of the first of them
             job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
@@ -135,7 +135,7 @@ class CellExecutor(CpuExecutor):
             step_ns=infer_ns // made.steps,
             steps=made.steps,
             ended=tuple(ended),
-            goes_on=goes_on,
+            continues=continues,
             lengths=own,
         )
 
@@ -188,7 +188,7 @@ class CellExecutor(CpuExecutor):
                 latest = min(latest, made + min(_wait(len(rows), going[place].limit) for place in over))
             staying = [staying[place] for place in left]
             until = min((rows[place].limit - rows[place].done for place in staying), default=NO_BOUND)
-            waits = job is not None and job.onward and not job.recalled and last.ended is None
+            waits = job is not None and job.continue_without and not job.recalled and last.ended is None
             if not (ended and waits and until <= latest):
                 return _Made(ended, staying, left, last, made)
             index = indices(list(left))  # a copy: what has ended keeps the state of its last step
@@ -225,7 +225,7 @@ class CellExecutor(CpuExecutor):
             if job is not None:
                 job.done = made
             ended = stepped.ended is not None and bool(stepped.ended.any())
-            if ended or made == most or (job is not None and (job.recalled or (waits and not job.onward))):
+            if ended or made == most or (job is not None and (job.recalled or (waits and not job.continue_without))):
                 return stepped, made
             if at is not None:
                 at += steps

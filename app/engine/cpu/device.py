@@ -10,7 +10,7 @@ from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.niceness import may_be_nice
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.cpu.worker import Worker
-from app.engine.device import NO_BOUND, DeviceOptions, Executor, Freed, Job, Launched, Ran, Report, Transfer
+from app.engine.device import NO_BOUND, DeviceOptions, Executor, Freed, Job, Ran, Report, Transfer
 from app.engine.pool import Pool, Slots
 from app.models.placement import place
 from app.models.recurrent.cells import CellModel
@@ -40,13 +40,13 @@ class CpuDevice:
             options.max_alive or NO_BOUND,
             depth,
             options.push_ahead_ns or 0,
-            goes_on=depth == 1,
+            multi_step=True,
             withdraws=depth > 1,
         )
         self._placement = options.placement
         self._workers: list[Worker] = []
 
-    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+    def start(self, report: Report, freed: Freed | None = None) -> None:
         # Process-wide, so before the first operation; two threads for one worker's small operators lose to one.
         torch.set_num_threads(self.threads)
         # Alone, a worker is what a real-time unit waits for: a best-effort one on it must not give way to anybody.
@@ -58,7 +58,7 @@ class CpuDevice:
         pool = Pool(model.info.client_inputs, slots)
         if isinstance(model.call, OnnxModel):
             model.call.use_threads(self.threads)
-        if isinstance(model.call, CellModel) and self.spec.goes_on:
+        if isinstance(model.call, CellModel):
             return CellExecutor(place(model, self._placement), pool, slots)
         return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
 
@@ -77,9 +77,6 @@ class CpuDevice:
 
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
-
-    def recall(self, worker: int, job: Job) -> None:
-        job.recalled = True  # the worker looks between two stages or steps
 
     def withdraw(self, worker: int, job: Job) -> bool:
         return job.claim()

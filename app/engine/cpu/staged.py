@@ -15,7 +15,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.activations import Activations
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import MADE, WHOLE, Job, Ran
+from app.engine.device import WHOLE, Job, Ran
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.stages.staged import passed_on
@@ -48,9 +48,9 @@ class StagedExecutor(CpuExecutor):
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
 
-        What it returns is kept for the next one, unless it is the last. With `job` the batch goes on as it is for as
-        many stages as that has steps, until it is recalled; only what the last of them returns is kept, so that rows
-        whose unit fails are where they were. WHOLE: all stages, and nothing is kept.
+        What it returns is kept for the next one, unless it is the last. With `job` the batch passes unchanged through
+        as many stages as that has steps, until it is recalled, or until one fails: then it ends with the stage before.
+        Only what the last of them returns is kept. WHOLE: all stages, and nothing is kept.
         """
         if stage == WHOLE:
             return self._whole(slots, size, tried=False)
@@ -61,13 +61,9 @@ class StagedExecutor(CpuExecutor):
         batch = _Batch(slots, rows, lengths, longest, context)
         gathered = time.perf_counter_ns()
         times: list[int] = []
-        try:
-            result = self._timed(stage, arguments, keywords, times)
-            if job is not None and job.steps > 1:
-                result = self._go_on(job, result, batch, times)
-        except Exception as exc:
-            setattr(exc, MADE, len(times))
-            raise
+        result = self._timed(stage, arguments, keywords, times)
+        if job is not None and job.steps > 1:
+            result = self._pass_on(job, result, batch, times)
         inferred = time.perf_counter_ns()
         stage += len(times) - 1
         outputs: list[Array] = []
@@ -87,8 +83,8 @@ class StagedExecutor(CpuExecutor):
         times.append(time.perf_counter_ns() - before)
         return result
 
-    def _go_on(self, job: Job, result: Any, batch: _Batch, times: list[int]) -> Any:
-        """Further stages of a batch that stays as it is. `result` is what the first returned."""
+    def _pass_on(self, job: Job, result: Any, batch: _Batch, times: list[int]) -> Any:
+        """Further stages of a batch that stays unchanged. `result` is what the first returned."""
         given: Sequence[Any] = ()
         while len(times) < job.steps and not job.recalled:
             stage = job.stage + len(times)
@@ -100,7 +96,10 @@ class StagedExecutor(CpuExecutor):
             arguments = [*passed, *(given[place] for place in again)]
             if self._writes[stage]:  # a stage may return what it was given
                 arguments = [argument.clone() for argument in arguments]
-            result = self._timed(stage, arguments, {}, times)
+            try:
+                result = self._timed(stage, arguments, {}, times)
+            except Exception:  # it will be raised again by the next unit of these rows, which begins there
+                break
         return result
 
     def trial(self, slots: Slots, size: int) -> Ran:

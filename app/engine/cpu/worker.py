@@ -79,7 +79,7 @@ class Worker:
                     niceness.set(job.best_effort)
                 completion = run(job)
                 completion.worker = self.index
-                while completion.outcome.goes_on:
+                while completion.outcome.continues:
                     self._report(completion)
                     completion = run(job)
                     completion.worker = self.index

@@ -19,13 +19,12 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
+from app.engine.activations import Activations
 from app.engine.device import Steps
 from app.engine.pool import Allocate, Slots
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.passing import StreamActivations
-from app.engine.streams.replay import Graph
-from app.engine.streams.shapes import Shape, sizes_of
+from app.engine.streams.graphs import Graph, Shape, sizes_of
 from app.engine.tensors import pad_beyond, padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import Begun, CellModel, Stepped
@@ -78,6 +77,27 @@ class Slabs:
         }
 
 
+class SlabRows(Activations):
+    """Rows that have begun: `made` has the steps of each. What they have lies in slabs, so many bytes each."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.made: dict[int, int] = {}
+        self._each = nbytes
+
+    @property
+    def rows(self) -> int:
+        return len(self.made)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.made) * self._each
+
+    def let_go(self, slots: Slots) -> None:
+        for slot in slots:
+            self.made.pop(slot, None)
+
+
 class CellStreamExecutor(StreamExecutor):
     """Implements devices.base.Executor, of a model that is `stepwise`.
 
@@ -92,6 +112,7 @@ class CellStreamExecutor(StreamExecutor):
         self._whole_graphs, self.graphs = self.graphs, graphs
         self._slots = slots
         self._slabs: Slabs | None = None
+        self.rows = SlabRows(0)
         self._first = 1 + len(self.axes)  # of the index' rows that are a cell's
 
     @property
@@ -123,7 +144,7 @@ class CellStreamExecutor(StreamExecutor):
             self.graphs = self._whole_graphs
             return
         self.flags = stepped.ended is not None
-        self.activations = StreamActivations(self._slabs.row_bytes)
+        self.activations = self.rows = SlabRows(self._slabs.row_bytes)
         self.steps = Steps(cell.axis.most or 0, begun.x is None)
 
     def batch(

@@ -4,14 +4,15 @@ Threads
     The event loop announces rows (`arrive`) and units (`push`): both put messages into one queue. One launcher takes
     the messages in order and enqueues the work on all streams, but for models that block their thread: those have
     launchers of their own. Models are loaded on the caller's thread, beside the launcher (`loading.py`). Each worker
-    has a completer, which blocks on the out-event of its oldest unit and then reports it. One completer for all
-    workers would make a result wait for another stream's; a host function on the stream would need the lock on a
-    thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither the lock nor a
-    core, and nothing polls.
+    has a completer, which blocks on the out-event of its oldest step, has the launcher launch the next one of its unit
+    (`unit.py`), and reports the unit when its last step has ended. One completer for all workers would make a result
+    wait for another stream's; a host function on the stream would need the lock on a thread of the driver, and hold up
+    the stream until it has it. Blocking on an event needs neither the lock nor a core, and nothing polls.
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
-    The queue holds at most a message for each model and each row given back, and `push_depth` units for each worker.
+    The queue holds at most a message for each model and each row given back, `push_depth` units for each worker, and
+    the steps that were planned of one of them.
 Failure
     A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
     is reported as lost, each unit once.
@@ -37,7 +38,6 @@ from app.engine.device import (
     Executor,
     Freed,
     Job,
-    Launched,
     Ran,
     Report,
     Transfer,
@@ -45,15 +45,14 @@ from app.engine.device import (
 )
 from app.engine.pool import Pool, Slots
 from app.engine.streams.captures import Streams
-from app.engine.streams.completer import Completer, EventWatcher
 from app.engine.streams.device_pool import Copies, StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.launcher import Launchers
 from app.engine.streams.launches import Callbacks, Launches
 from app.engine.streams.loading import Loader
 from app.engine.streams.runtime import Health, Runtime
-from app.engine.streams.whole import WholeRun
-from app.engine.streams.worker import StreamWorker
+from app.engine.streams.unit import UnitRun, WholeRun
+from app.engine.streams.worker import Completer, EventWatcher, StreamWorker
 from app.errors import ConfigError
 from app.models.placement import movable
 from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
@@ -93,7 +92,7 @@ class StreamDevice:
             alive,
             depth,
             ahead,
-            steps_ahead=depth > 1,  # a stream runs what it is given in order
+            multi_step=True,
             withdraws=depth > 1,
         )
         self.runtime = runtime
@@ -123,9 +122,9 @@ class StreamDevice:
 
     # what the engine asks
 
-    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+    def start(self, report: Report, freed: Freed | None = None) -> None:
         self._begin()
-        self.launches.callbacks = Callbacks(report, launched, freed or _give_back)
+        self.launches.callbacks = Callbacks(report, freed or _give_back)
 
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
@@ -175,10 +174,6 @@ class StreamDevice:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
 
-    def recall(self, worker: int, job: Job) -> None:
-        """Units have one stage or step here: there is none to end with."""
-        job.recalled = True
-
     def withdraw(self, worker: int, job: Job) -> bool:
         """What the launcher has not come to yet. What is on a stream stays there: drivers take nothing back."""
         return job.claim()
@@ -226,7 +221,7 @@ class StreamDevice:
             return not self._closed
 
     def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
-        """Have the launcher launch a unit; `report` is told of its end. `length`: see `UnitInFlight`."""
+        """Have the launcher launch a unit; `report` is told of its end. `length`: see `Step`."""
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         if job.stage == WHOLE and executor.activations is not None:
@@ -235,10 +230,14 @@ class StreamDevice:
         new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
         if new:
             self.arrive(executor, new)
-        if not self._send(self.launches.launch, worker, job, report, length):
+        unit = UnitRun(job, worker, report, self._launch, self.spec.push_ahead_ns, length)
+        if not self._launch(unit):
             completion = failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed"))
             completion.worker = worker.index
             report(completion)
+
+    def _launch(self, unit: UnitRun) -> bool:
+        return self._send(self.launches.launch, unit)
 
     def result(self, done: Future[Any]) -> Any:
         """Wait for what the launcher or a completer will bring. Raises what it raised."""
@@ -266,7 +265,7 @@ class StreamDevice:
             own_launcher=self.launchers.own,
             clock=self.clock,
         )
-        self.launches.callbacks = Callbacks(_nobody_hears, None, _give_back)
+        self.launches.callbacks = Callbacks(_nobody_hears, _give_back)
         self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
         self.completers = [Completer(worker, runtime, self.copies, self.clock, lose) for worker in self.workers]
         self._loader = Loader(self, self._streams, self._placement)
@@ -288,7 +287,7 @@ class StreamDevice:
 
     def _launchers_ended(self) -> None:
         for worker in self.workers:
-            worker.units.put(None)
+            worker.steps.put(None)
         self.watcher.end()
         self.leaving.end()
 

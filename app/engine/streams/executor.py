@@ -7,11 +7,11 @@ Rows of inputs without a largest length have no memory on the device: a unit put
 copies them on its worker's stream.
 
 Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that one launcher can
-serve all streams (`graphs/`). A model that takes parameters runs eagerly, and so do some of variable length, see
+serve all streams (`graphs.py`). A model that takes parameters runs eagerly, and so do some of variable length, see
 `variable_axis`.
 
-A model in stages is run one stage at a time, of rows that may come from several batches of the stage before, see
-`between/passing.py`. A model of one piece is one stage.
+A model in stages is run one stage at a time, of rows that may come from several batches of the stage before. A model of
+one piece is one stage.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ from app.engine.activations import Activations, Place
 from app.engine.device import Steps
 from app.engine.pool import Allocate, Slots
 from app.engine.streams.device_pool import StreamPool
+from app.engine.streams.graphs import Graph, Shape, WorkerGraphs, lengths_of, sizes_of, variable_axis
 from app.engine.streams.launcher import Launcher
-from app.engine.streams.passing import StreamActivations
-from app.engine.streams.replay import Graph
 from app.engine.streams.results import HostBlock, HostBlocks, result_bytes
 from app.engine.streams.runtime import Runtime, perform
-from app.engine.streams.shapes import Shape, lengths_of, sizes_of, variable_axis
-from app.engine.streams.worker_memory import WorkerMemory
 from app.engine.tensors import adjacent, check_shape, pad_beyond, padded, select_rows, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
@@ -45,6 +42,21 @@ from app.models.stages.staged import passed_on
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
+
+
+class WorkerMemory:
+    """What one worker holds for one model."""
+
+    def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
+        self.index = index  # on the device; the graphs read it, so there is one for good
+        self.blocks = blocks
+        self.graphs: WorkerGraphs | None = None
+        self.ran: set[Shape] = set()  # graphs that have been replayed before the model serves
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that this worker runs."""
+        return self.index.shape[1]
 
 
 class StreamExecutor:
@@ -57,7 +69,7 @@ class StreamExecutor:
         self.model = model
         self.calls = model.stages or (model.call,)
         self.last = len(self.calls) - 1
-        self.activations: Activations | None = StreamActivations() if model.stages else None
+        self.activations: Activations | None = Activations() if model.stages else None
         self.pool: StreamPool = pool
         self.copies = False
         #: Names of the variable axes, in the order of the rows of a block's index.
@@ -142,16 +154,16 @@ class StreamExecutor:
         size: int,
         longest: Mapping[str, int],
         stage: int = 0,
-        places: Sequence[Place | None] = (),
+        places: Sequence[Place] = (),
     ) -> list[torch.Tensor]:
-        """The unit run eagerly: what the stage returns, on the device. `places`: where rows stand, behind the first.
+        """A step run eagerly: what the stage returns, on the device. `places`: where rows are, behind the first.
 
         Neighbours are a view, of the slots or of what was passed on, and are not gathered.
         """
         inputs = self._inputs(memory, block, slots, size, longest, stage)
         passed: list[torch.Tensor] = []
         if stage:
-            passed = self.passing.take([*places, *[places[-1]] * (size - len(slots))], stage, longest)
+            passed = self.kept.take([*places, *[places[-1]] * (size - len(slots))], stage, longest)
         if self.writes[stage]:
             passed = [value.clone() for value in passed]
         returned = self.piece(stage, inputs, passed, longest, size, **(self.keywords(slots, size) if not stage else {}))
@@ -173,9 +185,9 @@ class StreamExecutor:
         return stage == 0 or bool(self.model.again[stage])
 
     @property
-    def passing(self) -> StreamActivations:
+    def kept(self) -> Activations:
         """What rows have between two stages, of a model that has stages."""
-        assert isinstance(self.activations, StreamActivations)
+        assert self.activations is not None
         return self.activations
 
     def batch(
@@ -200,7 +212,7 @@ class StreamExecutor:
             returned = self.piece(stage, inputs, passed, longest, size, **({} if stage else keywords))
             self.writes[stage] |= versions != [value._version for value in passed]
             if stage < self.last:
-                self.passing.learn(stage, tuple(returned), longest, ())
+                self.kept.learn(stage, tuple(returned), longest, ())
             if seen is not None:
                 seen.append(returned)
         return returned
@@ -233,7 +245,7 @@ class StreamExecutor:
             return self._outputs(result, size, longest)
         returned = passed_on(result, stage, size)
         if longest:
-            self.passing.learn(stage, returned, longest, ())
+            self.kept.learn(stage, returned, longest, ())
         return list(returned)
 
     def gather(

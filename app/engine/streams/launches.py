@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.engine.device import Freed, Job, Launched, Report, failed, fault_of
+from app.engine.device import Freed, Report
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
-from app.engine.streams.cell_unit import CellUnit
-from app.engine.streams.completer import EventWatcher
 from app.engine.streams.device_pool import Copies, StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.launcher import Launcher
 from app.engine.streams.runtime import Health, Runtime
-from app.engine.streams.unit import UnitInFlight
-from app.engine.streams.worker import StreamWorker
+from app.engine.streams.step import Failed
+from app.engine.streams.unit import UnitRun
+from app.engine.streams.worker import EventWatcher, StreamWorker
 from app.scheduler.types import Fault
 
 
@@ -26,7 +25,6 @@ class Callbacks:
     """Whom the device tells of its units and slots, see `Device.start`."""
 
     report: Report
-    launched: Launched | None
     freed: Freed
 
 
@@ -63,48 +61,22 @@ class Launches:
         if self._health.lost is None:
             pool.copy_in(self._runtime, self.in_stream, slots)
 
-    def launch(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
-        """Launch a unit, or have the model's own launcher do it."""
-        executor = job.executor
-        assert isinstance(executor, StreamExecutor)
-        if executor.unloaded:
-            _fail(worker, job, report, Fault.MODEL, RuntimeError("the model has been unloaded"))
+    def launch(self, unit: UnitRun) -> None:
+        """Launch the steps of a unit that are planned, or have the model's own launcher do it."""
+        executor = unit.executor
+        if executor.unloaded:  # and its own launcher ends, if it has one
+            unit.stop(Failed(Fault.MODEL, RuntimeError("the model has been unloaded")))
+            self._launch(unit)
             return
         if executor.launcher is None and not executor.known:  # no batch has run yet: it may block, or compile
             executor.launcher = self._own_launcher(executor.model.info.name)
         if executor.launcher is None:
-            self.launch_now(worker, job, report, length)
+            self._launch(unit)
         else:
-            executor.launcher.send(self.launch_now, worker, job, report, length)
+            executor.launcher.send(self._launch, unit)
 
-    def launch_now(self, worker: StreamWorker, job: Job, report: Report, length: int) -> None:
-        if not job.claim():  # it was taken back
-            return
-        if self._health.lost is not None:
-            _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
-            return
-        try:
-            kind = UnitInFlight if job.executor.steps is None else CellUnit
-            unit = kind(job, worker.index, report, self._clock(), length)
-        except BaseException as exc:  # no pinned memory for another block, if not worse
-            fault = fault_of(exc)
-            if fault is not Fault.OOM:
-                fault = Fault.DEVICE
-                self._health.lose(exc)
-            _fail(worker, job, report, fault, exc)
-            return
-        try:
-            unit.enqueue(self._runtime, worker.stream, worker.out)
-        except BaseException as exc:
-            unit.lost = exc
-            self._health.lose(exc)
-        worker.units.put(unit)
-        # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does. Where the
-        # cell says which rows end, nobody knows yet who makes a next step.
-        goes_on = isinstance(unit, CellUnit) and not unit.cell.flags
-        well = unit.lost is None and unit.error is None
-        if well and goes_on and self.callbacks.launched is not None and report is self.callbacks.report:
-            self.callbacks.launched(job.unit_id)
+    def _launch(self, unit: UnitRun) -> None:
+        unit.launch(self._runtime, self._health, self._clock)
 
     def watch(self, pool: StreamPool, slots: Slots) -> None:
         """Slots were given back whose copies may not be over."""
@@ -144,9 +116,3 @@ class Launches:
             if memory.graphs is not None:
                 self._streams.release(memory.graphs.capture, memory.graphs.graphs)
         executor.memories.clear()
-
-
-def _fail(worker: StreamWorker, job: Job, report: Report, fault: Fault, exc: BaseException) -> None:
-    completion = failed(job.unit_id, fault, exc)
-    completion.worker = worker.index
-    report(completion)

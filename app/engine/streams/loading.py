@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -37,12 +39,11 @@ from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import Copies, StreamPool
 from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.graphs import WorkerGraphs
 from app.engine.streams.launcher import Launchers
-from app.engine.streams.replay import WorkerGraphs
-from app.engine.streams.runtime import Health, Runtime
-from app.engine.streams.transfers import TransferBench
+from app.engine.streams.runtime import Health, Runtime, perform
+from app.engine.streams.step import AS_LONG_AS_ITS_ROWS
 from app.engine.streams.trying import Trying
-from app.engine.streams.unit import AS_LONG_AS_ITS_ROWS
 from app.engine.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
@@ -51,6 +52,8 @@ from app.scheduler.types import DeviceSpec
 log = logging.getLogger("starling.engine")
 
 _STEPS = 8  # of a recurrent model: their median is that of steps which have run before
+_VISITS = 5  # of a transfer that count, after one that does not
+_IN_A_ROW = 8  # copies of a visit, one enqueued behind another, so that all share the wait for the last
 
 
 class Placing(Protocol):
@@ -200,3 +203,39 @@ class Loader:
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)
         return completion.ran
+
+
+class TransferBench:
+    """What copies cost, apart from computing: inputs to the device, outputs back. Units do not show it: their inputs
+    are copied before they begin, and their outputs while the next one computes.
+
+    On a stream of the device, with nothing else on the device. Blocks.
+    """
+
+    def __init__(self, runtime: Runtime, stream: Any, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._runtime = runtime
+        self._stream = stream
+        self._clock = clock
+
+    def measure(self, pool: StreamPool, rows: int, outputs: Sequence[Array]) -> Transfer:
+        """A batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already."""
+        pairs = zip(pool.rows, pool.slabs, strict=True)
+        inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]
+        sizes = [(max(1, output.nbytes),) for output in outputs]
+        made = [(self._runtime.pinned(size, torch.uint8), self._runtime.empty(size, torch.uint8)) for size in sizes]
+        return Transfer(self._time(inputs), self._time(made))
+
+    def _time(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int:
+        """One round of copies, target from source; the median of some visits."""
+
+        def copy() -> None:
+            for _ in range(_IN_A_ROW):
+                for target, source in pairs:
+                    target.copy_(source, non_blocking=True)
+
+        times = []
+        for _ in range(_VISITS + 1):
+            begin = self._clock()
+            perform(self._runtime, self._stream, copy)
+            times.append((self._clock() - begin) / _IN_A_ROW)
+        return round(median(times[1:]))

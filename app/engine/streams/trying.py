@@ -14,12 +14,10 @@ from typing import Any, Protocol
 import torch
 
 from app.engine.pool import Slots
-from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.executor import StreamExecutor, WorkerMemory
+from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
 from app.engine.streams.launcher import Launchers
-from app.engine.streams.replay import Piece, WorkerGraphs
 from app.engine.streams.runtime import Health, Runtime, perform
-from app.engine.streams.shapes import Shape
-from app.engine.streams.worker_memory import WorkerMemory
 
 log = logging.getLogger("starling.engine")
 

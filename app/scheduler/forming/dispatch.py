@@ -8,13 +8,12 @@ late work does nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
-from app.scheduler.forming.ahead import Ahead
 from app.scheduler.forming.arbiter import Arbiter
 from app.scheduler.forming.gate import Allowance
-from app.scheduler.forming.multi_step import GoingOn, onward, steps_of
+from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
 from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
@@ -36,12 +35,12 @@ class Dispatch:
         self.gate = preset_class(device.classes.preset)(device, ledger, workers)
         self._arbiter = Arbiter(ledger.ready, self._rank)
         self._views = Views(device, ledger, workers, leaves_room=self.gate.separates)
-        self.ahead = Ahead(ledger)
-        self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
+        self.multi_step = MultiStep(ledger, workers, self.gate, self._views, self._arbiter)
         self._next_unit = 0
         self._shared = False  # best-effort work is there: without it the gate is not asked
         self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
         self.held = False  # such a unit could have started in this step
+        self._joins_later = False  # rows of a cell wait for the unit that they are to join
 
     def run(self, start: list[Unit], now: int) -> int | None:
         """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
@@ -53,16 +52,13 @@ class Dispatch:
             return None  # the step that most calls get
         held: list[ReadySet] = []
         wake_at: int | None = None
+        self._joins_later = False
         while True:
             ready = self._arbiter.first(held)
-            if ready is None and not self.ahead.units:
-                return wake_at
+            if ready is None:
+                return _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
             usable = workers.usable(now)
             if not usable:
-                return _earlier(wake_at, workers.next_opening(now))
-            if self.ahead.units and self._push_ahead(ready, usable, start, now):
-                continue
-            if ready is None:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
@@ -71,7 +67,7 @@ class Dispatch:
             if len(ledger.drops) > drops:
                 self._strike(start, now)
                 held.clear()  # they may have waited for the room of late calls, or for them
-            if hold is None and held:  # nor do later stages wait any more for rows that have started
+            if hold is None and held:  # earlier rows have started, so holds at later stages may no longer apply
                 held = [other for other in held if _not_behind(other, ready)]
             elif hold is not None:
                 held.append(ready)
@@ -86,18 +82,17 @@ class Dispatch:
     def _strike(self, start: list[Unit], now: int) -> None:
         """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
 
-        A unit that would lose the real-time rows of which it is made goes as it is, and runs some for nobody.
+        A unit that would lose all of its real-time rows runs unchanged; results of dropped rows are discarded.
         """
-        further, gate = self._ledger.further, self.gate
+        gate = self.gate
         for unit in list(start):
-            gone = [row for row in unit.rows if not row.call.alive and row not in further]
-            left = [row for row in unit.rows if row.call.alive or row in further]
+            gone = [row for row in unit.rows if not row.call.alive]
+            left = [row for row in unit.rows if row.call.alive]
             if not gone or (left and left[0].call.klass is not unit.klass):
                 continue
             for row in gone:
                 self._ledger.end(row)
             if left:
-                unit.made = tuple(made for row, made in zip(unit.rows, unit.made, strict=False) if row in left)
                 unit.rows = left
                 continue
             start.remove(unit)
@@ -108,43 +103,15 @@ class Dispatch:
             state.units -= 1
             self._ledger.forget_if_over(state)
 
-    def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
-        """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
-
-        `ready`: whose turn it is of the rows that wait.
-        """
-        found = self.ahead.first(usable)
-        if found is None:
-            return False
-        first, unit = found
-        if unit.klass and not self.gate.may_follow(unit, now):
-            return False
-        key = (unit.program, unit.stage, 0)
-        state, ledger = self._ledger.states[unit.program], self._ledger
-        waiting = ledger.ready.at(key, unit.klass)
-        head = None if ready is None else ready.head()
-        if ready is not None and head is not None:
-            others = (ready is not waiting or waiting.retries) and rank(head) < first
-            if others or self._workers.idle(usable):
-                return False
-        room, full = self._views.room(state, unit.klass), state.full[unit.stage]
-        most = min(full, state.capacity[unit.stage][unit.worker])
-        going = set(self.ahead.going_on(unit))
-        joining = waiting.first(most, room) if not waiting.retries else ()
-        rows = sorted([*going, *joining], key=rank)[:most]
-        if ledger.deadlines and self._drop_those_late(rows, len(rows), unit.stage, unit.worker, state, now):
-            return True
-        waiting.take(sum(row not in going for row in rows), room)
-        going.intersection_update(rows)
-        self.ahead.push(unit, [row for row in rows if row in going])
-        cut = Cut(len(rows), len(rows), Formed.FULL if len(rows) == full else Formed.IDLE)
-        self._start(key, rows, cut, [unit.worker], start, now, going)
-        return True
-
     def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
         """Start one unit of this key, or say until when the key is held back."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
+        if state.program.stages[stage].repeats and self._device.push_depth > 1:
+            usable = [worker for worker in usable if not self._workers.has_cell(worker, program, stage, ready.klass)]
+            if not usable:
+                self._joins_later = True
+                return Hold(None)
         if self._shared and not ready.klass and not state.policy.sizes_itself:
             usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
@@ -206,37 +173,21 @@ class Dispatch:
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
-        worker = self._workers.choose(usable, cut.size, state.capacity[ready.key[1]])
+        workers, stage = self._workers, ready.key[1]
+        worker = workers.choose(usable, cut.size, state.capacity[stage])
         if cut.shorter >= 0:
             rows = ready.similar(cut.rows, cut.shorter)
         else:
             rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
-        return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
-
-    def _drop_those_late(
-        self, rows: Sequence[Row], size: int, stage: int, worker: int, state: ProgramState, now: int
-    ) -> bool:
-        """As `_drop_late`, of these rows as a batch of `size` on this worker."""
-        workers = self._workers
         begins = workers.begins(worker, now)
-        time = state.time(size, stage, workers.running([worker]), longest_of(rows), begins - now)
-        ends = begins + time
+        ends = begins + state.time(cut.size, stage, workers.running([worker]), longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
         return bool(late)
 
-    def _start(
-        self,
-        key: Key,
-        rows: list[Row],
-        cut: Cut,
-        usable: Sequence[int],
-        start: list[Unit],
-        now: int,
-        going: Collection[Row] = (),
-    ) -> None:
-        """Hand the rows to a worker as one unit. `going`: those of them that are in a unit of its already."""
+    def _start(self, key: Key, rows: list[Row], cut: Cut, usable: Sequence[int], start: list[Unit], now: int) -> None:
+        """Hand the rows to a worker as one unit."""
         program, stage, bucket = key
         state = self._ledger.states[program]
         size = max(cut.size, len(rows))
@@ -245,19 +196,16 @@ class Dispatch:
         lead_ns = self._workers.begins(worker, now) - now
         length = longest_of(rows) if state.latency[stage].by_length else 0
         batches = state.batches
-        self._ledger.start([row for row in rows if row not in going] if going else rows, state)
-        if batches is not None:
-            for row in going:  # it goes on from there as if it stood there
-                batches.wait(row)
+        self._ledger.start(rows, state)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT
-        steps, further = 1, False
-        if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
+        steps, continue_without = 1, False
+        if batches is not None and self._device.multi_step and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
             if rows[0].call.klass:
                 steps = self.gate.steps(steps, rows, size, stage, state, now)
-            further = onward(rows, stage, state, worker)
+            continue_without = continues_without(rows, stage, state, worker)
         predicted, times = state.unit_times(stage, steps, size, running, length, lead_ns)
         unit = Unit(
             id=self._next_unit,
@@ -274,8 +222,7 @@ class Dispatch:
             steps=steps,
             length=length,
             operation=operation,
-            onward=further,
-            made=tuple(row.steps + self._ledger.further.get(row, 0) for row in rows) if going else (),
+            continue_without=continue_without,
         )
         self._next_unit += 1
         self._workers.take(unit, now)

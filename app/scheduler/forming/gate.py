@@ -110,10 +110,6 @@ class Gate:
         """Whether a unit is to end at its next boundary because it is best effort."""
         return False
 
-    def may_follow(self, unit: Unit, now: int) -> bool:
-        """Whether a further step of a best-effort unit may be pushed behind it."""
-        return True
-
     def withdraw(self) -> list[Unit]:
         """Best-effort units queued behind others that are to be taken back."""
         return []

@@ -1,12 +1,12 @@
-"""Units of several stages or steps, which a worker goes on with by itself: how far, and when it is to end early.
+"""Units of several stages or steps, which a worker makes by itself: how many, and when a unit is to end early.
 
-Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit goes through the
-stages that its policy would let the batch pass as it is, or makes steps of a cell until a row ends. It is recalled, to
+Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit passes through the
+stages where its policy would leave the batch unchanged, or makes steps of a cell until a row ends. It is recalled, to
 end with the stage or step that runs, when a row should leave it, when others could join it, and when others go first.
 
-When a row of a cell ends, the worker reports it and goes on with the others by itself (`Unit.onward`). If rows wait
-that could join and are not worth a recall, it is told to end there (`Step.settle`). It may hear of either too late:
-then it has gone on already, and is told again.
+When a row of a cell ends, the worker reports it and continues without it (`Unit.continue_without`). If rows wait that
+could join and are not worth a recall, the unit is to end there instead (`Step.end_at_next_row`). Either may reach the
+worker too late: then the unit has continued already, and the next step says it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
-from app.scheduler.forming.ahead import steps_left
 from app.scheduler.forming.arbiter import Arbiter
 from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.views import Views, longest_of
@@ -26,18 +25,24 @@ from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.types import Klass, Row, Unit
+from app.scheduler.types import Klass, Row, Stage, Unit
+
+
+def steps_left(row: Row, cell: Stage) -> int:
+    """Steps that a row is still to make at its cell, as far as anybody knows."""
+    most, length = cell.most_steps, 0 if cell.own_steps else row.length
+    return min(length or most, most or length) - row.steps
 
 
 def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
-    """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
+    """How many steps or stages a worker is to make by itself, unless it is recalled: until something would change.
 
     `rows` have been launched in the batch table, and run as a batch of `size`.
     """
     stages = state.program.stages
     cell = stages[stage].repeats
     if state.waiting_of(rows[0].call.klass) and _takes_more(len(rows), stage, state, worker):
-        return 1  # others may stand here after it
+        return 1  # others may join behind it
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     if not whole(rows):
@@ -52,9 +57,9 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     return steps
 
 
-def onward(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
-    """Whether a worker is to go on with the others when rows of a unit of a cell end: real-time ones nobody waits to
-    join. Best-effort ones end, so that what they have used is seen."""
+def continues_without(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
+    """Whether a worker is to continue with the others when rows of a unit of a cell end: real-time ones, if no rows
+    wait to join them. Best-effort units end, so that the time they have used is accounted for."""
     klass = rows[0].call.klass
     if klass is not Klass.REALTIME or not state.program.stages[stage].repeats:
         return False
@@ -62,11 +67,11 @@ def onward(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) ->
 
 
 class Until(Enum):
-    """How far a unit that its worker goes on with may go."""
+    """When a unit of several stages or steps is to end."""
 
-    RECALLED = "as far as it can"
-    ROW_ENDS = "until the first of its rows ends, which others wait for"
-    NOW = "to the end of the stage or step that runs"
+    COMPLETE = "after all its steps"
+    ROW_ENDS = "with the first of its rows that does, because others wait for that"
+    NOW = "with the stage or step that runs"
 
 
 def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) -> Until:
@@ -77,10 +82,10 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
     if any(not row.call.alive and row.call.klass is unit.klass for row in unit.rows):
         return Until.NOW
     if ready is None and not whole(unit.rows):
-        return Until.NOW  # rows have begun as part of its batch: it waits for them at the next boundary
+        return Until.NOW  # rows have joined its batch and are to catch up: it waits for them at the next boundary
     takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
     if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
-        return Until.RECALLED
+        return Until.COMPLETE
     return Until.NOW if ready is None or _worth_it(unit, state, ready, room) else Until.ROW_ENDS
 
 
@@ -115,8 +120,8 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
     )
 
 
-class GoingOn:
-    """Of one device: how far its units go on, and what becomes of those that have."""
+class MultiStep:
+    """Of one device: which of its units are to end early, and those that workers have continued by themselves."""
 
     def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views, arbiter: Arbiter) -> None:
         self._ledger = ledger
@@ -126,34 +131,34 @@ class GoingOn:
         self._arbiter = arbiter
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
-        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs, and
-        those that are to end with the first of their rows that does."""
+        """The units that are to end with the step or stage that runs, and those that are to end with the first of their
+        rows that does."""
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
         level = None if head is None else self._gate.level(head)
         recalled: list[Unit] = []
-        settled: list[Unit] = []
-        for unit in list(self._workers.going.values()):
-            far = self._until(unit, level)
-            if far is Until.NOW:
+        at_next_row: list[Unit] = []
+        for unit in list(self._workers.multi_step.values()):
+            end = self._until(unit, level)
+            if end is Until.NOW:
                 self._workers.recall(unit, now)
                 recalled.append(unit)
-            elif far is Until.ROW_ENDS and unit.onward:
-                unit.onward = False
-                settled.append(unit)
-        return recalled, settled
+            elif end is Until.ROW_ENDS and unit.continue_without:
+                unit.continue_without = False
+                at_next_row.append(unit)
+        return recalled, at_next_row
 
     def _until(self, unit: Unit, level: Level | None) -> Until:
         state, gate = self._ledger.states[unit.program], self._gate
-        before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
+        before = level is not None and level < gate.level(unit.rows[0])  # its rows are in order of service
         if before or (unit.klass and gate.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
-        beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, beside, self._views.room(state, unit.klass))
+        ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
+        return until(unit, state, ready, self._views.room(state, unit.klass))
 
-    def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
-        """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
+    def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+        """The worker of a unit of a cell has continued with these rows, as a unit like it, when others of it ended."""
         state = self._ledger.states[unit.program]
         latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
         batches = state.batches
@@ -173,8 +178,7 @@ class GoingOn:
             progress=0,
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
-        self._workers.take(following, now)
-        following.behind = True  # nobody handed it over: there is nothing to learn of that
+        self._workers.continued(following, now)
         if unit.klass or self._gate.shares:
             self._gate.started(following)
         return following

@@ -37,9 +37,6 @@ class ReefN(Reef):
     def preempts(self, unit: Unit) -> bool:
         return False
 
-    def may_follow(self, unit: Unit, now: int) -> bool:
-        return True
-
     def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
         return False
 

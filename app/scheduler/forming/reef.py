@@ -194,11 +194,6 @@ class Reef(Gate):
     def preempts(self, unit: Unit) -> bool:
         return unit.klass is _BEST_EFFORT and self._makes_way(unit, self._padding())
 
-    def may_follow(self, unit: Unit, now: int) -> bool:
-        if unit.klass is not _BEST_EFFORT:
-            return True
-        return not self.preempts(unit) and unit.predicted <= self._budget_left(now)
-
     def withdraw(self) -> list[Unit]:
         padding = self._padding() if self._withdraws and self.units else None
         if padding is None:

@@ -22,11 +22,11 @@ def lead_of(device: DeviceSpec) -> int:
 class Workers:
     """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
 
-    `units`: all of them by id, oldest first. `going`: those of several stages or steps that have not been recalled.
+    `units`: all of them by id, oldest first. `multi_step`: those of several stages or steps, unless recalled.
     """
 
     __slots__ = (
-        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "going", "units",
+        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "multi_step", "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
@@ -38,7 +38,7 @@ class Workers:
         self._returns = 0  # of workers that became idle
         self._idle_since = [0] * len(device.workers)  # in returns; equal workers serve in turn
         self.units: dict[int, Unit] = {}
-        self.going: dict[int, Unit] = {}
+        self.multi_step: dict[int, Unit] = {}
         self.busy = 0
 
     @property
@@ -69,6 +69,8 @@ class Workers:
         """When a busy worker may be handed another unit."""
         if len(self._queues[worker]) >= self._depth:
             return AT_ONCE
+        if self._queues[worker][-1].continue_without:
+            return AT_ONCE  # it goes on when rows of it end: how far is not known
         if self._ahead_ns == AT_ONCE:
             return 0
         ends = self._ends[worker]
@@ -82,6 +84,12 @@ class Workers:
     def of(self, worker: int) -> Sequence[Unit]:
         """The units of a worker, the one that runs first."""
         return self._queues[worker]
+
+    def has_cell(self, worker: int, program: int, stage: int, klass: Klass) -> bool:
+        """Whether a worker has a unit of a cell, of one class. Rows that wait there join it between two steps."""
+        return any(
+            unit.program == program and unit.stage == stage and unit.klass is klass for unit in self._queues[worker]
+        )
 
     def idle(self, usable: Sequence[int]) -> bool:
         """Whether one of some workers has nothing to do."""
@@ -120,19 +128,32 @@ class Workers:
         if not queue:
             self.busy += 1
         queue.append(unit)
-        self.units[unit.id] = unit
-        if unit.steps > 1 or unit.onward:
-            self.going[unit.id] = unit
+        self._note(unit)
         known = unit.predicted and self._ends[worker] < AT_ONCE
         self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
+
+    def continued(self, unit: Unit, now: int) -> None:
+        """A worker has continued with this unit by itself, before those behind it. Nobody handed it over."""
+        queue = self._queues[unit.worker]
+        if not queue:
+            self.busy += 1
+        queue.appendleft(unit)
+        unit.behind = True  # so that nothing is learnt of its hand-over
+        self._note(unit)
+        self._plan(unit.worker, now)
+
+    def _note(self, unit: Unit) -> None:
+        self.units[unit.id] = unit
+        if unit.steps > 1 or unit.continue_without:
+            self.multi_step[unit.id] = unit
 
     def give_back(self, unit_id: int, now: int) -> Unit | None:
         """A unit has ended: its worker turns to the next one. None for an unknown id."""
         unit = self.units.pop(unit_id, None)
         if unit is None:
             return None
-        if self.going:
-            self.going.pop(unit_id, None)
+        if self.multi_step:
+            self.multi_step.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]
         queue.remove(unit)
@@ -149,6 +170,7 @@ class Workers:
         """A unit has been taken back from behind others of its worker. None for an unknown id."""
         unit = self.units.pop(unit_id, None)
         if unit is not None:
+            self.multi_step.pop(unit_id, None)
             queue = self._queues[unit.worker]
             queue.remove(unit)
             self._plan(unit.worker, queue[0].begins)
@@ -157,12 +179,12 @@ class Workers:
     def recall(self, unit: Unit, now: int) -> None:
         """A unit is to end with the step or stage that runs: of a cell about a `steps`-th is still to come."""
         unit.recalled = True
-        del self.going[unit.id]
+        del self.multi_step[unit.id]
         step = running_stage(unit, now)[1] if unit.times else unit.predicted // unit.steps
-        left = now - unit.begins + step
+        left = max(0, now - unit.begins) + step
         if unit.predicted > left:
             unit.predicted = left
-            self._ends[unit.worker] = unit.begins + left
+            self._plan(unit.worker, self._queues[unit.worker][0].begins)
 
     def _plan(self, worker: int, now: int) -> None:
         """The first unit of a worker begins now, the others as each before them ends."""

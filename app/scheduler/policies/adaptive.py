@@ -48,7 +48,7 @@ class Adaptive(Policy):
     name = "adaptive"
     uses_tables = True
     sees_stages = True
-    pushes_steps = True
+    sees_lone_cells = False
     trims_cells = True
     reorders = True
 

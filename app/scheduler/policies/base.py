@@ -76,8 +76,8 @@ class Policy:
     uses_tables = False
     #: It looks at the batches and at other stages of a program that has several.
     sees_stages = False
-    #: The next step of a cell takes all rows that wait there, so that it can be pushed ahead.
-    pushes_steps = False
+    #: It looks at batches of a program that is one cell and nothing else.
+    sees_lone_cells = True
     #: A cell runs no more rows than are nearly as fast as any; others wait until some of these have ended.
     trims_cells = False
     #: Within a key, class and priority it may let rows start before earlier ones, by their length.

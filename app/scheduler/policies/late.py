@@ -32,7 +32,7 @@ class Late(Policy):
 
     name = "late"
     sees_stages = True
-    pushes_steps = True
+    sees_lone_cells = False
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         return Hold(None) if steps_aside(view) else go(view, view.ready)

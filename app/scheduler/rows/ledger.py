@@ -33,8 +33,6 @@ class Ledger:
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
         self.best_effort = 0  # calls that have not left
-        #: Rows that are in units behind the first that has them, see `ahead`: in how many.
-        self.further: dict[Row, int] = {}
         self.done: list[Call] = []
         self.drops: list[Drop] = []
         self._sequence = 0
@@ -67,15 +65,6 @@ class Ledger:
                 entry.add(row)
             else:
                 self.ready.at(key_of(row, state), call.klass).add(row)
-
-    def goes_further(self, row: Row) -> bool:
-        """A unit with this row has ended. Whether the row is in another one behind it, and stays as it is."""
-        further = self.further.get(row, 0)
-        if further > 1:
-            self.further[row] = further - 1
-        elif further:
-            del self.further[row]
-        return bool(further)
 
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows taken from the ready table go to a worker as one unit."""

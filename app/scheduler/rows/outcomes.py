@@ -1,4 +1,4 @@
-"""Applies a finished unit: its rows go on, end, are run again in halves, or fail their calls."""
+"""Applies a finished unit: its rows continue, end, are run again in halves, or fail their calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
     """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done.
 
-    Returns the rows with which its worker continues.
+    Returns the rows with which its worker has continued.
     """
     repeats = state.program.stages[unit.stage].repeats
     passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
@@ -21,11 +21,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     staying: list[Row] = []
     for position, row in enumerate(unit.rows):
         call = row.call
-        if ledger.further and ledger.goes_further(row):
-            row.steps += outcome.steps
-            row.advanced = True
-            continue
-        if outcome.goes_on and position not in ended:  # also if its call has left: its worker has it still
+        if outcome.continues and position not in ended:  # also if its call has left: its worker has it still
             row.steps += outcome.steps
             row.advanced = True
             staying.append(row)
@@ -57,23 +53,15 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     return staying
 
 
-def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool, made: int = 0) -> None:
-    """The unit failed by its model or for memory, or is void. Halve and re-run it, or fail the calls of its rows.
+def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool) -> None:
+    """The first stage or step of the unit failed, by its model or for memory. Halve and re-run it, or fail the calls of
+    its rows.
 
-    `split`: units that the model fails are halved. `made`: stages that its worker had passed by itself.
+    `split`: units that the model fails are halved.
     """
-    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
-    for row in own:
-        if not row.call.alive:
-            ledger.end(row)
-    rows = [row for row in own if row.call.alive]
-    if error is Fault.VOID:
-        if rows:
-            ledger.retry(rows, state)  # of a cell: one class
-        return
+    rows = _alive(ledger, unit)
     if error is Fault.OOM and unit.size > 1:
-        passed = 0 if state.program.stages[unit.stage].repeats else min(made, unit.steps - 1)
-        state.cap(unit.worker, max(1, unit.size // 2), unit.stage + passed)
+        state.cap(unit.worker, max(1, unit.size // 2), unit.stage)
     elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
         _fail_calls(ledger, rows, Reason.MODEL, alone=len(unit.rows) == 1)
         return
@@ -87,13 +75,16 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
 
 def withdraw(ledger: Ledger, unit: Unit, state: ProgramState) -> None:
     """The unit was taken back before it began. Rows whose call has left end."""
-    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
-    for row in own:
+    if rows := _alive(ledger, unit):
+        ledger.put_back(rows, state)
+
+
+def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
+    """The rows of a unit whose calls have not left. The others end."""
+    for row in unit.rows:
         if not row.call.alive:
             ledger.end(row)
-    rows = [row for row in own if row.call.alive]
-    if rows:
-        ledger.put_back(rows, state)
+    return [row for row in unit.rows if row.call.alive]
 
 
 def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
@@ -115,8 +106,7 @@ def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
 def lose(ledger: Ledger, unit: Unit) -> None:
     """The device is gone for good, and this unit with it: every call leaves."""
     for row in unit.rows:
-        if not ledger.goes_further(row):
-            ledger.end(row)
+        ledger.end(row)
     for call in list(ledger.calls.values()):
         ledger.drop(call, Reason.DEVICE)
 

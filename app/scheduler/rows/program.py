@@ -44,7 +44,7 @@ class ProgramState:
         several = len(program.stages) > 1 or program.stages[0].repeats
         self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
         # Around a cell that is all of a program there is nothing to see, unless a policy asks for its batch.
-        alone = len(program.stages) == 1 and self.policy.pushes_steps
+        alone = len(program.stages) == 1 and not self.policy.sees_lone_cells
         self.sees_stages = several and self.policy.sees_stages and not alone
         # Whether rows of its first stage may be picked by length, where times by length are known.
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)

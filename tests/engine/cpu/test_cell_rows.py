@@ -60,8 +60,8 @@ class TestSlabs:
 
 def test_rows_stand_where_a_step_left_them() -> None:
     kept = begun(4)
-    kept.stand([13, 10], [0, 2], (torch.tensor([[1.0], [2.0], [3.0]]),))
-    kept.stand([11, 12], [0, 1], (torch.tensor([[4.0], [5.0]]),))
+    kept.keep_state([13, 10], [0, 2], (torch.tensor([[1.0], [2.0], [3.0]]),))
+    kept.keep_state([11, 12], [0, 1], (torch.tensor([[4.0], [5.0]]),))
     (state,) = kept.state([10, 11, 12, 13])
     assert state.flatten().tolist() == [3, 4, 5, 1]
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.replay import Graph
+from app.engine.streams.graphs import Graph
 
 from ..rig import make_model, rows_of
 from .stepped import Stepped

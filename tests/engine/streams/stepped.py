@@ -21,7 +21,7 @@ from app.engine.pool import Slots
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.unit import UnitInFlight
+from app.engine.streams.step import Failed, Step
 from app.scheduler.types import Fault, WorkerSpec
 
 
@@ -50,16 +50,27 @@ class WatchedSlots(StreamPool):
         super()._move(slots)
 
 
-class Units(queue.SimpleQueue):
-    """A worker's units; `latest` is the one that was launched last. Notes which unit reads a slot."""
+class Steps(queue.SimpleQueue):
+    """A worker's steps; `latest` is the one that was launched last. Notes which of them reads a slot."""
 
-    latest: UnitInFlight | None = None
+    latest: Step | None = None
 
-    def put(self, unit: UnitInFlight | None) -> None:
-        self.latest = unit
-        if unit is not None and unit.lost is None and isinstance(unit.executor.pool, WatchedSlots):
-            unit.executor.pool.out.update((slot, unit.block.out_event.mark) for slot in unit.slots)
-        super().put(unit)
+    def put(self, item: Any) -> None:
+        if item is None or isinstance(item[1], Failed):
+            super().put(item)
+            return
+        ended, step = item
+        self.latest, mark = step, step.block.out_event.mark
+        if step.lost is None and isinstance(step.executor.pool, WatchedSlots):
+            step.executor.pool.out.update((slot, mark) for slot in step.slots)
+
+        def told(step: Step, result: Any) -> None:
+            assert mark.fired or step.lost is not None, "ended before its out-event"
+            if self.latest is step:
+                self.latest = None
+            ended(step, result)
+
+        super().put((told, step))
 
 
 class Stepped(StreamDevice):
@@ -72,7 +83,7 @@ class Stepped(StreamDevice):
 
     def _spawn(self) -> None:
         for worker in self.workers:
-            worker.units = Units()
+            worker.steps = Steps()
 
     def _start(self, thread: threading.Thread) -> None:
         pass
@@ -96,7 +107,7 @@ class Stepped(StreamDevice):
         if any(stream.ready for stream in self.fake.streams) and not self.fake.broken:
             choices += [self.fake.step] * 2
         choices += [
-            partial(self.complete_next, index) for index, one in enumerate(self.workers) if not one.units.empty()
+            partial(self.complete_next, index) for index, one in enumerate(self.workers) if not one.steps.empty()
         ]
         choices += [watcher.next for watcher in (self.watcher, self.leaving) if not watcher.items.empty()]
         if choices:
@@ -110,22 +121,8 @@ class Stepped(StreamDevice):
             waiting[0].next()
 
     def complete_next(self, index: int) -> None:
-        """A worker's completer waits for one unit and reports it."""
-        units = self.workers[index].units
-        unit = units.get_nowait()
-        assert unit is not None
-        out = unit.block.out_event.mark
-        heard = unit.report
-
-        def report(completion: Completion) -> None:
-            assert out.fired or unit.lost is not None, "reported before its out-event"
-            heard(completion)
-
-        unit.report = report
-        self.completers[index].complete(unit)
-        unit.report = heard  # or the two would keep one another alive
-        if units.latest is unit:
-            units.latest = None
+        """A worker's completer waits for one step."""
+        self.completers[index].next()
 
 
 @dataclass(eq=False)
@@ -156,14 +153,13 @@ class World:
     waiting: list[tuple[int, float]] = field(default_factory=list)  # slot and number
     units: list[Pushed] = field(default_factory=list)
     held: list[Pushed] = field(default_factory=list)  # answers that somebody still reads
-    launched: list[int] = field(default_factory=list)
     flying: Counter[int] = field(default_factory=Counter)
     last: float = 100.0
     lost: bool = False  # somebody has been told so: no more calls are taken
 
     def __post_init__(self) -> None:
         self.random = self.device.fake.random
-        self.device.start(self.finished, self.launched.append)
+        self.device.start(self.finished)
 
     @property
     def pool(self) -> StreamPool:

@@ -20,7 +20,7 @@ from app.engine.device import Completion, DeviceOptions, Job, Steps
 from app.engine.profiling.warmup import try_batch, warm_up
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.shapes import Shape
+from app.engine.streams.graphs import Shape
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
 from app.scheduler.types import Fault
@@ -223,9 +223,9 @@ def test_rows_join_and_leave_between_steps() -> None:
     assert second.ran is not None
     assert second.outcome.ended == (0, 1)
     assert [output.tolist() for output in second.ran.outputs] == [[[108, 0], [103, 207]], [108, 207]]
-    assert device.executor.passing.rows == 2, "until they are let go"
-    device.executor.passing.let_go([1, 2])
-    assert (device.executor.passing.rows, device.executor.passing.nbytes) == (0, 0)
+    assert device.executor.activations.rows == 2, "until they are let go"
+    device.executor.activations.let_go([1, 2])
+    assert (device.executor.activations.rows, device.executor.activations.nbytes) == (0, 0)
 
 
 def test_padding_writes_to_nobodys_place() -> None:
@@ -248,7 +248,7 @@ def test_a_row_under_way_counts_with_all_that_it_may_need() -> None:
     device = Device(sums(), 103, 103)
     device.run(0, 1)
     two_states, x, every, last = 2 * 4, 6 * 4, 6 * 4, 4
-    assert device.executor.passing.nbytes == 2 * (two_states + x + every + last)
+    assert device.executor.activations.nbytes == 2 * (two_states + x + every + last)
 
 
 def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
@@ -291,7 +291,7 @@ def test_warm_up_makes_every_step_and_times_one() -> None:
     device = Device(sums())
     assert len(device.warm.stages) == 1
     assert all(step < whole for step, whole in zip(device.warm.stages[0], device.warm.profile.batch_ns, strict=True))
-    assert device.executor.passing.rows == 0
+    assert device.executor.activations.rows == 0
     (memory,) = device.executor.memories
     assert memory.graphs is not None
     assert sorted(memory.graphs.graphs) == [Shape(1), Shape(2), Shape(3), Shape(4)]

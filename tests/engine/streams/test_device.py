@@ -59,7 +59,6 @@ def test_any_order_gives_each_row_its_own_result(kind: str, lends: bool, seed: i
         for _ in range(length):
             world.act()
         world.settle()
-    assert not world.launched, "of steps alone"
 
 
 @given(seed=SEEDS)

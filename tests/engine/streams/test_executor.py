@@ -11,7 +11,7 @@ from torch import nn
 from app.engine.device import DeviceOptions, Job
 from app.engine.profiling.warmup import try_batch
 from app.engine.streams.device import StreamDevice
-from app.engine.streams.shapes import Shape
+from app.engine.streams.graphs import Shape
 from app.scheduler.types import WorkerSpec
 
 from ..rig import answers, make_model, rows_of, tensor

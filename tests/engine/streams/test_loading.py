@@ -19,7 +19,7 @@ from torch import nn
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.profiling.warmup import try_batch
 from app.engine.streams.device import StreamDevice
-from app.engine.streams.shapes import Shape
+from app.engine.streams.graphs import Shape
 from app.errors import ConfigError
 from app.scheduler.types import Fault, WorkerSpec
 

@@ -10,8 +10,7 @@ from runtimes import FakeRuntime
 from app.engine.device import DeviceOptions
 from app.engine.profiling.warmup import try_batch
 from app.engine.streams.captures import CaptureStream
-from app.engine.streams.replay import Piece, WorkerGraphs
-from app.engine.streams.shapes import Shape
+from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
 
 from ..rig import answers, rows_of
 from .bench import Bench
@@ -24,7 +23,7 @@ def test_a_replay_does_not_wait_until_the_results_before_it_have_left() -> None:
         bench.push(bench.arrive(*values), unit=unit)
     bench.launch()
     worker = bench.device.workers[0]
-    second = worker.units.latest
+    second = worker.steps.latest
     assert second is not None
     bench.run(bench.arrivals)
     bench.run(worker.stream)

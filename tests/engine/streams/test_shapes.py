@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import UNBOUNDED
-from app.engine.streams.shapes import lengths_of, sizes_of, variable_axis
+from app.engine.streams.graphs import lengths_of, sizes_of, variable_axis
 
 from ..rig import X, make_model, tensor
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from runtimes import FakeRuntime
 
 from app.contract import UNBOUNDED, Array
+from app.engine.activations import Activations
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.profiling.warmup import try_batch, warm_up
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.passing import Produced, StreamActivations
 from app.scheduler.types import Fault
 
 from ..rig import HEAVY, make_model, rows_of, tensor
@@ -132,7 +132,7 @@ def test_each_row_gets_its_own_outputs_in_every_order(kind: str, seed: int) -> N
 @given(seed=SEEDS)
 @settings(max_examples=15, deadline=None)
 def test_a_row_that_fails_at_any_stage_takes_nobody_with_it(options: DeviceOptions, seed: int) -> None:
-    """Units that were launched behind one that fails run again too, from what was there before."""
+    """Its unit ends with the step before, and what was launched behind that one does nothing."""
     world = tried(World(Stepped(FakeRuntime(seed), (4, 2), options), fixed(BAD)))
     for _ in range(300):
         world.act()
@@ -172,14 +172,16 @@ class Device:
         self.stepped.arrive(self.executor, range(4))
 
     @property
-    def passing(self) -> StreamActivations:
-        return self.executor.passing
+    def kept(self) -> Activations:
+        return self.executor.kept
 
-    def push(self, slots: list[int], stage: int, worker: int = 0) -> None:
-        self.stepped.push(worker, Job(len(self.reports), self.executor, slots, len(slots), stage))
+    def push(self, slots: list[int], stage: int, steps: int = 1) -> Job:
+        job = Job(len(self.reports), self.executor, slots, len(slots), stage, steps)
+        self.stepped.push(0, job)
+        return job
 
-    def run(self, slots: list[int], stage: int, worker: int = 0) -> Completion:
-        self.push(slots, stage, worker)
+    def run(self, slots: list[int], stage: int, steps: int = 1) -> Completion:
+        self.push(slots, stage, steps)
         while self.stepped.turn():
             pass
         return self.reports[-1]
@@ -199,30 +201,23 @@ def test_only_rows_that_end_leave_the_device() -> None:
 
 def test_memory_goes_with_the_last_row_of_its_batch() -> None:
     device = Device(options=DeviceOptions())
-    assert (device.passing.rows, device.passing.nbytes) == (0, 0), "nothing is left of warm-up"
+    assert (device.kept.rows, device.kept.nbytes) == (0, 0), "nothing is left of warm-up"
     device.run([0, 1, 2], 0)
-    assert (device.passing.rows, device.passing.nbytes) == (3, 3 * 2 * 2 * 4)
-    (produced, _) = device.passing.standing([0])[0] or (None, 0)
-    assert isinstance(produced, Produced)
-    assert (produced.event, produced.before) == (None, {})
-    gone = weakref.ref(produced.tensors[0])
-    del produced
+    assert (device.kept.rows, device.kept.nbytes) == (3, 3 * 2 * 2 * 4)
+    gone = weakref.ref(device.kept.places_of([0], 0)[0][0].tensors[0])
     device.run([0, 1], 1)
     assert gone() is not None, "a row still stands there"
-    device.passing.let_go([2])
+    device.kept.let_go([2])
     gc.collect()
     assert gone() is None
-    device.passing.let_go([0, 1, 1, 5])
-    assert (device.passing.rows, device.passing.nbytes) == (0, 0)
+    device.kept.let_go([0, 1, 1, 5])
+    assert (device.kept.rows, device.kept.nbytes) == (0, 0)
 
 
 def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     device = Device()
     device.run([0], 0)
-    (produced, _) = device.passing.standing([0])[0] or (None, 0)
-    assert isinstance(produced, Produced)
-    read = weakref.ref(produced.tensors[0])
-    del produced
+    read = weakref.ref(device.kept.places_of([0], 0)[0][0].tensors[0])
     device.push([0], 1)
     device.stepped.launch()
     while device.stepped.fake.step():  # it has run, and nobody has heard of it

@@ -7,7 +7,7 @@ import torch
 from runtimes import FakeRuntime
 
 from app.engine.streams.device_pool import Copies, StreamPool
-from app.engine.streams.transfers import TransferBench
+from app.engine.streams.loading import TransferBench
 
 from ..rig import tensor
 

@@ -69,7 +69,7 @@ def test_outputs_are_held_until_their_out_event():
     bench = Bench()
     bench.push(bench.arrive(1.0, 2.0))
     bench.launch()
-    unit = bench.device.workers[0].units.latest
+    unit = bench.device.workers[0].steps.latest
     assert unit is not None
     bench.run(bench.arrivals)
     bench.run(bench.device.workers[0].stream)
@@ -152,15 +152,6 @@ def test_a_unit_without_memory_for_its_results_runs_out_of_memory_and_the_device
         pass
     assert [report.outcome.error for report in bench.reports] == [Fault.OOM, None]
     assert bench.device.dead() is None
-
-
-def test_a_unit_is_reported_though_the_callback_of_its_launch_raises() -> None:
-    bench = Bench()
-    bench.device.start(bench.reports.append, raising(ValueError("no")))
-    bench.push(bench.arrive(1.0))
-    while bench.device.turn():
-        pass
-    assert len(bench.reports) == 1
 
 
 def test_push_after_close_is_reported():

@@ -19,16 +19,16 @@ from .stepped import Stepped
 
 @dataclass(frozen=True)
 class Trips:
-    """What a world's rows are. `rows` makes the input of a number, `expected` its outputs, `units` how many it takes.
+    """What a world's rows are. `rows` makes the input of a number, `expected` its outputs, `steps` how many it takes.
 
-    `cells`: rows that have made different numbers of steps share a unit. `known`: the host knows when a row ends, so
-    its next unit may be launched before the one before has ended. `bad`: by number, the unit at which it fails.
+    `cells`: rows that have made different numbers of steps share a unit. `known`: the host knows when a row ends.
+    `bad`: by number, the step at which it fails.
     """
 
     model: Model
     rows: Callable[[int], Array]
     expected: Callable[[int], list[Array]]
-    units: Callable[[int], int]
+    steps: Callable[[int], int]
     cells: bool = False
     known: bool = True
     bad: dict[int, int] = field(default_factory=dict)
@@ -36,13 +36,12 @@ class Trips:
 
 @dataclass(eq=False)
 class Row:
-    """`at`: the next of its units. `flying`: those that were pushed and not heard of."""
+    """`made`: steps, or stages. `alone`: it was in a unit that failed."""
 
     slot: int
     number: int
-    at: int = 0
-    flying: list[int] = field(default_factory=list)
-    failed: int | None = None  # the first of those that failed
+    made: int = 0
+    runs: bool = False
     alone: bool = False
     over: bool = False
 
@@ -51,12 +50,12 @@ class Row:
 class Unit:
     worker: int
     rows: list[Row]
-    at: list[int]
-    reports: int = 0
+    job: Job
+    over: bool = False
 
 
 class World:
-    """A scheduler that cuts units from rows at one boundary, in any order, and launches some ahead of time."""
+    """A scheduler that cuts units of several steps from rows at one boundary, in any order, and recalls some."""
 
     def __init__(self, device: Stepped, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
@@ -68,10 +67,9 @@ class World:
         self.number = 100
         self.answered: list[int] = []
         self.refused: list[int] = []
+        self.several = 0  # units that made more than a step
         self.lost = False
-        self.launched: list[int] = []  # units of cells
-        self.ran: list[int] = []
-        device.start(self.heard, self.launched.append)
+        device.start(self.heard)
 
     def arrive(self) -> None:
         if self.executor.pool.free and not self.lost:
@@ -84,39 +82,42 @@ class World:
             self.rows.append(Row(slot, self.number))
             self.device.arrive(self.executor, [slot])
 
-    def ready(self, row: Row) -> bool:
-        """It waits, or its next unit is known and it is well on its way."""
-        if row.over or row.at >= self.trips.units(row.number) or len(row.flying) > 1:
-            return False
-        return not row.flying or (self.trips.known and row.failed is None and not row.alone)
-
     def push(self) -> None:
         worker = self.random.randrange(len(self.device.workers))
-        ready = [row for row in self.rows if self.ready(row)]
+        ready = [row for row in self.rows if not row.runs]
         if self.flying[worker] == 3 or not ready:
             return
         first = self.random.choice(ready)
-        rows = [row for row in ready if not row.alone and (self.trips.cells or row.at == first.at)]
+        rows = [row for row in ready if not row.alone and (self.trips.cells or row.made == first.made)]
         capacity = self.device.spec.workers[worker].capacity
         n = self.random.randint(1, capacity)
         chosen = [first]
         if not first.alone:  # as often as not in the order in which they came
             chosen = rows[:n] if self.random.random() < 0.5 else self.random.sample(rows, min(n, len(rows)))
-        unit = Unit(worker, chosen, [row.at for row in chosen])
-        self.units.append(unit)
-        self.flying[worker] += 1
-        stage = 0 if self.trips.cells else chosen[0].at
-        ahead = any(row.flying for row in chosen)
-        for row in chosen:
-            row.flying.append(len(self.units) - 1)
-            row.at += 1
+        left = min(self.trips.steps(row.number) - row.made for row in chosen)
+        steps = left if self.random.random() < 0.5 else self.random.randint(1, left)
+        stage = 0 if self.trips.cells else chosen[0].made
+        onward = self.trips.cells and self.random.random() < 0.7
         size = self.random.randint(len(chosen), capacity)
-        made = unit.at if ahead and self.trips.cells else ()
         slots = [row.slot for row in chosen]
-        self.device.push(worker, Job(len(self.units) - 1, self.executor, slots, size, stage, made=made))
+        job = Job(len(self.units), self.executor, slots, size, stage, steps, continue_without=onward)
+        for row in chosen:
+            row.runs = True
+        self.units.append(Unit(worker, chosen, job))
+        self.flying[worker] += 1
+        self.device.push(worker, job)
+
+    def recall(self) -> None:
+        """A unit that runs is to end soon."""
+        if running := [unit for unit in self.units if not unit.over]:
+            job = self.random.choice(running).job
+            if self.random.random() < 0.5:
+                job.recalled = True
+            else:
+                job.continue_without = False
 
     def leave(self) -> None:
-        waiting = [row for row in self.rows if not row.flying]
+        waiting = [row for row in self.rows if not row.runs]
         if waiting:
             self.let_go(self.random.choice(waiting))
 
@@ -127,36 +128,41 @@ class World:
         self.executor.pool.give_back([row.slot])
 
     def heard(self, completion: Completion) -> None:
-        ident = completion.outcome.unit_id
-        unit, ran = self.units[ident], completion.ran
-        unit.reports += 1
-        assert unit.reports == 1, "reported twice"
-        self.flying[unit.worker] -= 1
-        if completion.outcome.error is Fault.DEVICE:
-            self.lost = True
-        if ran is not None:
-            self.ran.append(ident)
-        assert ran is not None or self.lost or self.trips.bad, completion.message
-        if completion.outcome.error is Fault.VOID:
-            behind = zip(unit.rows, unit.at, strict=True)  # of the other unit this may not have been heard yet
-            assert any((row.failed is not None and row.failed < at) or len(row.flying) > 1 for row, at in behind)
-        for position, (row, at) in enumerate(zip(unit.rows, unit.at, strict=True)):
-            row.flying.remove(ident)
-            if ran is None:
-                row.failed = at if row.failed is None else min(at, row.failed)
-                if len(unit.rows) == 1 and self.trips.bad.get(row.number) == at:
+        outcome, ran = completion.outcome, completion.ran
+        unit = self.units[outcome.unit_id]
+        assert not unit.over, "reported twice"
+        rows = unit.rows
+        if ran is None:
+            self.lost = self.lost or outcome.error is Fault.DEVICE
+            assert self.lost or self.trips.bad, completion.message
+            for row in rows:
+                row.alone = True
+                if len(rows) == 1 and self.trips.bad.get(row.number) == row.made:
                     row.over = True
                     self.refused.append(row.number)
-            elif self.ends(row, at):
-                place = completion.outcome.ended.index(position) if self.trips.cells else position
-                self.check(row, [output[place] for output in ran.outputs])
-            else:
-                assert position not in completion.outcome.ended
-        for row in unit.rows:
-            self.settled(row)
-
-    def ends(self, row: Row, at: int) -> bool:
-        return at + 1 == self.trips.units(row.number)
+        else:
+            assert outcome.steps == ran.steps >= 1
+            self.several += ran.steps > 1
+            for position, row in enumerate(rows):
+                row.made += ran.steps
+                row.alone = False
+                assert row.made <= self.trips.bad.get(row.number, row.made), "a step that fails has ended well"
+                if row.made == self.trips.steps(row.number):
+                    place = outcome.ended.index(position) if self.trips.cells else position
+                    self.check(row, [output[place] for output in ran.outputs])
+                else:
+                    assert position not in outcome.ended
+        if outcome.continues:
+            assert 0 < len(outcome.ended) < len(rows)
+            unit.rows = [row for row in rows if not row.over]
+        else:
+            unit.over = True
+            self.flying[unit.worker] -= 1
+        for row in rows:
+            if row.over or not outcome.continues:
+                row.runs = False
+            if row.over or (self.lost and not row.runs):
+                self.let_go(row)
 
     def check(self, row: Row, outputs: list[Array]) -> None:
         for got, expected in zip(outputs, self.trips.expected(row.number), strict=True):
@@ -164,21 +170,10 @@ class World:
         row.over = True
         self.answered.append(row.number)
 
-    def settled(self, row: Row) -> None:
-        """Nothing of it is under way: it is over, or it goes on from the first unit that failed."""
-        if row.flying or row not in self.rows:
-            return
-        if row.over or self.lost:
-            self.let_go(row)
-        elif row.failed is not None:
-            row.at, row.failed, row.alone = row.failed, None, True
-        else:
-            row.alone = False
-
     def act(self) -> None:
-        kinds: list[Callable[[], Any]] = [self.arrive, self.push, self.leave]
+        kinds: list[Callable[[], Any]] = [self.arrive, self.push, self.leave, self.recall]
         if self.random.random() < 0.4:
-            self.random.choices(kinds, [3, 8, 0.3])[0]()
+            self.random.choices(kinds, [3, 8, 0.3, 1])[0]()
         else:
             self.device.turn()
 
@@ -189,14 +184,11 @@ class World:
             self.push()
             self.device.turn()
             if self.lost:
-                for row in [row for row in self.rows if not row.flying]:
+                for row in [row for row in self.rows if not row.runs]:
                     self.let_go(row)
         while self.device.turn():
             pass
-        assert all(unit.reports == 1 for unit in self.units)
-        told = self.trips.cells and self.trips.known  # what goes on behind a unit can be told when it is launched
-        assert not told or set(self.ran) <= set(self.launched)
-        assert len(set(self.launched)) == len(self.launched) <= (len(self.units) if told else 0)
+        assert all(unit.over for unit in self.units)
         kept = self.executor.activations
         assert kept is not None
         assert (kept.rows, kept.nbytes) == (0, 0)

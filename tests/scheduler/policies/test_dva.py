@@ -34,12 +34,12 @@ def operations(ran: Ran) -> list[tuple[int, int, Operation]]:
     return [(unit.stage, len(unit.rows), unit.operation) for unit in ran.units]
 
 
-def ends(policy: str, workers: int, arrivals: tuple[Arrival, ...], *, goes_on: bool) -> dict[int, int]:
-    """When each call ended. `goes_on`: workers pass boundaries by themselves."""
+def ends(policy: str, workers: int, arrivals: tuple[Arrival, ...], *, multi_step: bool) -> dict[int, int]:
+    """When each call ended. `multi_step`: workers pass boundaries by themselves."""
     stages = tuple(Stage(Profile(tuple(base + rows * row for rows in range(1, 5)))) for base, row in MANY)
     buckets = (5, 10) if policy == "dva_input" else ()
     program = make_program(stages=stages, policy=policy, max_batch=4, max_delay_ns=2_000, length_buckets=buckets)
-    world = World(Trace(make_device(*[4] * workers, goes_on=goes_on), (program,), arrivals))
+    world = World(Trace(make_device(*[4] * workers, multi_step=multi_step), (program,), arrivals))
     found: dict[int, int] = {}
     carry_out = world._carry_out
 
@@ -61,7 +61,7 @@ def test_workers_that_pass_boundaries_by_themselves_change_nothing(
 ) -> None:
     """What the simulator shows, which runs units of one stage, is what a CPU does, whose units run several."""
     arrivals = tuple(Arrival(at=at * 17 + number, lengths=(length,)) for number, (at, length) in enumerate(requests))
-    stage_by_stage, by_itself = (ends(policy, workers, arrivals, goes_on=goes_on) for goes_on in (False, True))
+    stage_by_stage, by_itself = (ends(policy, workers, arrivals, multi_step=multi_step) for multi_step in (False, True))
     assert by_itself == stage_by_stage
 
 

@@ -13,8 +13,8 @@ STAGES = (Stage(Profile((10, 20))), Stage(Profile((30, 40))), Stage(Profile((50,
 CELL = (Stage(Profile((10, 20, 30, 40), handover_ns=5), repeats=True),)
 
 
-def serving(*programs: Program, goes_on: bool = True) -> Scheduler:
-    scheduler = Scheduler(make_device(4, goes_on=goes_on))
+def serving(*programs: Program, multi_step: bool = True) -> Scheduler:
+    scheduler = Scheduler(make_device(4, multi_step=multi_step))
     for program in programs:
         scheduler.add_program(program, 0)
     return scheduler
@@ -73,7 +73,7 @@ class TestCells:
         assert enter(scheduler, make_call(1, lengths=(length,))).start[0].steps == steps
 
     def test_not_unless_the_device_can(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late"), goes_on=False)
+        scheduler = serving(make_program(stages=CELL, policy="late"), multi_step=False)
         (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
         assert unit.steps == 1
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=3)).recall == ()
@@ -165,7 +165,7 @@ class TestJoining:
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
 
 
-class TestOnward:
+class TestContinuing:
     """A worker goes on with the other rows of a unit by itself when some end."""
 
     def started(self, *lengths: int, policy: str = "adaptive") -> tuple[Scheduler, Unit]:
@@ -173,8 +173,8 @@ class TestOnward:
         (unit,) = enter(scheduler, make_call(1, lengths=lengths)).start
         return scheduler, unit
 
-    def go_on(self, scheduler: Scheduler, unit: Unit, now: int, steps: int, *ended: int) -> tuple[Unit, Step]:
-        outcome = Outcome(unit.id, compute_ns=now - unit.started, steps=steps, ended=ended, goes_on=True)
+    def continued(self, scheduler: Scheduler, unit: Unit, now: int, steps: int, *ended: int) -> tuple[Unit, Step]:
+        outcome = Outcome(unit.id, compute_ns=now - unit.started, steps=steps, ended=ended, continues=True)
         following = scheduler.finished(outcome, now)
         assert following is not None
         return following, scheduler.step(now)
@@ -185,10 +185,10 @@ class TestOnward:
         enter(scheduler, make_call(2, lengths=(5,), arrived=1))
         enter(scheduler, make_call(3, lengths=(9,), arrived=2))
         (unit,) = end(scheduler, next(iter(scheduler.running)), 20, 2, ended=(0,)).start
-        assert (unit.onward, unit.steps) == (True, 5)
-        following, step = self.go_on(scheduler, unit, 125, 5, 0)
+        assert (unit.continue_without, unit.steps) == (True, 5)
+        following, step = self.continued(scheduler, unit, 125, 5, 0)
         assert [call.id for call in step.done] == [2]
-        assert (step.start, step.recall, step.settle) == ([], [], [])
+        assert (step.start, step.recall, step.end_at_next_row) == ([], [], [])
         assert (following.id, following.steps, following.started) == (unit.id, 4, 125)
         assert [row.call.id for row in following.rows] == [3]
         assert following.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
@@ -199,7 +199,7 @@ class TestOnward:
     def test_a_row_whose_call_has_left_is_in_it_until_it_ends(self) -> None:
         scheduler, unit = self.started(3, 9)
         scheduler.cancel(1, 5)
-        following, step = self.go_on(scheduler, unit, 65, 3, 0)  # it had not heard
+        following, step = self.continued(scheduler, unit, 65, 3, 0)  # it had not heard
         assert [row.call.alive for row in following.rows] == [False]
         assert step.recall == [following]
         end(scheduler, following, 75, 1)
@@ -209,35 +209,35 @@ class TestOnward:
         scheduler, unit = self.started(7, 9)
         scheduler.progressed(unit.id, 6, 140)
         step = enter(scheduler, make_call(2, lengths=(7,), arrived=140))
-        assert (step.recall, step.settle) == ([], [unit]), "5 before its end: they join then"
-        assert not enter(scheduler, make_call(3, lengths=(7,), arrived=141)).settle, "once is enough"
+        assert (step.recall, step.end_at_next_row) == ([], [unit]), "5 before its end: they join then"
+        assert not enter(scheduler, make_call(3, lengths=(7,), arrived=141)).end_at_next_row, "once is enough"
         (following,) = end(scheduler, unit, 145, 7, ended=(0,)).start
         assert [row.call.id for row in following.rows] == [1, 2, 3]
 
     def test_one_that_hears_of_it_too_late_is_told_again(self) -> None:
         scheduler, unit = self.started(7, 90)
         scheduler.progressed(unit.id, 6, 140)
-        assert enter(scheduler, make_call(2, lengths=(7,), arrived=140)).settle == [unit]
-        following, step = self.go_on(scheduler, unit, 145, 7, 0)
+        assert enter(scheduler, make_call(2, lengths=(7,), arrived=140)).end_at_next_row == [unit]
+        following, step = self.continued(scheduler, unit, 145, 7, 0)
         assert step.recall == [following], "a long way to go"
 
     def test_a_full_unit_goes_on_until_it_is_full_no_more(self) -> None:
         scheduler, unit = self.started(2, 9, 9)
         assert len(unit.rows) == 3
         step = enter(scheduler, make_call(2, lengths=(7,), arrived=1))
-        assert (unit.onward, step.settle) == (True, []), "nobody could join it"
-        following, step = self.go_on(scheduler, unit, 65, 2, 0)
-        assert [*step.recall, *step.settle] == [following]
+        assert (unit.continue_without, step.end_at_next_row) == (True, []), "nobody could join it"
+        following, step = self.continued(scheduler, unit, 65, 2, 0)
+        assert [*step.recall, *step.end_at_next_row] == [following]
 
     def test_best_effort_rows_go_through_the_loop(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
         (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
-        assert not unit.onward
+        assert not unit.continue_without
 
     def test_nor_do_rows_that_run_again(self) -> None:
         scheduler, unit = self.started(3, 9)
         (half,) = end(scheduler, unit, 20, 0, error=Fault.MODEL).start
-        assert not half.onward
+        assert not half.continue_without
 
 
 class TestStages:
@@ -267,7 +267,7 @@ class TestStages:
     def test_steps_of_a_cell_are_no_stages(self) -> None:
         """A batch that makes two steps of a cell before the last stage is not in its last stage then."""
         stages = (STAGES[0], CELL[0], STAGES[0])
-        scheduler = Scheduler(make_device(4, 4, goes_on=True))
+        scheduler = Scheduler(make_device(4, 4, multi_step=True))
         scheduler.add_program(make_program(stages=stages, policy="dva_load", max_batch=2, max_delay_ns=0), 0)
         (unit,) = enter(scheduler, make_call(1, lengths=(2,))).start
         (cell,) = end(scheduler, unit, 10, 1).start
@@ -278,7 +278,7 @@ class TestStages:
     @pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
     def test_a_unit_of_another_program_is_at_stages_of_its_own(self, policy: str) -> None:
         """Of which there may be more."""
-        scheduler = Scheduler(make_device(4, 4, 4, goes_on=True))
+        scheduler = Scheduler(make_device(4, 4, 4, multi_step=True))
         for ident, stages in ((1, STAGES + STAGES), (2, STAGES[:2])):
             scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
         (unit,) = enter(scheduler, make_call(1)).start
@@ -305,8 +305,3 @@ class TestStages:
         scheduler.finished(Outcome(unit.id, Fault.MODEL, steps=2), 60)
         (unit,) = scheduler.step(60).start
         assert (unit.stage, len(unit.rows), unit.steps) == (0, 1, 1)
-
-
-def test_a_worker_that_goes_on_holds_one_unit() -> None:
-    with pytest.raises(ValueError, match="push_depth: expected 1"):
-        Scheduler(make_device(4, goes_on=True, push_depth=2))
