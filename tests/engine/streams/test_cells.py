@@ -23,7 +23,7 @@ from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import Shape
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
-from app.scheduler.types import Fault
+from app.scheduler.types import AT_ONCE, Fault
 
 from ..rig import make_model, tensor
 from .bench import EAGER
@@ -334,3 +334,26 @@ def test_a_cell_that_waits_for_the_device_is_launched_by_a_thread_of_its_own(cap
     assert executor.captured, "its step is a graph all the same"
     assert executor.launcher is not None
     assert "runs launched by a thread of its own" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("trips", "push_ahead_ns", "under_way"),
+    [(sums, 1, [2, 2]), (sums, 0, [1, 1]), (sums, AT_ONCE, [2, 4]), (counts, None, [1, 1])],
+    ids=["the next one", "none ahead", "as far as may be", "nobody knows which rows end"],
+)
+def test_steps_are_launched_ahead_of_the_one_that_runs(
+    trips: Callable[[], Trips], push_ahead_ns: int | None, under_way: list[int]
+) -> None:
+    """At the launch, when nothing is known of how long a step takes, and when the first one has ended."""
+    device = Device(trips(), 107 if trips is sums else 6 + 7, options=DeviceOptions(push_ahead_ns=push_ahead_ns))
+    device.stepped.push(0, Job(0, device.executor, [0], 1, 0, 5))
+    launched, worker = [], device.stepped.workers[0]
+    device.stepped.launch()
+    launched.append(worker.steps.qsize())
+    device.stepped.complete_next(0)
+    device.stepped.launch()
+    launched.append(worker.steps.qsize())
+    assert launched == under_way
+    while device.stepped.turn():
+        pass
+    assert [report.outcome.steps for report in device.reports] == [5]
