@@ -1,7 +1,7 @@
-"""A device as the engine sees it: what is placed on it, what it is told to run, and what it reports.
+"""A device as the engine sees it: what is placed on it, what it runs, and what it reports.
 
-A model is placed once (`Device.open` gives an `Executor`); after that the engine pushes jobs and hears of each exactly
-once. A device knows slots and tensors, and nothing of requests.
+A model is placed once (`Device.open` gives an `Executor`); after that the engine pushes jobs, and each is reported
+exactly once. A device knows slots and tensors, and nothing of requests.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ Freed = Callable[[Pool, Slots], None]
 
 
 class Device(Protocol):
-    """Memory and workers. The engine pushes jobs and hears of each exactly once, unless the device is lost."""
+    """Memory and workers. The engine pushes jobs; each is reported exactly once, unless the device is lost."""
 
     name: str
     spec: DeviceSpec

@@ -37,7 +37,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._idle = True  # written by the thread
         self._awaited = False  # it was idle when it was handed its last unit, and nobody has waited for the word
-        self._word = threading.Lock()  # free from when the thread turns to a unit until the loop has heard of it
+        self._word = threading.Lock()  # free from when the thread turns to a unit until the loop has waited for it
         self._word.acquire()
         # A daemon: a hung model must not keep a process alive that has been told to end.
         self._thread = threading.Thread(target=self._main, name=f"worker-{index}", daemon=True)

@@ -221,7 +221,7 @@ class StreamDevice:
             return not self._closed
 
     def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
-        """Have the launcher launch a unit; `report` is told of its end. `length`: see `Step`."""
+        """Have the launcher launch a unit; `report` is called with what it gave. `length`: see `Step`."""
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         if job.stage == WHOLE and executor.activations is not None:

@@ -63,7 +63,7 @@ class StreamPool(Pool):
         self.rows = [
             device((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None for spec in specs
         ]
-        #: Per slot the number of the copy of its row, 0 for none, and the slot whose in-event stands behind that copy.
+        #: Per slot the number of the copy of its row, 0 for none, and the slot whose in-event follows that copy.
         self.numbers = [0] * slots
         self.sources = [0] * slots
         self.events: list[Any] = [None] * slots

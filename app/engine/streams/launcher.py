@@ -24,7 +24,7 @@ Message = tuple[Callable[..., None], tuple[Any, ...]]
 class Launcher:
     """Calls the functions that it is sent, in order. Any thread may send.
 
-    `failed` is told of what a function raises, which does not end the thread; `ended` is called at the thread's end.
+    `failed` is called with what a function raises, which does not end the thread; `ended` at the thread's end.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ _IN_A_ROW = 8  # copies of a visit, one enqueued behind another, so that all sha
 
 
 class Placing(Protocol):
-    """What loading needs of the device. `keep` is told of slots that are given back during their copy."""
+    """What loading needs of the device. `keep` is called with slots given back during their copy."""
 
     runtime: Runtime
     copies: Copies

@@ -230,8 +230,8 @@ class UnitRun:
 class WholeRun:
     """A batch through all stages of its model, or all steps of its rows, for measuring and trying it out.
 
-    It runs as rows are served. Who asked for it hears of one unit, with the times of all its steps, and nothing is kept
-    of its rows. `launch` is given the job of a unit, and whom to tell of it.
+    It runs as rows are served. It is reported as one unit, with the times of all its steps, and nothing is kept of its
+    rows. `launch` is given the job of a unit, and whom to tell of it.
     """
 
     def __init__(self, job: Job, report: Report, launch: Callable[[Job, Report], None]) -> None:

@@ -42,7 +42,7 @@ class StreamWorker:
 
 
 class Completer:
-    """Waits for the steps of one worker, the oldest first. `lose` is told that the device failed."""
+    """Waits for the steps of one worker, the oldest first. `lose` is called when the device has failed."""
 
     def __init__(
         self,

@@ -232,7 +232,7 @@ class Dispatch:
 
 
 def _not_behind(held: ReadySet, ready: ReadySet) -> bool:
-    """Whether a set that is held stands at no later stage than one of the same program from which rows start."""
+    """Whether a set that is held is at no later stage than one of the same program from which rows start."""
     return held.key[0] != ready.key[0] or held.key[1] <= ready.key[1]
 
 
