@@ -30,7 +30,7 @@ def test_the_server_is_packaged_without_the_client() -> None:
 def test_the_files_of_the_live_page_are_packaged() -> None:
     globs = declared(ROOT)["tool"]["setuptools"]["package-data"]["app"]
     packaged = {path for glob in globs for path in (ROOT / "app").glob(glob)}
-    assert set((ROOT / "app" / "ui" / "static").iterdir()) <= packaged
+    assert set((ROOT / "app" / "observe" / "ui" / "static").iterdir()) <= packaged
 
 
 def test_the_client_is_packaged_alone_and_needs_little() -> None:

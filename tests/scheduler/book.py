@@ -333,7 +333,7 @@ class Book:
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         assert not self._to_join(rows[0], before), "a row of a cell begins behind a unit that it could join"
-        self._check_order(unit, rows)
+        self._check_order(unit, rows, before)
         if unit.steps > 1:
             self.times[unit.id] = self.stage_times(unit, scheduler)
         rows = [self._facts(row) for row in unit.rows]
@@ -367,12 +367,13 @@ class Book:
         klass = facts.rank[0] if preset in ("reef", "reef_n") else 0
         return (klass, 0 if preset == "seq" else facts.rank[1])
 
-    def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
+    def _check_order(self, unit: Unit, rows: list[RowFacts], before: list[Unit]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
 
         Rows that run again go before the others of their priority, so that no bad row holds these up.
 
-        Unless the policy reorders: then rows of one class and priority may be next to one another by length.
+        Unless the policy reorders: then rows of one class and priority may be next to one another by length. Rows of a
+        cell that runs on this worker are to join it, and let others begin behind it.
         """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
         peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
@@ -384,7 +385,8 @@ class Book:
             assert rows == free[: len(rows)] or self._picked(unit, rows)
         if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset in ("reef", "reef_n"):
             everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
-            assert min(facts.rank for facts in peers) == min(facts.rank for facts in everyone)
+            first = min(facts.rank for facts in everyone if not self._to_join(facts, before))
+            assert min(facts.rank for facts in peers) == first
 
     def _to_join(self, facts: RowFacts, units: list[Unit]) -> bool:
         """Whether one of a worker's units is of the cell at which this row waits, and of its class."""
