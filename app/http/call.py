@@ -47,6 +47,8 @@ from app.http.codecs.base import (
     slow_to_decode,
     slow_to_encode,
 )
+from app.http.codecs.pieces import NOT_PLAIN
+from app.http.codecs.v2 import V2
 from app.http.connection.connection import Carrier, Exchange
 from app.http.errors import error_parts
 from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, parse_class, parse_query
@@ -248,9 +250,17 @@ class Call(Exchange):
         if not slow_to_decode(served, codec, self.headers, body):
             return codec.decode(served, self.headers, body, limits)
         own_code = model.front is not None or model.decode is not None  # which may release the interpreter lock
-        klass = self.klass or served.info.batching.default_class
-        async with nullcontext() if own_code else self.resources.parsing[klass]:
-            return await self.resources.threads.run(self.best_effort, decode, served, codec, self.headers, body, limits)
+        parsing = self.resources.parsing[self.klass or served.info.batching.default_class]
+        run = self.resources.threads.run
+        pieces = codec.in_pieces(served, self.headers, body, limits) if isinstance(codec, V2) and not own_code else None
+        if pieces is not None:
+            with suppress(*NOT_PLAIN):  # it is parsed whole, and its fault is named
+                while pieces.left:
+                    async with parsing:
+                        await run(self.best_effort, pieces.parse)
+                return pieces.call()
+        async with nullcontext() if own_code else parsing:
+            return await run(self.best_effort, decode, served, codec, self.headers, body, limits)
 
     # its answer
 

@@ -16,9 +16,10 @@ from app.contract import Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
 from app.http.body import Limits
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.codecs.pieces import Pieces, pieces_of
 from app.http.codecs.tensors import packer, to_json
 from app.http.codecs.v2_binary import decode_raw, join_bytes
-from app.http.codecs.v2_decode import Spans, check_unparsed, decode_request, too_much_json, why_not_json
+from app.http.codecs.v2_decode import Spans, decode_request, first_data, too_much_json, why_not_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # bytes from which a binary body is decoded off the loop; tensors are viewed, not parsed
@@ -39,6 +40,11 @@ class V2:
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
 
+    def in_pieces(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> Pieces | None:
+        """A large body of JSON, if it is plain enough to be parsed in pieces. Raises BadRequest."""
+        plain = _LENGTH not in headers and len(body) <= limits.json
+        return pieces_of(body, served.info) if plain else None
+
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """The whole body is JSON, unless a header gives the length of the JSON before binary tensors."""
         info, text, tail, length = served.info, body, _NO_TAIL, None
@@ -53,7 +59,7 @@ class V2:
         if len(text) > limits.json:
             raise too_much_json("body", limits.json, len(text), info)
         if len(text) > OFF_LOOP_BYTES:
-            check_unparsed(text, info)
+            first_data(text, info)
         try:
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:

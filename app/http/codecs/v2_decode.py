@@ -71,32 +71,33 @@ def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarg
     )
 
 
-def check_unparsed(text: bytes, info: ModelInfo) -> None:
-    """Refuse a large body whose first tensor has the wrong shape or number of values, before these are parsed.
+def first_data(text: bytes, info: ModelInfo) -> tuple[TensorSpec, int] | None:
+    """The input that comes first in a large body, and where its values begin; None if the body is not so plain.
 
-    A parser holds up all other threads for milliseconds. Here the JSON is parsed up to the values, and their commas are
-    counted, as far as the next quotation mark: numbers have none. Raises BadRequest; whatever is not this plain is left
-    to the parser.
+    Raises BadRequest for the wrong shape or number of values, before these are parsed: a parser holds up all other
+    threads for milliseconds. Here the JSON is parsed up to the values, and their commas are counted, as far as the next
+    quotation mark: numbers have none.
     """
     found = _DATA.search(text)
     if found is None:
-        return
+        return None
     first = found.end()
     try:
         (tensor,) = orjson.loads(text[:first] + b"]}]}")["inputs"]
         name, shape, known = tensor["name"], tensor["shape"], tensor["data"] == []
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError):
-        return
+        return None
     spec = next((spec for spec in client_inputs(info) if spec.name == name), None)
     if not known or spec is None or spec.datatype not in NUMBERS or type(shape) is not list:
-        return
+        return None
     where = f"inputs[0] ({spec.name})"
     dims = check_shape(spec, shape, f"{where}.shape", {})
     end = text.find(b'"', first)
     if end >= 0 and b"]" not in text[max(first, end - 32) : end]:  # a string among the values
-        return
+        return None
     values = text.count(b",", first, end) if end >= 0 else text.count(b",", first) + 1
     check_count(values, dims, f"{where}.data")
+    return spec, first
 
 
 def load_json(text: bytes) -> Any:
