@@ -252,13 +252,15 @@ class Call(Exchange):
         own_code = model.front is not None or model.decode is not None  # which may release the interpreter lock
         parsing = self.resources.parsing[self.klass or served.info.batching.default_class]
         run = self.resources.threads.run
-        pieces = codec.in_pieces(served, self.headers, body, limits) if isinstance(codec, V2) and not own_code else None
-        if pieces is not None:
+        if isinstance(codec, V2) and not own_code:
             with suppress(*NOT_PLAIN):  # it is parsed whole, and its fault is named
+                async with parsing:
+                    pieces = await run(self.best_effort, codec.in_pieces, served, self.headers, body, limits)
                 while pieces.left:
                     async with parsing:
                         await run(self.best_effort, pieces.parse)
-                return pieces.call()
+                async with parsing:
+                    return await run(self.best_effort, pieces.call)
         async with nullcontext() if own_code else parsing:
             return await run(self.best_effort, decode, served, codec, self.headers, body, limits)
 

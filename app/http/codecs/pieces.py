@@ -53,13 +53,17 @@ class Pieces:
 NOT_PLAIN = (BadRequest, ValueError, TypeError, LookupError, OverflowError, struct.error)
 
 
-def pieces_of(text: bytes, info: ModelInfo) -> Pieces | None:
-    """For a body whose first tensor is a flat list of numbers. Raises BadRequest if they are too many or too few."""
+def pieces_of(text: bytes, info: ModelInfo) -> Pieces:
+    """Of a body whose first tensor is a flat list of numbers.
+
+    Raises ValueError if it is not, and BadRequest for too many or too few numbers. What is left of the body may be long
+    as well, so all of this belongs on a thread.
+    """
     found = first_data(text, info)
     if found is None or b"true" in text or b"false" in text:
-        return None
+        raise ValueError("not numbers alone")
     spec, start = found
     end = text.find(b"]", start)
     if end < 0 or any(text.find(mark, start, end) >= 0 for mark in (b"[", b"{", b'"')):
-        return None
+        raise ValueError("not a flat list")
     return Pieces(text, start, end, spec, info)

@@ -40,10 +40,11 @@ class V2:
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
 
-    def in_pieces(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> Pieces | None:
-        """A large body of JSON, if it is plain enough to be parsed in pieces. Raises BadRequest."""
-        plain = _LENGTH not in headers and len(body) <= limits.json
-        return pieces_of(body, served.info) if plain else None
+    def in_pieces(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> Pieces:
+        """A large body of JSON, to be parsed in pieces. Raises BadRequest or ValueError if it has to be whole."""
+        if _LENGTH in headers or len(body) > limits.json:
+            raise ValueError("a body with binary tensors, or with too much JSON")
+        return pieces_of(body, served.info)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """The whole body is JSON, unless a header gives the length of the JSON before binary tensors."""

@@ -41,7 +41,6 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_call_is_that_of_the_whole_body(datatype: str) -> None:
     body, model = text(request(datatype)), info(datatype)
     found = pieces_of(body, model)
-    assert found is not None
     count = 0
     while found.left:
         found.parse()
@@ -88,9 +87,9 @@ def test_what_is_not_plain_is_left_to_be_parsed_whole(body: Callable[[], bytes])
     sent, model = body(), info("INT64")
     try:
         found = pieces_of(sent, model)
-        while found is not None and found.left:
+        while found.left:
             found.parse()
-        made = None if found is None else found.call()
+        made = found.call()
     except NOT_PLAIN:
         made = None
     assert made is None
