@@ -57,9 +57,9 @@ lint: $(STAMP)-test
 check: lint
 	$(BIN)/mypy
 
-# OpenBLAS's threads are slower than one at matrices this small. Bytecode is kept even where the environment says not to:
-# pytest rewrites the assertions of each file it has no bytecode of.
-PYTEST := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# Threads of OpenBLAS and of torch are slower than one at matrices this small. Bytecode is kept even where the
+# environment says not to: pytest rewrites the assertions of each file it has no bytecode of.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # The whole suite as two runs at once, one of the folders whose tests start servers: either leaves half of two cores
 # unused. Types are checked beside them. What the others say is shown after the longest, and all must pass. With ARGS all
@@ -77,9 +77,13 @@ test: check
 	$(PYTEST) $(ARGS)
 endif
 
-# Of the plugins only the one that the settings in pyproject.toml are for: the others take as long to load as the tests.
+# Two runs at once, as above. Of the plugins only the one that the settings in pyproject.toml are for: the others take as
+# long to load as the tests.
+CORE := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p pytest_asyncio.plugin --core -q $(ARGS)
 test-core: $(STAMP)-test
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p pytest_asyncio.plugin --core -q $(ARGS) tests/scheduler tests/sim
+	@said=$$(mktemp); $(CORE) tests/scheduler/test_*.py >"$$said" 2>&1 & other=$$!; \
+	$(CORE) tests/scheduler/[a-z]*/ tests/sim; first=$$?; wait $$other; second=$$?; \
+	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
 test-experiments: $(STAMP)-test
 	$(PYTEST) $(ARGS) tests/experiments

@@ -20,6 +20,7 @@ from app.engine.streams import cuda
 from app.engine.streams.device import NO_GRAPHS, StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
+from app.machine import cpu_cores, memory_limit, resident_bytes
 from app.models.placement import Placement
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.forming.presets import preset_class
@@ -27,7 +28,7 @@ from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec
-from app.settings import MIB, Settings, cpu_cores, memory_limit, resident_bytes, shown_workers
+from app.settings import MIB, Settings, shown_workers
 
 log = logging.getLogger("starling")
 
@@ -62,9 +63,10 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
         capacities = policy.workers(settings.max_batch or Batching().max_batch)
     placement = Placement(precision=settings.precision, compile=settings.compile)
     ahead_ms = settings.push_ahead_ms
+    if ahead_ms is None and not policy.pushes_ahead:
+        ahead_ms = 0
     options = DeviceOptions(
         placement=placement,
-        push_depth=policy.push_depth if settings.push_depth is None else settings.push_depth,
         push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
@@ -108,7 +110,7 @@ def memory_of(settings: Settings, models: int, *, on_gpu: bool) -> Memory:
     """Called before so many models are loaded: what the process holds by then is not theirs."""
     limit, bodies = memory_limit(), int(settings.max_inflight_mib * MIB)
     memory = Memory(
-        settings.pool_mib * MIB, settings.activation_mib * MIB, bodies,
+        settings.pool_mib * MIB, settings.pool_mib * MIB, bodies,
         container=limit, resident=resident_bytes(), models=models, on_gpu=on_gpu,
     )  # fmt: skip
     if limit is not None and memory.bodies < bodies:
@@ -133,7 +135,6 @@ def engine_of(
     return Engine(
         Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
         scheduler,
-        window_s=settings.rate_window_s,
         hang_floor_s=settings.hang_floor_s,
         memory=memory,
         on_lost=lifecycle.fail,

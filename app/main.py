@@ -36,20 +36,22 @@ from app.http.resources import Resources
 from app.http.routes.control import router as control
 from app.http.routes.openapi import router as documentation
 from app.http.routes.texts import router as texts
+from app.http.routes.writing import router as writing
 from app.lifecycle import Lifecycle
+from app.machine import cpu_cores, helper_threads, memory_limit, resident_bytes
 from app.models.folder_watch import FolderWatch
 from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
 from app.observe.last_errors import LastErrors
-from app.observe.metrics import Status
 from app.observe.prometheus import Metrics
+from app.observe.snapshot import Status
 from app.observe.tracing.setup import open_tracing
 from app.observe.ui.history import Machine
 from app.observe.ui.hub import Hub
 from app.observe.ui.page import Page
 from app.scheduler.policies import check_names
-from app.settings import MIB, Settings, cpu_cores, helper_threads, memory_limit, resident_bytes
+from app.settings import MIB, Settings
 
 log = logging.getLogger("starling")
 
@@ -57,7 +59,7 @@ _BUILD = {"version": __version__, "python": platform.python_version(), "torch": 
 _MAX_PIXELS = 50_000_000  # of an image, read from its header: decoded, it takes 150 MB
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
-    "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "default_class", "row_check",
+    "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check",
 )  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def create_app(
             lifecycle.device = device.name
             build = {**_BUILD, "device": device.name}
             if settings.watch:
-                watch = FolderWatch(repository, registry.load)
+                watch = FolderWatch(repository, registry.load, registry.unload)
                 lifecycle.watching.append(watch.begin)
                 stack.push_async_callback(watch.close)
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
@@ -136,6 +138,7 @@ def create_app(
     app.include_router(control)
     app.include_router(documentation)
     app.include_router(texts)
+    app.include_router(writing)
     open_paths: frozenset[str] = frozenset()
     if settings.ui:
         page = Page(docs=settings.docs)

@@ -16,11 +16,14 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 _MMAP_BYTES = 32 << 20  # the most that glibc takes, and comes to by itself
 _TRIM_BYTES = 2 * _MMAP_BYTES  # free memory at the top of a heap that is kept: as glibc sets it with the other
 _OTHER_FILES = 256  # open files that are no connections of clients, and probes beyond the connections allowed
+_ASIDE = "aside"
+_PR_SET_NAME = 15  # of prctl
 _GIVEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -90,5 +93,11 @@ def switch_threads_often() -> None:
 
 
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
-    """Give the loop the threads on which decoding, compression and file work run."""
-    loop.set_default_executor(ThreadPoolExecutor(threads, "aside"))
+    """Give the loop the threads on which decoding, compression and file work run; Linux shows their name, too."""
+    loop.set_default_executor(ThreadPoolExecutor(threads, _ASIDE, _tell_system, (_ASIDE,)))
+
+
+def _tell_system(name: str) -> None:
+    """Name the calling thread for `top -H` and /proc, on Linux."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -30,7 +30,8 @@ from app.http.connection.connection import HttpProtocol
 from app.http.connection.idle_connections import IdleConnections
 from app.http.tls import Certificate
 from app.lifecycle import Lifecycle
-from app.settings import Settings, helper_threads
+from app.machine import helper_threads
+from app.settings import Settings
 
 log = logging.getLogger("starling.server")
 

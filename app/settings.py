@@ -7,21 +7,19 @@ Libraries below never see Settings: `main.py` hands them values.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.errors import ConfigError
+from app.machine import cpu_cores
 
 MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
-ServiceClass = Literal["realtime", "best_effort"]
 Sharing = Literal["reef", "reef_n", "seq", "streams"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
@@ -33,8 +31,12 @@ _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
 #: What once were settings, and what holds now.
 REMOVED = {
     "access_log_probes": "the access log leaves probes out",
+    "activation_mib": "what a model keeps between stages is bounded by pool_mib, as its slots are",
+    **dict.fromkeys(("default_class", "default_timeout_ms"), "it is a key of model.toml, under [batching]"),
     "hang_factor": "a batch hangs after 20 times its predicted time, and --hang-floor-s at least",
     "max_pixels": "images may have 50 million pixels",
+    "push_depth": "a worker has a second batch where push_ahead_ms is above 0, and never a third",
+    "rate_window_s": "the window of the arrival rate is one second",
     "split_failed": "a failed batch is run again in halves until the culprit is alone",
 }
 
@@ -49,7 +51,7 @@ class Settings(BaseModel):
     model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is its folder or file.")
     allow_empty: bool = Field(False, description="Start without a model: all are loaded later.")
     watch: bool = Field(
-        False, description="For development: each second, load models whose files are new or were edited."
+        False, description="For development: each second, load models that are new or edited, unload removed ones."
     )
     row_check: RowCheck | None = Field(
         None, description="Models whose rows depend on their batch: refuse, warn, or off to not look. [refuse]"
@@ -97,12 +99,6 @@ class Settings(BaseModel):
         description="Rows of each class that may wait per model; more are refused (429). "
         "[32 x max_batch, at least 1024]",
     )
-    default_timeout_ms: float | None = Field(
-        None, ge=0, description="Deadline of requests that bring none; 0: none. [0]"
-    )
-    default_class: ServiceClass | None = Field(
-        None, description="Class of requests that name none: realtime or best_effort. [realtime]"
-    )
 
     # how real-time and best-effort requests share the device
     classes: Sharing = Field(
@@ -138,20 +134,18 @@ class Settings(BaseModel):
     workers: tuple[int, ...] = Field(
         (), description="Capacities in rows, a worker each: 4x32 for four of 32 rows, or 1,2,4. [one of any size]"
     )
-    push_depth: int | None = Field(
-        None, ge=1, le=16, description="Batches handed to a worker and unfinished. [2 on a GPU, 1 on a CPU]"
-    )
     push_ahead_ms: float | None = Field(
-        None, ge=0, description="How long before a batch ends its worker gets the next one. [0.3 on a GPU, 0 on a CPU]"
+        None,
+        ge=0,
+        description="How long before a batch ends its worker gets the next one; 0: then. [0.3 on a GPU, 0 on a CPU]",
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
     auto_size: bool = Field(
         False,
         description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests.",
     )
-    pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
-    activation_mib: int = Field(
-        512, ge=1, description="What a model keeps of rows between stages, MiB; more rows wait before they start."
+    pool_mib: int = Field(
+        512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit. As much again between stages."
     )
     profile_dir: Path | None = Field(None, description="Where measured batch times are kept. [the user's cache folder]")
     profile_budget_s: float = Field(
@@ -160,7 +154,7 @@ class Settings(BaseModel):
 
     # bounds on what a client may send or hold
     max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
-    max_json_mib: float = Field(1, gt=0, description="Largest JSON body, MiB: nothing else runs while it is parsed.")
+    max_json_mib: float = Field(4, gt=0, description="Largest JSON body, MiB: parsing it holds up other requests.")
     max_inflight_mib: float = Field(512, gt=0, description="Bodies held at one time, MiB; more are refused (429).")
     max_connections: int = Field(4096, ge=1, description="Open connections; beyond it requests are answered 503.")
     body_timeout_s: float = Field(30, gt=0, description="Time a body may take to arrive, seconds.")
@@ -172,7 +166,6 @@ class Settings(BaseModel):
     )
     drain_limit_s: float = Field(30, ge=0, description="After the grace: seconds for accepted requests to finish.")
     hang_floor_s: float = Field(3, gt=0, description="No batch counts as hung before so many seconds.")
-    rate_window_s: float = Field(1, gt=0, description="Window of the arrival-rate monitor, seconds.")
 
     # what it says
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line printed.")
@@ -326,46 +319,3 @@ def repeated_models(arguments: Iterable[str]) -> list[str]:
 
 def _removed(name: str) -> str:
     return f"no setting any more: {REMOVED[name]}"
-
-
-def helper_threads() -> int:
-    """How many threads decode and compress beside the event loop: one of them is kept for real-time requests."""
-    return max(2, cpu_cores())
-
-
-_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-
-
-def memory_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
-    """Bytes that containers leave this process: the smallest memory.max on its path; None for no limit."""
-    return min((int(limit) for limit in _limits("memory.max", root, own)), default=None)
-
-
-def resident_bytes(own: Path = Path("/proc/self/statm")) -> int:
-    """Bytes of memory that this process takes now; 0 where that is not known."""
-    try:
-        return int(own.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
-
-
-def cpu_cores(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
-    """Cores this process may use: those it may run on, and no more than the CPU quotas of its containers pay for."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [limit.split() for limit in _limits("cpu.max", root, own)]
-    return max(1, min([allowed, *(int(quota) // int(period) for quota, period in quotas)]))
-
-
-def _limits(name: str, root: Path, own: Path) -> list[str]:
-    """What the file `name` says in the process's cgroup (version 2) and in those around it, where it is a limit."""
-    path = ""  # of the root, which is all that a container may see
-    with suppress(OSError, StopIteration):
-        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-    group = root / path.strip("/")
-    found = []
-    for folder in (group, *group.parents):
-        if folder == root.parent:
-            break
-        with suppress(OSError):
-            found.append((folder / name).read_text().strip())
-    return [limit for limit in found if not limit.startswith("max")]

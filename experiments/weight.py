@@ -2,8 +2,9 @@
 
 First the lines of code by folder: no blank lines, comments or docstrings. Then a server in this process is asked for
 the demo model `echo`, as V2 JSON, on one warm connection, and every call of a function in app/ between a request and
-its answer is counted, on all threads: files, functions, calls, and how often a call is in another file than the one
-before it. The figures are those of the median request. `--files` names the files and their functions, too.
+its answer is counted, on the event loop and the workers' threads: files, functions, calls, and how often a call is in
+another file than the one before it. The figures are those of the median request. `--files` names the files and their
+functions, too.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """Notes the calls of functions in app/, on every thread that begins after it was installed, while `on`."""
+    """Notes the calls of functions in app/ while `on`, on the event loop and the threads of workers.
+
+    Threads that solve tables or measure energy work for no request.
+    """
 
     def __init__(self) -> None:
         self.on = False
@@ -88,7 +92,8 @@ class Calls:
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and self.on and frame.f_code.co_filename.startswith(self._app):
+        serves = threading.current_thread().name.startswith(("MainThread", "worker"))
+        if event == "call" and self.on and serves and frame.f_code.co_filename.startswith(self._app):
             file = frame.f_code.co_filename.removeprefix(self._app)
             self.made.append(Call(file, frame.f_code.co_qualname))
 

@@ -11,7 +11,7 @@ import math
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -161,19 +161,26 @@ def _requests(metadata: Mapping[str, Any], mix: Mix, *, binary: bool) -> list[Re
     model, rng = Model.parse(orjson.dumps(metadata)), random.Random(mix.seed)
     requests: list[Request] = []
     while len(requests) < POOL and sum(len(request.body) for request in requests) < POOL_BYTES:
-        requests.append(_request(metadata["name"], model, mix, rng, binary=binary))
+        rows, length = mix.rows.draw(rng), mix.lengths.draw(rng)
+        values = made_values(model, rows, length, rng.getrandbits(64))
+        requests.append(v2_request(metadata["name"], model, values, rows, binary=binary))
     return requests
 
 
-def _request(name: str, model: Model, mix: Mix, rng: random.Random, *, binary: bool) -> Request:
-    rows, length = mix.rows.draw(rng), mix.lengths.draw(rng)
-    numbers = np.random.default_rng(rng.getrandbits(64))
-    inputs, parts, sent = [], [], None
-    for tensor in model.inputs:
-        shape = [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape]
-        values = _values(tensor, shape, numbers)
-        sent = values if sent is None else sent
-        described = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
+def made_values(model: Model, rows: int, length: int, seed: int) -> list[Array]:
+    """Values of each input, rows first where it has them; axes of variable length are `length` long."""
+    numbers = np.random.default_rng(seed)
+    return [
+        _values(tensor, [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape], numbers)
+        for tensor in model.inputs
+    ]
+
+
+def v2_request(name: str, model: Model, given: Sequence[Array], rows: int, *, binary: bool) -> Request:
+    """The request for these values of the inputs."""
+    inputs, parts = [], []
+    for tensor, values in zip(model.inputs, given, strict=True):
+        described = {"name": tensor.name, "shape": values.shape, "datatype": tensor.datatype}
         if binary:
             parts.append(_raw(values))
             inputs.append({**described, "parameters": {"binary_data_size": len(parts[-1])}})
@@ -183,7 +190,7 @@ def _request(name: str, model: Model, mix: Mix, rng: random.Random, *, binary: b
     head = json.dumps({"inputs": inputs, **asked}, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/octet-stream", _HEADER: str(len(head))} if binary else _JSON
     # What the demo model `echo` must send back; of other models only the form of the answer is known.
-    check = V2Check(model, rows, sent if name == "echo" else None, binary=binary)
+    check = V2Check(model, rows, given[0] if name == "echo" else None, binary=binary)
     return Request(f"/v2/models/{name}/infer", headers, b"".join([head, *parts]), rows, check)
 
 

@@ -241,7 +241,7 @@ def affine(size: int) -> int:
 
 
 class FakeDevice:
-    """Implements devices.base.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
+    """Implements engine.device.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
 
     `fate` is asked for each unit as it is pushed. Units of one worker run one after another; one that is handed to an
     idle worker takes `handover_ns` more, until its end is reported. The slots are read as late

@@ -84,8 +84,8 @@ def test_ebird_is_warned_about_when_the_device_cannot_run_its_workers_at_once(
     [
         ({}, 2, [0, -1]),
         ({"policy": "ebird"}, 1, [0, 0]),  # no unit behind one at work
-        ({"policy": "ebird", "push_depth": 3}, 3, [0, 0]),  # what was given stays, and is refused when a model loads
-        ({"push_depth": 1}, 1, [0, -1]),
+        ({"policy": "ebird", "push_ahead_ms": 1}, 2, [0, 0]),  # what was given stays, and is refused when a model loads
+        ({"push_ahead_ms": 0}, 1, [0, -1]),
         ({"classes": "streams"}, 2, [0, 0]),
     ],
 )

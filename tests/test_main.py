@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from lifespan import started, with_state
+from lifespan import with_state
 
 from app import __version__, engine_setup, main
 from app.errors import ConfigError
@@ -28,7 +28,7 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
         for event in ready:
             settings = Settings(models="demo", profile_dir=tmp_path, profile_budget_s=0)
             app = main.create_app(settings, on_ready=lambda registry, event=event: event.set())
-            state = await stack.enter_async_context(started(app))
+            state = await stack.enter_async_context(app.running())
             transport = httpx.ASGITransport(with_state(app, state))
             client = httpx.AsyncClient(transport=transport, base_url="http://one")
             clients.append(await stack.enter_async_context(client))

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings, cpu_cores, memory_limit
+from app.machine import cpu_cores, memory_limit
+from app.settings import Settings
 
 
 def test_defaults() -> None:
     settings = Settings()
     assert (settings.host, settings.port, settings.models) == ("127.0.0.1", 8000, "demo")
     assert settings.keep_alive_s == 75
-    assert (settings.max_body_mib, settings.max_json_mib) == (64, 1)
+    assert (settings.max_body_mib, settings.max_json_mib) == (64, 4)
     assert settings.compute_threads == max(1, cpu_cores() - 1)
     assert settings.api_key is None
     assert not settings.access_log
@@ -39,7 +40,7 @@ def test_every_knob_says_what_it_is() -> None:
         ("max_queue", 0), ("threads", 0), ("threads", 10_000), ("workers", "0"), ("workers", "1,a"),
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_floor_s", 0),
-        ("rate_window_s", 0), ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
+        ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
         ("profile_budget_s", -1), ("root_path", "models"), ("root_path", "/a b"), ("root_path", "/a//b"),
         ("root_path", "/v2"), ("root_path", "/predict/x"), ("root_path", "//a"), ("cors_origins", "app.example.com"),
         ("cors_origins", "https://app.example.com/"), ("cors_origins", ("*", "https://a.example/x")),

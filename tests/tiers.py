@@ -1,7 +1,7 @@
 """How much of a test runs: all of it in `make test`, a few examples of it in `make test-core`.
 
-A test says so with one of three words: it is marked `full`, it repeats something `few(n)` times, or it is parametrised
-with `some(cases)`. In the whole suite they change nothing.
+A test says so: it is marked `full`, it repeats something `few(n)` times, it has `repeatable(n)` examples of Hypothesis,
+or it is parametrised with `some(cases)`. In the whole suite that changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ def some(cases: Iterable[T], every: int = 4) -> list[T]:
 
 
 def repeatable(times: int) -> settings:
-    """Hypothesis with `times` examples, the same on every run: one that fails on another branch says nothing."""
+    """Hypothesis with `times` examples, in the core tier the simplest one and a sixtieth of the others.
+
+    They are the same on every run: one that fails on another branch says nothing.
+    """
     return settings(
         derandomize=True,
         deadline=None,
-        max_examples=few(times),
+        max_examples=1 + max(1, times // 60) if core else times,
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow],
     )

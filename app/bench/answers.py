@@ -61,9 +61,11 @@ class Answers:
     def _fault(self, number: int, response: Response) -> str:
         body = self._bodies[number]
         try:
-            outputs = decode(response)
+            outputs = decode(response) if body.outputs is not None else _decode_any(response)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
-            return f"not a V2 answer: {exc!r}"
+            return f"not {'a V2 answer' if body.outputs is not None else 'JSON'}: {exc!r}"
+        if body.outputs is None:
+            return self._differs(number, outputs) if self._values else ""
         wanted = {tensor.name: tensor for tensor in body.outputs}
         if set(outputs) != set(wanted):
             return f"wrong outputs: expected {', '.join(wanted)}, got {', '.join(outputs) or 'none'}"
@@ -81,7 +83,7 @@ class Answers:
     def _differs(self, number: int, outputs: dict[str, tuple[str, Array]]) -> str:
         first = self._first.setdefault(number, {name: values for name, (_, values) in outputs.items()})
         for name, (datatype, values) in outputs.items():
-            if not _same(datatype, first[name], values):
+            if name not in first or not _same(datatype, first[name], values):
                 return f"wrong values: {name} differs from the first answer to the same request"
         return ""
 
@@ -117,6 +119,24 @@ def decode(response: Response) -> dict[str, tuple[str, Array]]:
             raise ValueError(f"{output['name']}: {values.size} values for the shape {list(shape)}")
         outputs[output["name"]] = (datatype, values.reshape(shape))
     return outputs
+
+
+def _decode_any(response: Response) -> dict[str, tuple[str, Array]]:
+    """An answer of the friendly route: its numbers in their order, and what remains of it without them."""
+    numbers: list[float] = []
+
+    def without_numbers(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_numbers(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [without_numbers(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers.append(value)
+            return 0
+        return value
+
+    rest = orjson.dumps(without_numbers(orjson.loads(response.body)))
+    return {"its numbers": ("FP32", np.array(numbers)), "its text": ("BYTES", np.array([rest], object))}
 
 
 def _unpacked(datatype: str, raw: bytes) -> Array:

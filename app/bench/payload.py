@@ -2,17 +2,20 @@
 
 A leading axis of -1 is the batch; any other -1 is the request's length. Values suit models of any kind: small integers,
 which are tokens of every vocabulary; ones if the name ends in "mask"; zeros if it contains "type", for segments. Users
-can give shapes or whole bodies instead.
+can give shapes, whole V2 requests, or a file of any other kind, which goes to the friendly route as it is.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import mimetypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import orjson
@@ -26,6 +29,7 @@ DTYPES: dict[str, str] = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BF16": "<f4", "BYTES": "O",
 }  # fmt: skip
+_V2_FILES = (None, "application/json")  # types of `data` that hold V2 requests
 _TOKENS = 100  # values of an integer are below
 
 
@@ -53,11 +57,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request: the bytes to send, its rows, and the outputs that its answer must have."""
+    """One request: the bytes to send, its rows, and the outputs that its answer must have.
+
+    `outputs` is None for the friendly route, whose answers are JSON of any kind.
+    """
 
     request: bytes
     rows: int
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class Model:
 def prepare(model: Model, plan: Plan) -> list[Body]:
     """The requests of a measurement, the longest first. Raises ValueError for options that do not fit the model."""
     if plan.data is not None:
-        return _given(model, plan)
+        return _given(model, plan, plan.data) if holds_v2(plan.data) else [_file(plan, plan.data)]
     shapes = _shapes(model, plan)
     random = np.random.default_rng([plan.seed, 2])
     lengths = sorted(Lengths.parse(plan.lengths).draw(BODIES, random), reverse=True)
@@ -127,11 +134,31 @@ def _values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -
     return random.integers(0, 2 if kind == "BOOL" else _TOKENS, tuple(shape)).astype(dtype)
 
 
-def _given(model: Model, plan: Plan) -> list[Body]:
-    """The body or the list of bodies in the file, decoded, so that they can be sent with either payload."""
-    assert plan.data is not None
+def holds_v2(path: Path) -> bool:
+    """Whether a file of data holds V2 requests; else it is sent as it is."""
+    return mimetypes.guess_type(path.name)[0] in _V2_FILES
+
+
+def _file(plan: Plan, path: Path) -> Body:
+    """A file of any type but JSON, as one row of the friendly route."""
     try:
-        found = json.loads(plan.data.read_bytes())
+        content = path.read_bytes()
+    except OSError as exc:
+        raise ValueError(f"data: {exc}") from None
+    if plan.rows != 1:
+        raise ValueError(f"rows: a file that is sent as it is makes one row, got {plan.rows}")
+    asked = {"timeout_ms": plan.deadline_ms, "priority": plan.priority}
+    query = urlencode({name: f"{value:g}" for name, value in asked.items() if value is not None})
+    target = f"{plan.target.prefix}/predict/{quote(plan.model, safe='')}{'?' * bool(query)}{query}"
+    lines = [f"POST {target} HTTP/1.1", *fields(plan)]
+    lines += [f"Content-Type: {mimetypes.guess_type(path.name)[0]}", f"Content-Length: {len(content)}", "", ""]
+    return Body("\r\n".join(lines).encode("ascii") + content, 1, None)
+
+
+def _given(model: Model, plan: Plan, path: Path) -> list[Body]:
+    """The body or the list of bodies in the file, decoded, so that they can be sent with either payload."""
+    try:
+        found = json.loads(path.read_bytes())
     except (ValueError, OSError) as exc:
         raise ValueError(f"data: expected a file of JSON, got {exc}") from None
     bodies = []
@@ -147,9 +174,9 @@ def _given(model: Model, plan: Plan) -> list[Body]:
             outputs = tuple(tensor for tensor in model.outputs if not names or tensor.name in names)
             bodies.append(Body(_encode(tensors, rest, plan), rows, outputs))
         except (KeyError, TypeError, IndexError, ValueError) as exc:
-            raise ValueError(f"data: {plan.data}: expected a V2 inference request, {exc!r}") from None
+            raise ValueError(f"data: {path}: expected a V2 inference request, {exc!r}") from None
     if not bodies:
-        raise ValueError(f"data: {plan.data}: expected at least one request, got none")
+        raise ValueError(f"data: {path}: expected at least one request, got none")
     return bodies
 
 

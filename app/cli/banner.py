@@ -72,7 +72,7 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_r
     if settings.ui:
         lines.append(f"page    {url}/ui")
     if settings.watch:
-        lines.append("watch   models whose files are new or were edited are loaded, for development")
+        lines.append("watch   models that are new or edited are loaded, removed ones unloaded, for development")
     if ready:
         keyed = settings.api_key is not None or settings.api_key_file is not None
         lines.append(f"try     {_curl(ready, url, keyed=keyed)}")
@@ -107,10 +107,10 @@ def _curl(served: Sequence[Served], url: str, *, keyed: bool) -> str:
     rows = [(json.dumps(friendly_example(values)), one) for one in served if (values := example_values(one))]
     text, one = min(rows, key=lambda row: len(row[0]), default=("", served[0]))
     if 0 < len(text) <= _TYPED:
-        return f"{curl} {url}/predict/{one.info.name} --json {shlex.quote(text)}"
+        return f"{curl} {url}/predict/{one.info.name} -d {shlex.quote(text)}"
     for one in served:
         if plain := _expression(one):
-            return f"{plain} | {curl} {url}/predict/{one.info.name} --json @-"
+            return f"{plain} | {curl} {url}/predict/{one.info.name} -d @-"
     return f"{curl} {url}/v2/models/{served[0].info.name}"
 
 

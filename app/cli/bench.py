@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from app.cli.options import refuse, typed
-from app.cli.output import load_plots
+from app.cli.output import load_plots, progress
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ def bench(
         _option(_REQUESTS, "--shape", "NAME:d,d: the shape of one row of an input. [from the metadata]"),
     ] = None,
     data: Annotated[
-        Path | None, _option(_REQUESTS, "--data", "File with a V2 request as JSON, or a list of them. [random data]")
+        Path | None,
+        _option(
+            _REQUESTS, "--data", "V2 requests (.json: one or a list), or a file for /predict, as 3.jpg. [random data]"
+        ),
     ] = None,
     deadline_ms: Annotated[
         float | None,
@@ -212,8 +215,8 @@ def _play(plan: WorkloadPlan, as_json: bool) -> None:
     from app.bench import report
     from app.bench.workload_run import play
 
-    with _progress(plan.seconds) as (progress, _):
-        result, doubt = _kept(play(plan, progress))
+    with _progress(plan.seconds) as advance:
+        result, doubt = _kept(play(plan, advance))
     print(json.dumps(report.workload_json(result, doubt), indent=2) if as_json else report.workload_table(result))
     _exit(result.completed, doubt)
 
@@ -226,16 +229,16 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, 
 
     tries: list[Try] = []
     if slo_ms is None:
-        with _progress(plan.warmup_s + plan.repeats * plan.duration_s) as (progress, _):
-            found, doubt = _kept(measure(plan, progress))
+        with _progress(plan.warmup_s + plan.repeats * plan.duration_s) as advance:
+            found, doubt = _kept(measure(plan, advance))
     else:
-        with _progress(None) as (progress, tell):
+        with _progress(None) as advance:
 
             def told(one: Try) -> None:
                 tries.append(one)
-                tell(report.tried(one))
+                print(report.tried(one), file=sys.stderr, flush=True)
 
-            found, doubt = _kept(find_peak(plan, slo_ms, told, progress))
+            found, doubt = _kept(find_peak(plan, slo_ms, told, advance))
     result: Result = found.result if isinstance(found, Peak) else found
     text = report.table(result, slo_ms)
     print(json.dumps(report.as_json(result, slo_ms, tries, doubt), indent=2) if as_json else text)
@@ -243,24 +246,9 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, 
 
 
 @contextmanager
-def _progress(total_s: float | None) -> Iterator[tuple[Callable[[float], None] | None, Callable[[str], None]]]:
-    """A progress bar and a function that prints a line, both on standard error; no bar if that is not a terminal.
+def _progress(total_s: float | None) -> Iterator[Callable[[float], None]]:
+    """A progress bar. It has no thread of its own, which would hold the interpreter lock when a request is due."""
+    from rich.progress import BarColumn, TimeElapsedColumn
 
-    The bar has no thread of its own, which would hold the interpreter lock when a request is due.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None, lambda line: print(line, file=sys.stderr, flush=True)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("bench", total=total_s)
-
-        def advance(seconds: float) -> None:
-            bar.advance(task, seconds)
-            bar.refresh()
-
-        yield advance, lambda line: bar.console.print(line, highlight=False, markup=False)
+    with progress("bench", BarColumn(), TimeElapsedColumn(), total=total_s, auto_refresh=False) as update:
+        yield lambda seconds: update(advance=seconds)

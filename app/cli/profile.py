@@ -29,7 +29,7 @@ from app.cli.profile_measure import REPEATS, Plan, complete, keep, measure
 from app.cli.profile_stages import REPEATS as STAGE_REPEATS
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
 from app.errors import ConfigError
-from app.settings import cpu_cores
+from app.machine import cpu_cores
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.scheduler.estimates.profile import ModelProfile

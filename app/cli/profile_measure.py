@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli import output
 from app.cli.options import check_precision
 from app.errors import ConfigError
-from app.settings import cpu_cores
+from app.machine import cpu_cores
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -174,6 +174,7 @@ def _run(
         seconds = benching.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
+        lock_ns = in_loop(bench.lock())
         copies = bench.transfers(coarser(plan.max_batch)[-1])
     keys: dict[str, Any] = {
         "model": key.model,
@@ -185,6 +186,7 @@ def _run(
         "push_depth": device.spec.push_depth,
         "precision": plan.precision,
         "handover_ms": handover_ns / 1e6,
+        "lock_ms": lock_ns / 1e6,
     }
     if copies:
         parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}

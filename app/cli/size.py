@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from app.cli.output import print_json, progress
-from app.cli.size_profiles import HttpCost, Subject, from_file, stored
+from app.cli.size_profiles import FORMATS, Subject, ToMeasure, from_file, http_cost, stored
 from app.cli.size_report import Goal, Report, Sized, is_suggested
 from app.errors import ConfigError, as_config_error
 
@@ -46,10 +47,17 @@ def size(
         bool, typer.Option("--measure", help="Measure the model and its HTTP cost first, on this machine.")
     ] = False,
     budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60,
+    format: Annotated[
+        str, typer.Option(help="Of the requests: json, binary, file. \\[as measured last, or json]")
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="--measure: requests as users send them, as of `starling bench`. \\[made up]"),
+    ] = None,
     headroom: Annotated[float, typer.Option(help="Per cent of the rate that must fit on top.")] = 20,
     http_us: Annotated[
         float | None,
-        typer.Option(help="CPU time of a request beside its batch, microseconds. \\[as measured, or 200]"),
+        typer.Option(help="CPU time of the event loop for a request, microseconds. \\[as measured, or assumed]"),
     ] = None,
     arrivals: Annotated[str, typer.Option(help="As of `starling simulate`: poisson, uniform, ...")] = "poisson",
     service: Annotated[
@@ -70,23 +78,29 @@ def size(
 ) -> None:
     """The replicas that a rate needs, their flags, and what one replica less would do.
 
-    Simulates the model's own scheduler on its stored profile (`starling profile`), behind a router that does not look
-    at the replicas, with an HTTP front that takes --http-us a request. Exit status 1 if no number of replicas is
-    enough.
+    Simulates the model's own scheduler on its stored profile (`starling profile`), with the event loop and the threads
+    that decode, behind a router that does not look at the replicas. Exit status 1 if no number of replicas is enough.
     """
     goal = _goal(rate, p99_ms, headroom, max_replicas)
     if router not in _ROUTERS:
         raise ConfigError(f"router: expected {' or '.join(_ROUTERS)}, got {router!r}")
     if http_us is not None and not 0 <= http_us < 1e9:
         raise ConfigError(f"http-us: expected at least 0, got {http_us:g}")
+    if format not in ("", *FORMATS):
+        raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
+    if data is not None and not measure:
+        raise ConfigError("data: it is only sent with --measure")
     with as_config_error():
         from app.scheduler.policies import POLICIES
 
         if profile:
             subject = from_file(profile)
         else:
-            subject = stored(model, models, device, precision, profile_dir, budget_s if measure else None)
-        http = subject.http if http_us is None else HttpCost(http_us, "given")
+            asked = ToMeasure(budget_s, format, data) if measure else None
+            subject = stored(model, models, device, precision, profile_dir, asked)
+        http = http_cost(subject.profiles, format)
+        if http_us is not None:
+            http = replace(http, costs=replace(http.costs, call_ns=round(http_us * 1e3)), source="given")
         setups = [
             replace(
                 _setup(one, workers, service),
@@ -95,7 +109,7 @@ def size(
                 router=router,
                 requests=requests,
                 seed=seed,
-                http_ns=round(http.us * 1e3),
+                front=http.beside(one),
                 **{**subject.batching, **({"policy": policy} if policy else {})},
             )
             for one, workers in _configurations(subject)
@@ -114,6 +128,8 @@ def size(
             best = _best(found, suggested)
             if best is not None:
                 best = _with_margin(best, goal, ran)
+                if http.source == "assumed":
+                    best = _with_doubt(best, goal, ran)
     report = Report(goal, subject, http, found, best, policy, suggested)
     if as_json:
         print_json([report.as_dict()])
@@ -210,3 +226,13 @@ def _with_margin(found: Sized, goal: Goal, ran: Callable[[], None]) -> Sized:
         others += [(replicas - 1, goal.rate), (replicas - 1, goal.sized_rate)]
     at = (*found.at, *(sizing.estimate(setup, count, rate, ran) for count, rate in others))
     return replace(found, at=at, most_rate=sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran))
+
+
+def _with_doubt(found: Sized, goal: Goal, ran: Callable[[], None]) -> Sized:
+    """With what as many replicas make of requests that cost HTTP twice what is assumed."""
+    from app.sim import sizing
+
+    assert found.replicas is not None
+    assert found.setup.front is not None
+    dearer = replace(found.setup, front=found.setup.front.doubled())
+    return replace(found, dearer=sizing.estimate(dearer, found.replicas, goal.rate, ran))

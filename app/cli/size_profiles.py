@@ -1,35 +1,48 @@
-"""What `starling size` sizes: a model's profiles, what a request costs beside its batch, and how it is served."""
+"""What `starling size` sizes: a model's profiles, what requests cost beside their batches, and how it is served."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.options import check_precision, find_model, load_model
 from app.errors import ConfigError
+from app.machine import cpu_cores, helper_threads
 from app.scheduler.estimates.profile import ModelProfile
-from app.settings import cpu_cores
+from app.sim.front import FrontCosts
 
 if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
     from app.engine.profiling.cache import Key, ProfileCache
 
-#: Microseconds where nothing was measured: above what four floats as JSON cost, below what a thousand do.
-ASSUMED_US = 200.0
-_HTTP_KEY = "http_us"  # of a stored profile
+FORMATS = ("json", "binary", "file")  # of requests: V2's two, and a file for /predict
+#: Where nothing was measured. A request as JSON costs the loop from 60 us (four floats) to 200 (a thousand each way), a
+#: file about 400, and a helper thread from 300 us (a small picture) to several thousand.
+_ASSUMED = {
+    "json": FrontCosts(call_ns=200_000, batch_ns=400_000),
+    "binary": FrontCosts(call_ns=80_000, batch_ns=400_000),
+    "file": FrontCosts(call_ns=400_000, decode_ns=1_500_000),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCost:
-    """Microseconds of CPU of one request beside its batch. `source`: given, measured or assumed."""
+    """What requests of one format cost beside their batches. `source`: measured, assumed or given."""
 
-    us: float
+    format: str
+    costs: FrontCosts
     source: str
+
+    def beside(self, profile: ModelProfile) -> FrontCosts:
+        """The same, with what batches of this profile lose to them."""
+        return replace(self.costs, lock_ns=round(_number(profile.extra.get("lock_ms")) * 1e6), threads=helper_threads())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,6 @@ class Subject:
 
     name: str
     profiles: tuple[ModelProfile, ...]
-    http: HttpCost
     serve: str
     cores: int | None = None
     batching: Mapping[str, Any] = field(default_factory=dict)
@@ -54,15 +66,22 @@ def from_file(text: str) -> Subject:
 
     profile = options.profile(text)
     device = re.fullmatch(r"cpu .*, (\d+) cores", profile.device)
-    return Subject(
-        profile.model, (profile,), _http_of(profile), "starling serve MODEL_FOLDER", int(device[1]) if device else None
-    )
+    return Subject(profile.model, (profile,), "starling serve MODEL_FOLDER", int(device[1]) if device else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ToMeasure:
+    """For so many seconds of batches; then what requests cost, of a format or, if given, of these (`Plan.data`)."""
+
+    budget_s: float
+    format: str = ""
+    data: Path | None = None
 
 
 def stored(
-    name: str, models: str, device: str, precision: str, folder: Path | None, measure_s: float | None
+    name: str, models: str, device: str, precision: str, folder: Path | None, measure: ToMeasure | None
 ) -> Subject:
-    """The model's profiles on this machine. `measure_s`: seconds to measure it first, and then its HTTP cost; or None.
+    """The model's profiles on this machine, measured first if asked for.
 
     Raises ConfigError where there is no such model, or no profile of it.
     """
@@ -78,24 +97,23 @@ def stored(
     source, loaded = find_model(name, models, []), load_model(name, models, [], 0)
     cache = ProfileCache(folder or default_folder())
     key, on_cpu = _key(loaded, device, precision)
-    if measure_s is not None:
-        if not measure_s > 0:
-            raise ConfigError(f"budget-s: expected more than 0 seconds, got {measure_s:g}")
-        measure_model(loaded, device, precision, measure_s, cache.folder)
+    if measure is not None:
+        if not measure.budget_s > 0:
+            raise ConfigError(f"budget-s: expected more than 0 seconds, got {measure.budget_s:g}")
+        measure_model(loaded, device, precision, measure.budget_s, cache.folder)
     profiles = _profiles(cache, key, loaded.info.batching.max_batch)
     if not profiles:
         raise ConfigError(
             f"model {loaded.info.name!r}: no profile of it on this {key.device!r} in {cache.folder}; measure it with "
             f"`starling profile {shlex.quote(name)}`, or here with --measure"
         )
-    if measure_s is not None:
-        profiles = _with_http(cache, key, profiles, loaded, source, device)
+    if measure is not None:
+        profiles = _with_front(cache, key, profiles, loaded, source, device, measure)
     command = f"starling serve {_place(loaded.info.name, models, source)}"
     if precision != "fp32":
         command += f" --precision {precision}"
-    http = next((cost for one in profiles if (cost := _http_of(one)).source == "measured"), _http_of(profiles[0]))
     cores = cpu_cores() if on_cpu else None
-    return Subject(loaded.info.name, profiles, http, command, cores, _batching(loaded.info.batching))
+    return Subject(loaded.info.name, profiles, command, cores, _batching(loaded.info.batching))
 
 
 def _only(models: str) -> str:
@@ -126,24 +144,74 @@ def _profiles(cache: ProfileCache, key: Key, max_batch: int) -> tuple[ModelProfi
     return tuple(profile for one in keys if (profile := cache.load(one, max_batch)) is not None)
 
 
-def _with_http(
-    cache: ProfileCache, key: Key, profiles: tuple[ModelProfile, ...], model: Model, source: ModelSource, device: str
-) -> tuple[ModelProfile, ...]:
-    """The profiles with the measured cost of a request, kept so."""
-    from app.bench.http_cost import measure_http_us
+def _with_front(
+    cache: ProfileCache, key: Key, profiles: tuple[ModelProfile, ...], model: Model, source: ModelSource, device: str,
+    asked: ToMeasure,
+) -> tuple[ModelProfile, ...]:  # fmt: skip
+    """The profiles with the measured cost of requests, kept so; that of the last format measured is the last."""
+    from app.bench.front import measure_front
+    from app.engine.profiling.cache import FRONT
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
-    us = round(measure_http_us(model.info.name, [*flags, "--profile-dir", str(cache.folder)]), 1)
-    with_cost = tuple(replace(one, extra={**one.extra, _HTTP_KEY: us}) for one in profiles)
-    for one in with_cost:
-        cache.store(replace(key, threads=one.threads or 1), one)
-    return with_cost
+    flags += ["--profile-dir", str(cache.folder)]
+    payload = "binary" if asked.format == "binary" else "json"
+    with tempfile.TemporaryDirectory(prefix="starling-") as own:
+        data = asked.data or _own_request(model, Path(own))
+        front = measure_front(model.info.name, flags, profiles[0].occupied_ns[0], payload, data).to_dict()
+    chosen = asked.format or format_of(asked.data)
+    found = []
+    for one in profiles:
+        others = {name: costs for name, costs in _fronts(one).items() if name != chosen}
+        found.append(replace(one, extra={**one.extra, FRONT: {**others, chosen: front}}))
+        cache.store(replace(key, threads=one.threads or 1), found[-1])
+    return tuple(found)
 
 
-def _http_of(profile: ModelProfile) -> HttpCost:
-    us = profile.extra.get(_HTTP_KEY)
-    good = isinstance(us, int | float) and not isinstance(us, bool) and us >= 0
-    return HttpCost(float(us), "measured") if good and us is not None else HttpCost(ASSUMED_US, "assumed")
+def _own_request(model: Model, folder: Path) -> Path | None:
+    """A file with a request of the texts that a task has as its example; None for a model that takes none."""
+    row = None if model.front is None else model.front.example
+    if model.front is None or row is None:
+        return None
+    try:
+        texts = [bytes(array.reshape(-1)[0]).decode() for array in row.arrays]
+    except UnicodeDecodeError:  # an image
+        return None
+    specs = model.front.face(model.info).inputs
+    inputs = [
+        {"name": spec.name, "shape": [1, *array.shape], "datatype": "BYTES", "data": [text]}
+        for spec, array, text in zip(specs, row.arrays, texts, strict=True)
+    ]
+    path = folder / "request.json"
+    path.write_text(json.dumps({"inputs": inputs}), encoding="utf-8")
+    return path
+
+
+def format_of(data: Path | None) -> str:
+    """Of what `starling bench` sends for a file; JSON where there is none."""
+    from app.bench.payload import holds_v2
+
+    return "json" if data is None or holds_v2(data) else "file"
+
+
+def http_cost(profiles: Sequence[ModelProfile], chosen: str) -> HttpCost:
+    """Of this format; "": of the one measured last, and of JSON where none was."""
+    fronts = next((found for one in profiles if (found := _fronts(one))), {})
+    chosen = chosen or next(reversed(fronts), FORMATS[0])
+    costs = fronts.get(chosen)
+    if costs is None:
+        return HttpCost(chosen, _ASSUMED[chosen], "assumed")
+    return HttpCost(chosen, FrontCosts.parse(costs), "measured")
+
+
+def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
+    """What was measured, by format. What is not as `_with_front` writes it is left out: files may be edited."""
+    found = profile.extra.get("front")
+    costs = found if isinstance(found, dict) else {}
+    return {name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict)}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else 0.0
 
 
 def _place(name: str, models: str, source: ModelSource) -> str:

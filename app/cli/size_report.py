@@ -38,13 +38,15 @@ class Sized:
     """A configuration, and the fewest replicas of it that reach the goal; None: no number does.
 
     `at`: what that many make of the rate and of the rate with headroom, then what one less makes of them.
-    `most_rate`: the largest rate that they keep the objective at.
+    `most_rate`: the largest rate that they keep the objective at. `dearer`: what they make of the rate if requests cost
+    HTTP twice what is assumed; None where that was measured or given.
     """
 
     setup: Setup
     replicas: int | None
     at: tuple[Estimate, ...] = ()
     most_rate: float = 0.0
+    dearer: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,11 @@ class Report:
         goal, setup, http, best = self.goal, self.setup, self.http, self.best
         profile = setup.profile
         made = f", profile of {profile.extra['made']}" if "made" in profile.extra else ""
-        unmeasured = "; --measure measures it" if http.source == "assumed" else ""
         lines = [
             f"{self.subject.name or 'a model'} on {profile.device or 'a device'}{made}",
             f"{goal.rate:g} requests/s, {setup.arrivals}; 99 % within {goal.p99_ns / _MS:g} ms, also of "
             f"{goal.sized_rate:g}/s ({goal.headroom:.0%} more)",
-            f"HTTP {http.us:.0f} us a request, {http.source}{unmeasured}",
+            _front(http),
             f"policy {setup.policy}, batch times {_service(setup.service)}, router {setup.router}",
             "",
         ]
@@ -115,8 +116,8 @@ class Report:
             "router": setup.router,
             "policy": setup.policy,
             "service": setup.service,
-            "http_us": self.http.us,
-            "http_source": self.http.source,
+            "format": self.http.format,
+            "http": {**self.http.costs.to_dict(), "source": self.http.source},
             "runs": sizing.RUNS,
             "requests_per_run": setup.requests,
             "confidence": _confidence(),
@@ -135,6 +136,7 @@ class Report:
                 "most_rate": best.most_rate,
                 "margin": best.most_rate / goal.rate - 1,
                 "predicted": [_figures(one, goal) for one in best.at if one.replicas == best.replicas],
+                "if_http_doubles": None if best.dearer is None else _figures(best.dearer, goal),
                 "one_less": [_figures(one, goal) for one in best.at if one.replicas != best.replicas],
             }
         return answer
@@ -192,6 +194,9 @@ def _verdicts(best: Sized, goal: Goal) -> list[str]:
     assert best.replicas is not None
     keeps = f"{_count(best.replicas)} keep{'s' * (best.replicas == 1)} {goal.p99_ns / _MS:g} ms"
     lines = [f"{keeps} up to about {best.most_rate:.0f}/s: {best.most_rate / goal.rate - 1:.0%} above {goal.rate:g}/s"]
+    if best.dearer is not None:
+        latency = "overloaded" if best.dearer.load >= 1 else f"p99 {_ms(best.dearer.p99_ns[-1])} ms"
+        lines.append(f"if requests cost HTTP twice what is assumed: {latency} at {goal.rate:g}/s")
     less = [one for one in best.at if one.replicas != best.replicas]
     if less:
         plain, sized = less
@@ -231,6 +236,16 @@ def _name(setup: Setup) -> str:
 def _service(service: str) -> str:
     kind, _, variation = service.partition(":")
     return f"that vary by {float(variation):.1%}" if kind == "gamma" else service
+
+
+def _front(http: HttpCost) -> str:
+    """What requests of the format cost HTTP."""
+    costs = http.costs
+    line = f"requests as {http.format}: {costs.call_ns / 1e3:.0f} us of the event loop each, "
+    line += f"{costs.batch_ns / 1e3:.0f} a batch"
+    if costs.aside:
+        line += f", {(costs.decode_ns + costs.group_ns) / 1e3:.0f} of a helper thread"
+    return line + (", assumed; --measure measures them" if http.source == "assumed" else f", {http.source}")
 
 
 def _count(replicas: int) -> str:

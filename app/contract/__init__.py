@@ -1,13 +1,26 @@
 """The data types and protocols that the API, the engine and the models share. Nothing here needs torch."""
 
-from app.contract.answers import Answer, FinishedBatch, Waiter
+from app.contract.answers import Answer, FinishedBatch, Times, Waiter
 from app.contract.models import Front, Model, ModelSource, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, Plan, Served
-from app.contract.specs import CLASSES, DATATYPES, UNBOUNDED, Array, Batching, ModelInfo, SampleRow, TensorSpec
+from app.contract.specs import (
+    CLASSES,
+    DATATYPES,
+    FLOATS,
+    UNBOUNDED,
+    Array,
+    Batching,
+    ModelInfo,
+    SampleRow,
+    TensorSpec,
+    axis_bounds,
+    is_integer,
+)
 
 __all__ = [
     "CLASSES",
     "DATATYPES",
+    "FLOATS",
     "UNBOUNDED",
     "Answer",
     "Array",
@@ -24,6 +37,9 @@ __all__ = [
     "SampleRow",
     "Served",
     "TensorSpec",
+    "Times",
     "Translated",
     "Waiter",
+    "axis_bounds",
+    "is_integer",
 ]

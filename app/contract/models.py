@@ -28,9 +28,14 @@ class Translated:
 class Front(Protocol):
     """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
 
-    Any thread may call it, several at once. It takes its time, so it is never called on the event loop, but for
-    `answer` where it is `quick`.
+    Any thread may call it, several at once. It takes its time, so it is called on the event loop for nothing but short
+    texts, and `answer` where it is `quick`.
     """
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it reads texts: several calls at once take less than one by one, and 100 bytes some 50 us."""
+        ...
 
     @property
     def quick(self) -> bool:
@@ -48,6 +53,11 @@ class Front(Protocol):
         ...
 
     @property
+    def chat(self) -> Front | None:
+        """Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages."""
+        ...
+
+    @property
     def presented(self) -> Mapping[str, Any] | None:
         """The JSON schema of what `Model.present` makes of a row, if it does."""
         ...
@@ -56,12 +66,19 @@ class Front(Protocol):
         """The model as clients see it."""
         ...
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
-        """The model's inputs, from those of the face. Raises a leaf of StarlingError, such as BadRequest."""
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        """The model's inputs of each call, from those of the face: of bytes, [rows, ...].
+
+        Raises a leaf of StarlingError, such as BadRequest, if any of the calls is wrong. What it says of rows and
+        places holds for a call that is read alone.
+        """
         ...
 
     def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
-        """The outputs of the face, and Answer.lengths, from what the model made of a call."""
+        """The outputs of the face, and Answer.lengths, from what the model made of a call.
+
+        Without a note each row is answered by itself and as long, so that rows of several calls may be.
+        """
         ...
 
 
@@ -78,6 +95,9 @@ class Model:
     `profile`: it may be measured while the server is idle. `allow_untried`: raising on every made-up row, it may still
     replace a version that works.
 
+    `read_parameters`, of a model that takes parameters: raises BadRequest naming one that does not fit. `writes`: its
+    answer is a text that it writes token by token, so that a call may read it piece by piece.
+
     `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
     else, which the front's `face` describes.
 
@@ -93,6 +113,8 @@ class Model:
     present: Callable[[Mapping[str, Array]], Any] | None = None
     takes_parameters: bool = False
     takes_fields: bool = False
+    read_parameters: Callable[[Mapping[str, Any]], object] | None = None
+    writes: bool = False
     samples: tuple[SampleRow, ...] = ()
     row_check: str = "refuse"
     profile: bool = True

@@ -16,6 +16,9 @@ class Lease(Protocol):
     """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
 
     on_close: Callable[[], None] | None  # called once, when it is closed
+    #: Of a model that writes texts, to be set before `submit`: called on the event loop with the number of a row, what
+    #: it has written since the last call, and its tokens so far. The answer has the whole text all the same.
+    on_piece: Callable[[int, str, int], None] | None
 
     # for traces
 
@@ -140,6 +143,14 @@ class Served(Protocol):
 
     def finish(self, outcome: str, total_ns: int, klass: str) -> None:
         """A call has been answered: `outcome` is "ok" or an error's code; `total_ns` from arrival to encoded answer."""
+        ...
+
+    def first_piece(self, ns: int, klass: str) -> None:
+        """A call that is streamed is sent the first piece of its text, `ns` after its arrival."""
+        ...
+
+    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+        """It is sent another, of so many tokens, `ns` after the one before."""
         ...
 
     def statistics(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -31,6 +31,8 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(object),
 }
 
+#: Floating-point datatypes.
+FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 #: Service classes by name, as clients and model.toml give them, in the order of service.
 CLASSES = ("realtime", "best_effort")
@@ -100,6 +102,16 @@ class TensorSpec:
             str(bound) if not axis else axis if bound == UNBOUNDED else f"{axis} <= {bound}"
             for axis, bound in zip(self.axes, self.bounds, strict=True)
         ]
+
+
+def axis_bounds(specs: Iterable[TensorSpec]) -> dict[str, int]:
+    """The largest length of each variable axis, UNBOUNDED if there is none."""
+    return {axis: bound for spec in specs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+
+
+def is_integer(datatype: str) -> bool:
+    """BF16 is none: its bits travel as integers."""
+    return DATATYPES[datatype].kind in "iu" and datatype not in FLOATS
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.pool import Slots
-from app.engine.tensors import indices
+from app.engine.tensors import indices, neighbours
 from app.models.stages.staged import SecondAxes, resized
 
 
@@ -37,10 +37,16 @@ Run = tuple[Passed, int, int]  # rows from the second number up to the third
 class Activations:
     """Of one placed model. Workers' threads keep and gather, each its own rows; the event loop lets go."""
 
+    copies = 2  # of a row at once: what a stage reads, and what it leaves
+    reserved = 0  # rows that memory is reserved for; 0: it is taken as it is needed
+
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
         self.row_bytes = 0  # the most that a row has taken between two stages, of a batch that was tried or served
+
+    def bound(self, most: int) -> None:
+        """No more rows than so many will be alive at once. Called before serving."""
 
     @property
     def rows(self) -> int:
@@ -101,7 +107,7 @@ class Activations:
         """
         places = self.places_of(rows, stage - 1)
         passed = places[0][0]
-        runs = neighbours(places) if len(places) > 1 else [(*places[0], places[0][1] + 1)]
+        runs = neighbours(places)
         if len(runs) == 1:
             _, first, end = runs[0]
             views = passed.tensors
@@ -153,18 +159,3 @@ class Activations:
 
     def clear(self) -> None:
         self._places.clear()
-
-
-def neighbours(places: Sequence[Place]) -> list[Run]:
-    """Rows that are neighbours in one batch, together."""
-    runs: list[Run] = []
-    passed, first = places[0]
-    end = first + 1
-    for batch, position in places[1:]:
-        if batch is passed and position == end:
-            end += 1
-            continue
-        runs.append((passed, first, end))
-        passed, first, end = batch, position, position + 1
-    runs.append((passed, first, end))
-    return runs

@@ -6,7 +6,7 @@ exactly once. A device knows slots and tensors, and nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -25,9 +25,17 @@ _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
 
+_PUSH_DEPTH = 2  # units of a worker that may have one behind another; more would only delay who comes later
+
+
+def push_depth(push_ahead_ns: int) -> int:
+    """Units handed to one worker and unfinished."""
+    return _PUSH_DEPTH if push_ahead_ns else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """The settings that every device has. `push_depth`: units handed to one worker and unfinished; None: its own.
+    """The settings that every device has.
 
     `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
     `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
@@ -35,7 +43,6 @@ class DeviceOptions:
     """
 
     placement: Placement = AS_LOADED
-    push_depth: int | None = None
     push_ahead_ns: int | None = None
     max_alive: int | None = None
     graphs: bool = True
@@ -102,9 +109,11 @@ class Executor(Protocol):
 
     `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
     `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
+    `one_unit`: it can run one unit at a time.
     """
 
     keeps_memory: bool
+    one_unit: bool
 
     @property
     def steps(self) -> Steps | None: ...
@@ -122,6 +131,14 @@ class Executor(Protocol):
         ...
 
 
+class Piece(NamedTuple):
+    """What a row has written since the last piece of it; `tokens` of all its text."""
+
+    slot: int
+    text: str
+    tokens: int
+
+
 @dataclass(slots=True)
 class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
@@ -130,6 +147,8 @@ class Job:
     The worker makes them one after another by itself. The loop may set `recalled`: the unit is to end with the stage or
     step that runs, and those that are on a stream behind it. `done`: steps that have been made, which the loop reads.
     A unit whose later step fails ends well with the one before it.
+    `on_pieces`: of a model that writes texts, called on the worker's thread with what the rows in the slots `read` have
+    written: slot, text and tokens so far of each.
     `best_effort`: no real-time row is in it. `continue_without`: of a recurrent model, when rows end the worker reports
     them and continues with the others; the loop may take that back while it runs.
     """
@@ -144,21 +163,19 @@ class Job:
     done: int = 0
     best_effort: bool = False
     continue_without: bool = False
-    _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
+    read: frozenset[int] = frozenset()
+    on_pieces: Callable[[Sequence[Piece]], None] | None = None
+    _claims: list[object] = field(default_factory=list, init=False, repr=False)
 
     def claim(self) -> bool:
-        """True for the first who asks: the worker that is about to run it, or the loop that takes it back.
+        """Of best-effort work: True for the first who asks, the worker that is about to run it or the loop that takes
+        it back. Other work is not taken back, and need not be claimed.
 
-        Both may ask at once, on threads of their own: taking from a list is one operation. Nothing but best-effort work
-        is taken back.
+        Both may ask at once, on threads of their own: appending to a list is one operation.
         """
-        if not self.best_effort:
-            return True
-        try:
-            self._unclaimed.pop()
-        except IndexError:
-            return False
-        return True
+        claim = object()
+        self._claims.append(claim)
+        return not self.best_effort or self._claims[0] is claim
 
 
 @dataclass(slots=True)

@@ -18,22 +18,25 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, cast
 
 from app.engine.device import Completion, Device, Job
 from app.engine.lease import Intake, Lease
 from app.engine.memory import Memory
+from app.engine.pieces import send_pieces
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Fault, Klass, Outcome, Step, Unit
+from app.scheduler.types import Fault, Klass, Outcome, Row, Step, Unit
 
 log = logging.getLogger("starling.engine")
 
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
+_slot: Callable[[Row], int] = attrgetter("slot")
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, a turn of the loop as much
 
 #: Called with a unit that has ended, its outcome, and when its worker turned to it and the loop got its completion.
@@ -142,11 +145,12 @@ class Driver:
 
     def _carry_out(self, step: Step) -> None:
         """The rest of a Step, in the order of this module's text."""
-        for call in step.done:
-            if call.klass:
-                self._unanswered.append(cast("Lease", call))
+        lease: Lease
+        for lease in step.done:  # type: ignore[assignment]  # a cast would be a function call per request
+            if lease.klass:
+                self._unanswered.append(lease)
             else:
-                cast("Lease", call).resolve()
+                lease.resolve()
         if step.start and step.start[-1].klass:
             self._start(step.start)
             if self._unanswered:
@@ -199,10 +203,13 @@ class Driver:
         for unit in units:
             self.units[unit.id] = unit
             best_effort = unit.klass is Klass.BEST_EFFORT
+            served = self.models[unit.program]
             job = Job(
-                unit.id, self.models[unit.program].executor, [row.slot for row in unit.rows], unit.size,
+                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size,
                 unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
             )  # fmt: skip
+            if served.model.writes:
+                send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without or (best_effort and self.device.spec.withdraws):
                 self._jobs[unit.id] = job
             if unit.worker in self._measuring.kept:

@@ -22,7 +22,8 @@ from app.engine.profiling.service import Profiling
 from app.engine.program import note_if_over_budget, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
-from app.observe.metrics import BEST_EFFORT, Snapshot
+from app.observe.metrics import BEST_EFFORT
+from app.observe.snapshot import Snapshot
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
@@ -118,6 +119,8 @@ class Engine:
             profiled = await loop.run_in_executor(self._loader, self.profiling.learn, executor)
             profiles = self._profiles(profiled)
             alive = self._memory.most_alive(model.info, executor.activations)
+            if executor.activations is not None:
+                executor.activations.bound(min(alive, reserved.slots))
             program = program_of(next(self._programs), executor, profiles, alive)
             try:
                 self.scheduler.add_program(program, self.clock())

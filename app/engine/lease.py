@@ -11,13 +11,13 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
 from app.engine.device import Device, Executor
 from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Slots
 from app.engine.ranges import check_range
+from app.engine.tensors import neighbours
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
@@ -56,6 +56,8 @@ class PlacedModel:
         self.activations = executor.activations
         self.program = program
         self.stats = stats
+        #: Whether an output is as long as its call's inputs, or as its row ran.
+        self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
         self.intake = intake
         self.reserved = [0, 0]
         self.drained: asyncio.Future[None] | None = None
@@ -94,7 +96,8 @@ class Lease(CallWithOutputs):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_lengths", "_placed", "_waiter", "cause", "entered", "error", "on_close", "slots", "submitted",
+        "_closed", "_lengths", "_placed", "_waiter", "cause", "entered", "error", "on_close", "on_piece", "slots",
+        "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +132,7 @@ class Lease(CallWithOutputs):
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
+        self.on_piece: Callable[[int, str, int], None] | None = None
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
         self.cause: BaseException | None = None
 
@@ -178,17 +182,18 @@ class Lease(CallWithOutputs):
 
     def fail(self, error: StarlingError) -> None:
         """Answer the call with an error, unless it has its answer."""
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if self._waiter is not None:
             try:
-                waiter.set_exception(error)
+                self._waiter.set_exception(error)
+            except asyncio.InvalidStateError:  # a future that was cancelled
+                pass
             except Exception:  # one caller's trouble must not end the engine's step
                 log.exception("a caller failed to take its error")
 
     def resolve(self) -> None:
         """All rows have ended: give the answer."""
         waiter = self._waiter
-        if waiter is None or waiter.done():
+        if waiter is None:
             return
         try:
             answer = self._answer()
@@ -197,23 +202,24 @@ class Lease(CallWithOutputs):
             return
         try:
             waiter.set_result(answer)
-        except Exception:  # as in `fail`
+        except asyncio.InvalidStateError:  # as in `fail`
+            pass
+        except Exception:
             log.exception("a caller failed to take its answer")
 
     def _answer(self) -> Answer:
-        places = cast("list[tuple[FinishedBatch, int]]", self.places)  # all rows have ended
+        places: list[tuple[FinishedBatch, int]] = self.places  # type: ignore[assignment]  # all rows have ended
         slowest, position = places[0]
-        alone = len(places) == 1
-        if not alone:
-            slowest = max((batch for batch, _ in places), key=lambda batch: batch.started + batch.spent)
-        queue_ns = max(0, slowest.started - self.entered)
-        if alone and not self._lengths:
-            answer = Answer(None, queue_ns, slowest.spent, slowest.size, slowest, position)
+        if len(places) == 1 and not (self._lengths and self._placed.cuts_outputs):
+            answer = Answer(None, 0, slowest.times, slowest.size, slowest, position)
         else:
-            differ = len({row.length for row in self.rows}) > 1
-            outputs, lengths = joined(places, self._placed.model.info, self._lengths, differ=differ)
-            size = max(batch.size for batch, _ in places)
-            answer = Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
+            runs = neighbours(places)
+            slowest = max((batch for batch, _, _ in runs), key=lambda batch: batch.ended)
+            differ = bool(self._lengths) and len({row.length for row in self.rows}) > 1
+            outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=differ)
+            size = max(batch.size for batch, _, _ in runs)
+            answer = Answer(outputs, 0, slowest.times, size, lengths=lengths)
+        answer.queue_ns = queue_ns = max(0, slowest.ended - self.entered - sum(slowest.times))
         self._placed.stats.call_ran(queue_ns, slowest.times, CLASSES[self.klass], len(places))
         return answer
 

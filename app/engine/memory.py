@@ -25,6 +25,7 @@ from app.engine.activations import Activations
 from app.engine.device import NO_BOUND
 from app.engine.pool import slot_bytes
 from app.errors import ConfigError
+from app.models.decoders.texts import TextDecoder
 from app.models.recurrent.cells import CellModel
 from app.scheduler.types import DeviceSpec
 
@@ -112,16 +113,16 @@ class Memory:
     def most_alive(self, info: ModelInfo, activations: Activations | None) -> int:
         """Rows that may have started and not ended, so that their activations between stages fit.
 
-        A row counts twice, for what a stage reads and what it leaves, at the most that one has taken so far.
+        A row counts at the most that one has taken so far, twice where a stage reads one part and leaves another.
         """
         if activations is None or not activations.row_bytes:
             return NO_BOUND
         own = (one.activation_bytes for one in reversed(self._reserved) if _is_of(one, info))
-        row, largest = 2 * activations.row_bytes, info.batching.max_batch
+        row, largest = activations.copies * activations.row_bytes, info.batching.max_batch
         rows = max(1, next(own, self._activations) // row)
         if rows < largest:
             log.warning(
-                "model %s: a batch of %d rows takes %.1f MiB between stages, more than activation_mib: cut to %d rows",
+                "model %s: a batch of %d rows takes %.1f MiB between stages, more than pool_mib: cut to %d rows",
                 info.name, largest, largest * row / _MIB, rows,
             )  # fmt: skip
         return rows
@@ -131,7 +132,7 @@ class Memory:
         if self._container is None:
             return self._pool, self._activations
         most = max(0, min(self._part, self._left(weights, others)))
-        in_steps = bool(model.stages) or isinstance(model.call, CellModel)
+        in_steps = bool(model.stages) or isinstance(model.call, CellModel | TextDecoder)
         activations = min(self._activations, most // 2) if in_steps else 0
         return min(self._pool, most - activations), activations
 

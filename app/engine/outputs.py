@@ -10,11 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.contract import Array, FinishedBatch, ModelInfo
+from app.contract import Array, FinishedBatch, ModelInfo, Times
 from app.engine.device import Ran
 from app.scheduler.types import Call, Row, RowState, Unit
-
-Times = tuple[int, int, int]  # nanoseconds of input, model and output
 
 
 class CallWithOutputs(Call):
@@ -94,23 +92,23 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
         batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # it was noted that the row has ended
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
-        call.places[row.index] = (FinishedBatch(cut, batch.started + batch.spent, batch.times, batch.size), 0)
+        call.places[row.index] = (FinishedBatch(cut, batch.ended, batch.times, batch.size), 0)
 
 
 def joined(
-    places: Sequence[tuple[FinishedBatch, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
+    runs: Sequence[tuple[FinishedBatch, int, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
 ) -> tuple[list[Array], list[int] | None]:
     """The outputs of a call's rows in order, whatever batches they ran in, and Answer.lengths.
 
-    `lengths`: those of the call's variable axes, to which outputs are cut back: the batch may be longer. `differ`: rows
-    of the call have different lengths. Neighbours in one batch are one slice.
+    `runs`: where they are, see `neighbours`. `lengths`: those of the call's variable axes, to which outputs are cut
+    back: the batch may be longer. `differ`: rows of the call have different lengths.
     """
     pieces = [
         [
             _cut_back(array[first:end], spec.axes, lengths)
             for spec, array in zip(info.outputs, batch.arrays, strict=True)
         ]
-        for batch, first, end in _neighbours(places)
+        for batch, first, end in runs
     ]
     if info.own_axes:
         return _padded(info, pieces)
@@ -126,17 +124,6 @@ def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) ->
     index: list[Any] = [slice(None), *(slice(lengths.get(axis)) if axis else slice(None) for axis in axes)]
     cut: Array = values[tuple(index)]
     return cut
-
-
-def _neighbours(places: Sequence[tuple[FinishedBatch, int]]) -> list[tuple[FinishedBatch, int, int]]:
-    """The rows' places as (batch, first, end): one entry for rows that are adjacent in the call and in the batch."""
-    runs: list[tuple[FinishedBatch, int, int]] = []
-    for batch, position in places:
-        if runs and runs[-1][0] is batch and runs[-1][2] == position:
-            runs[-1] = (batch, runs[-1][1], position + 1)
-        else:
-            runs.append((batch, position, position + 1))
-    return runs
 
 
 def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Array], list[int]]:

@@ -196,6 +196,11 @@ class Pool:
                 self.lengths[axis][list(slots)] = length
 
 
+def adjacent(slots: Slots) -> bool:
+    """Whether the slots lie side by side in memory, in this order."""
+    return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
+
+
 def slot_bytes(specs: Sequence[TensorSpec]) -> int:
     """Bytes that the slabs reserve for one slot. Inputs without a slab reserve nothing."""
     return sum(spec.count * spec.dtype.itemsize for spec in specs if has_slab(spec))

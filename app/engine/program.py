@@ -31,6 +31,7 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
         length_buckets=batching.length_buckets,
         max_alive=max_alive,
         reorder=batching.reorder,
+        one_unit=executor.one_unit,
         complete_wait=batching.complete_wait,
     )
 

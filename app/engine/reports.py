@@ -10,7 +10,7 @@ from app.contract import CLASSES, ModelInfo, Plan
 from app.engine.device import Completion
 from app.engine.lease import Lease, PlacedModel
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.observe.metrics import Between, Gauges
+from app.observe.snapshot import Between, Gauges
 from app.observe.tracing.spans import BatchSpan
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.types import Klass, Unit
@@ -46,7 +46,9 @@ class Reports:
             preferred=scheduler.preferred(program),
             rate=scheduler.rate(program),
             slots_used=placed.pool.used,
-            between=None if activations is None else Between(activations.rows, activations.nbytes),
+            between=None
+            if activations is None
+            else Between(activations.rows, activations.nbytes, activations.reserved),
             regression=scheduler.regression(program),
             at_stages=self._at_stages(),
         )
@@ -113,7 +115,7 @@ class Reports:
             {
                 "rows_waiting": waiting,
                 "rows_running": running,
-                "batches": stats.sizes(),
+                "batches": {str(rows): parts.count for rows, parts in stats.by_size().items()},
                 "operations": stats.operations(),
             }
             for (waiting, running), stats in zip(at_stages, self._placed.stats.stages, strict=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, cast
 
-from app.contract import CLASSES, Model, SampleRow
+from app.contract import CLASSES, Model, SampleRow, Times
 from app.engine.device import Completion, Executor, Ran
 from app.engine.lease import Intake, Lease, PlacedModel
-from app.engine.outputs import Times, note_batch, note_stages, note_steps, split_by_length
+from app.engine.outputs import note_batch, note_stages, note_steps, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
@@ -36,6 +36,7 @@ class ServedModel(PlacedModel):
         self.info = info if model.front is None else model.front.face(info)
         self.profiled = profiled
         self.finish = stats.call_answered
+        self.first_piece, self.next_piece = stats.first_piece, stats.next_piece
         self.reports = Reports(self.info, self, profiled, self._stages)
         self.statistics = self.reports.statistics
         self._row_bytes = 0 if self.activations is None else self.activations.row_bytes
@@ -110,7 +111,9 @@ class ServedModel(PlacedModel):
         arrived_ns: int | None = None,
     ) -> Lease:
         """Take slots; see contract.Served."""
-        intake = self.intake
+        intake, read = self.intake, self.model.read_parameters
+        if read is not None:
+            read(parameters or {})
         arrived = intake.clock() if arrived_ns is None else arrived_ns
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
@@ -159,9 +162,11 @@ class ServedModel(PlacedModel):
         rows = unit.rows
         if not self._stages:
             note_batch(unit, ran, ended, times)
-            self.stats.batch_ran(unit.worker, unit.reason, len(rows), times, klass)
+            self.stats.whole[klass].ran(unit.worker, unit.reason, "", len(rows), times)
         else:
             rows = self._stages_ran(unit, ran, ended, times, klass)
+        if self.model.writes and rows:
+            self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.faces.written
         if ran.lengths is not None:
             split_by_length(rows, self.model.info, ran.outputs, ran.lengths)
         on_rows = self.profiled.on_rows
@@ -178,9 +183,10 @@ class ServedModel(PlacedModel):
             batches = note_stages(unit, ran, ended, times, over)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
             operation = unit.operation if stage == unit.stage else Operation.ON  # the worker continued by itself
-            self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent, klass)
+            self.stats.stages[stage][klass].ran(unit.worker, unit.reason, operation, len(unit.rows), spent)
         if over:
-            self.stats.rows_ended(len(over), max(batches, key=lambda batch: batch.spent).times)
+            slowest = max(batches, key=lambda batch: sum(batch.times))
+            self.stats.whole[klass].ran(unit.worker, unit.reason, unit.operation, len(over), slowest.times)
         return [unit.rows[position] for position in over]
 
     def drop(self, drop: Drop, lost: str | None) -> None:

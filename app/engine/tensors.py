@@ -1,18 +1,18 @@
-"""Helpers to gather rows into batches and to check outputs, the same on every device."""
+"""Helpers to gather rows into batches, the same on every device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from app.contract import Array, TensorSpec
 from app.engine.pool import Slots
-from app.errors import ConfigError
-from app.models.base import wrong_length
+
+Batch = TypeVar("Batch")
 
 #: The signed type of the same width for each unsigned type: torch lacks many kernels for unsigned integers.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -24,35 +24,23 @@ _ROOM = 64 << 20
 _STRETCH = 4
 
 
-def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, int]) -> None:
-    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape.
-
-    `longest` gives the length of the batch along each variable axis of the inputs.
-    """
-    shape = tuple(value.shape)
-    if shape[0:1] != (size,) or (shape[1:] != spec.shape and not _fits(spec, shape[1:])):
-        raise ConfigError(
-            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, got shape {list(shape)}"
-        )
-    if not spec.fixed and (wrong := wrong_length(spec, shape, longest)):
-        raise ConfigError(f"output {spec.name!r}: {wrong}")
-
-
-def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
-    """Whether an output's row has the declared shape, but for the lengths of variable axes."""
-    return len(row) == len(spec.shape) and all(
-        axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
-    )
-
-
 def indices(numbers: Sequence[int]) -> torch.Tensor:
     """INT64 on the CPU. torch.tensor looks at each number for what it could be, which takes four times as long."""
     return torch.from_numpy(np.array(numbers, np.int64))
 
 
-def adjacent(slots: Slots) -> bool:
-    """Whether the slots lie side by side in memory, in this order."""
-    return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
+def neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
+    """Rows at these positions of batches, at least one, as (batch, first, end): one for rows side by side in one."""
+    runs: list[tuple[Batch, int, int]] = []
+    batch, first = places[0]
+    end = first
+    for other, position in places:
+        if other is not batch or position != end:
+            runs.append((batch, first, end))
+            batch, first = other, position
+        end = position + 1
+    runs.append((batch, first, end))
+    return runs
 
 
 def padded(slots: Slots, size: int) -> list[int]:

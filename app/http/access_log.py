@@ -110,6 +110,10 @@ class CallObserver:
         if isinstance(self._span, CallSpan) and self._tracer is not None:
             self._tracer.submitted(self._span, lease)
 
+    def begun(self) -> bytes:
+        """Its answer begins before it ends. Returns more header lines for it."""
+        return b"" if self._span is None else _TRACEPARENT % self._span.traceparent
+
     def succeeded(self, served: Served, klass: str, rows: int, answer: Answer) -> bytes:
         """The call has its answer. Returns more header lines for it. `klass` "": the model's default."""
         self._write(200, served, klass, rows)

@@ -8,21 +8,25 @@ route of FastAPI, because such a route costs more than all the rest of a call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+from fastapi import FastAPI
 
 from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
 from app.http.access import METRICS, PROBES
 from app.http.answers import closing_send, header_list, respond, respond_and_close
-from app.http.body import ASGIApp, Headers, Receive, Scope, Send, inflate
-from app.http.call import Call
+from app.http.body import Headers, Receive, Scope, Send, inflate
+from app.http.codecs.events import Stream, event
 from app.http.connection.connection import Exchange
 from app.http.errors import error_parts
 from app.http.fast_path import FastPath
 from app.http.inference_routes import OPENAI, Route, find_route
 from app.http.prefix import redirecting, under, without
 from app.http.resources import Resources
+from app.http.streaming import StreamingCall
 
 
 class HttpApp:
@@ -32,11 +36,18 @@ class HttpApp:
     (contract.Catalog) and `health` (Lifecycle). `open_paths` need no key, nor do probes.
     """
 
-    def __init__(self, app: ASGIApp, resources: Resources, open_paths: Set[str] = frozenset()) -> None:
+    def __init__(self, app: FastAPI, resources: Resources, open_paths: Set[str] = frozenset()) -> None:
         self._app = app
         self._resources = resources
         self._open_paths = open_paths
         self.fast_path = FastPath(resources)
+
+    def running(self) -> AbstractAsyncContextManager[Mapping[str, Any]]:
+        """From the startup to the end, where no server runs the lifespan; its state, which each request's scope needs.
+
+        Raises what the startup raises.
+        """
+        return cast(AbstractAsyncContextManager[Mapping[str, Any]], self._app.router.lifespan_context(self._app))
 
     @property
     def held(self) -> int:
@@ -110,25 +121,29 @@ class HttpApp:
         """Drive a call with the messages of ASGI."""
         carrier = _Carrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
-        call = Call(carrier, self._resources, route, url, headers, scope["method"], scope["path"])
+        call = StreamingCall(carrier, self._resources, route, url, headers, scope["method"], scope["path"])
         watching = None
         try:
             await self._read(call, scope, receive)
             if call.whole and not carrier.answer.done():
                 watching = asyncio.create_task(_watch(call, receive), name="disconnect")
             status, head, body = await carrier.answer
+            closes = call.final or call.health.closing
+            lines = header_list(head, closes)
+            if carrier.stream is not None:
+                await send({"type": "http.response.start", "status": status, "headers": lines})
+                await carrier.stream.send(send)
+                return
         finally:
             if watching is not None:
                 watching.cancel()
             call.left()  # does nothing for one that is answered
-        closes = call.final or call.health.closing
-        lines = header_list(head, closes)
         if closes and not call.whole:
             await respond_and_close(send, status, lines, body, receive)
         else:
             await respond(send, status, lines, body)
 
-    async def _read(self, call: Call, scope: Scope, receive: Receive) -> None:
+    async def _read(self, call: StreamingCall, scope: Scope, receive: Receive) -> None:
         """Pass the body to the call."""
         bodies, threads, limits = self._resources.bodies, self._resources.threads, self._resources.limits
         try:
@@ -150,7 +165,7 @@ class HttpApp:
 
 
 class _Carrier:
-    """Implements Carrier for one ASGI request."""
+    """Implements StreamCarrier for one ASGI request."""
 
     def __init__(self, scope: Scope) -> None:
         self.app_state: dict[str, Any] = scope["state"]
@@ -158,13 +173,21 @@ class _Carrier:
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[None]] = set()
         self.answer: asyncio.Future[tuple[int, bytes, bytes]] = self.loop.create_future()
+        self.stream: Stream | None = None  # once it has begun
+
+    def begin(self, head: bytes, stream: Stream) -> None:
+        if not self.answer.done():
+            self.stream = stream
+            self.answer.set_result((200, head, b""))
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        if not self.answer.done():  # it was cancelled with the request's task
+        if self.stream is not None:
+            self.stream.end(body if status == 200 else event(body))
+        elif not self.answer.done():  # it was cancelled with the request's task
             self.answer.set_result((status, head, body))
 
 
-async def _watch(call: Call, receive: Receive) -> None:
+async def _watch(call: StreamingCall, receive: Receive) -> None:
     """Tell the call when its client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -7,12 +7,11 @@ slow: large bodies, code of models, compression of large answers.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from app.errors import (
     BodyTimeout,
     ClientGone,
     MethodNotAllowed,
-    NotFound,
     NotReady,
     StarlingError,
     TooLarge,
@@ -39,27 +37,24 @@ from app.http.answers import (
     compress,
     wanted_encoding,
 )
-from app.http.aside import decoded_aside, opened_aside
 from app.http.body import given_id
 from app.http.codecs.base import (
     OFF_LOOP_BYTES,
     DecodedCall,
     RequestHeaders,
     encode,
-    slow_to_decode,
     slow_to_encode,
 )
-from app.http.codecs.by_body import ByBody
 from app.http.connection.connection import Carrier, Exchange
 from app.http.errors import error_parts
 from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, parse_class, parse_query
 from app.http.keys import permit
 from app.http.resources import Resources, log
 
-_REALTIME = CLASSES[0]
+REALTIME = CLASSES[0]
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 _CLOSING = frozenset({408, 503})
-_OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
+OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 
 
 class Call(Exchange):
@@ -130,8 +125,8 @@ class Call(Exchange):
             self.options = parse_query(route.query)
         limits = resources.limits
         most_held = limits.inflight
-        default = _REALTIME if served is None else served.info.batching.default_class
-        if (self.klass or default) != _REALTIME:
+        default = REALTIME if served is None else served.info.batching.default_class
+        if (self.klass or default) != REALTIME:
             if resources.connections() > (most := limits.best_effort_connections):
                 raise TooManyConnections(
                     f"more than {most} connections are open: the rest are for real-time requests", retry_after_s=1
@@ -144,7 +139,7 @@ class Call(Exchange):
     def _refuse_unless_body_may_help(self, served: Served) -> None:
         """Raise QueueFull or NotReady, unless the queue of real time has room and the body may name that class."""
         klass = self.klass or served.info.batching.default_class
-        if self.route.codec.names_class and klass != _REALTIME and served.has_room(_REALTIME):
+        if self.route.codec.names_class and klass != REALTIME and served.has_room(REALTIME):
             self.admitted = False
         else:
             served.admit(0, self.klass)
@@ -156,48 +151,29 @@ class Call(Exchange):
             return
         served, codec = self.served, self.route.codec
         if served is None:
-            self._run(self._choose_model(body))
+            self.run(self.choose_model(body))
             return
         model = served.model
         try:
             if not self.admitted and not codec.may_name_class(body):
                 served.admit(0, self.klass)
-            if (model.front is not None or model.decode is not None or len(body) > OFF_LOOP_BYTES) and (
-                slow_to_decode(served, codec, self.headers, body) or len(body) > _OFF_LOOP_WRITE
+            if model.front is not None or (
+                (model.decode is not None or len(body) > OFF_LOOP_BYTES)
+                and (codec.slow_to_decode(served, self.headers, body) or len(body) > OFF_LOOP_WRITE)
             ):
-                self._run(self._start_slowly(served, body))
+                self.run(self.start_slowly(served, body))
                 return
             self.decoded = decoded = codec.decode(served, self.headers, body, self.resources.limits)
-            self.lease = lease = self._take_slots(served, decoded)
+            self.lease = lease = self.take_slots(served, decoded)
             for index, values in enumerate(decoded.arrays):
                 lease.write(index, values)
             lease.submit(self)
             if self.observer is not None and not self.ended:
                 self.observer.submitted(lease)
         except Exception as exc:
-            self._start_failed(exc, body)
+            self.start_failed(exc, body)
 
-    async def _choose_model(self, body: bytes) -> None:
-        """Find the model that the body names; from there the call is like one whose path names it."""
-        route, limits = self.route, self.resources.limits
-        codec, catalog = route.codec, cast("Catalog", self.connection.app_state["catalog"])
-        assert isinstance(codec, ByBody)  # no other route is without a model
-        large = len(body) > OFF_LOOP_BYTES
-        klass = self.klass or _REALTIME
-        opened = await opened_aside(self.resources, codec, body, klass) if large else codec.opened(body, limits)
-        name = opened.choose(catalog)
-        self.route = replace(route, codec=opened, model=name)
-        try:
-            served = catalog.find(name)
-        except NotFound as error:
-            error.param = "model"
-            raise
-        if not self.ended:  # the client may have left meanwhile
-            self.served = served
-            served.admit(0, self.klass)
-            self.received(body)
-
-    def _start_failed(self, exc: Exception, body: bytes) -> None:
+    def start_failed(self, exc: Exception, body: bytes) -> None:
         """Answer with the error. If the model was loaded anew since the head came, the new version takes the call."""
         if isinstance(exc, NotReady) and not self.ended:
             before, catalog = self.served, cast("Catalog", self.connection.app_state["catalog"])
@@ -208,7 +184,7 @@ class Call(Exchange):
                 return
         self.set_exception(exc)
 
-    def _take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
+    def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
         """Raises Forbidden or QueueFull if the key of the call may not have them, and what `Served.lease` raises."""
         self.klass = decoded.klass or self.klass
         options, batching = self.options, served.info.batching
@@ -232,48 +208,6 @@ class Call(Exchange):
             self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
         return lease
 
-    # the same with a large body, or one that a model's own code decodes
-
-    async def _start_slowly(self, served: Served, body: bytes) -> None:
-        try:
-            lease = await self._prepared_on_threads(served, body)
-            if lease is not None:
-                self.lease = lease
-                lease.submit(self)
-                if self.observer is not None and not self.ended:
-                    self.observer.submitted(lease)
-        except Exception as exc:
-            self._start_failed(exc, body)
-
-    async def _prepared_on_threads(self, served: Served, body: bytes) -> Lease | None:
-        """The lease with the inputs written; None if the client has left meanwhile."""
-        held, self.held = self.held, 0  # threads use the body and the slots to their end, even if the client leaves
-        lease = None
-        try:
-            decoded = await decoded_aside(
-                self.resources, served, self.route.codec, self.headers, body,
-                self.klass or served.info.batching.default_class,
-            )  # fmt: skip
-            if self.done():
-                return None
-            self.decoded = decoded
-            lease = self._take_slots(served, decoded)
-            for index, values in enumerate(decoded.arrays):
-                if values.nbytes > _OFF_LOOP_WRITE:
-                    await self.resources.threads.run_to_end(self.best_effort, lease.write, index, values)
-                else:
-                    lease.write(index, values)
-            if self.done():
-                return None
-            written, lease = lease, None
-            return written
-        finally:
-            if lease is not None:
-                lease.close()
-            self.held = held
-            if self.ended:
-                self._release()
-
     # its answer
 
     def done(self) -> bool:
@@ -281,7 +215,7 @@ class Call(Exchange):
 
     def set_result(self, answer: Answer) -> None:
         """The rows have ended: encode the outputs and answer. Raises nothing."""
-        self._release()
+        self.release()
         served, decoded, codec = self.served, self.decoded, self.route.codec
         assert served is not None  # see `admit`
         assert decoded is not None  # see `received`
@@ -290,38 +224,27 @@ class Call(Exchange):
             if model.front is None and model.present is None:
                 body, json_length = codec.encode(served, decoded, answer)
             elif slow_to_encode(served, codec, decoded):
-                self._run(self._encode_slowly(served, decoded, answer))
+                self.run(self.encode_slowly(served, decoded, answer))
                 return
             else:
                 body, json_length = encode(served, codec, decoded, answer)
             if len(body) < COMPRESS_FROM:
-                self._succeed(served, answer, body, json_length, None)
+                self.succeed(served, answer, body, json_length, None)
             else:
-                self._compress_and_succeed(served, answer, body, json_length)
+                self.compress_and_succeed(served, answer, body, json_length)
         except Exception as exc:
             self.set_exception(exc)
 
-    async def _encode_slowly(self, served: Served, decoded: DecodedCall, answer: Answer) -> None:
-        threads, codec = self.resources.threads, self.route.codec
-        body, json_length = await threads.run(self.best_effort, encode, served, codec, decoded, answer)
-        self._compress_and_succeed(served, answer, body, json_length)
-
-    def _compress_and_succeed(self, served: Served, answer: Answer, body: bytes, json_length: int | None) -> None:
+    def compress_and_succeed(self, served: Served, answer: Answer, body: bytes, json_length: int | None) -> None:
         wanted = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
         if wanted is None:
-            self._succeed(served, answer, body, json_length, None)
+            self.succeed(served, answer, body, json_length, None)
         elif len(body) <= QUICK_TO_COMPRESS:
-            self._succeed(served, answer, compress(body, wanted), json_length, wanted)
+            self.succeed(served, answer, compress(body, wanted), json_length, wanted)
         else:
-            self._run(self._compress_slowly(served, answer, body, json_length, wanted))
+            self.run(self.compress_slowly(served, answer, body, json_length, wanted))
 
-    async def _compress_slowly(
-        self, served: Served, answer: Answer, body: bytes, json_length: int | None, wanted: str
-    ) -> None:
-        compressed = await self.resources.threads.run(self.best_effort, compress, body, wanted)
-        self._succeed(served, answer, compressed, json_length, wanted)
-
-    def _succeed(
+    def succeed(
         self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str | None
     ) -> None:
         if self.ended:  # the client has left while a thread was at work
@@ -340,7 +263,7 @@ class Call(Exchange):
         if encoding is not None:
             kind += COMPRESSED % encoding.encode()
         head = HEAD % (
-            self.request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total / 1e6, answer.batch, kind, len(body),
+            self.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind, len(body),
         )  # fmt: skip
         if self.observer is not None:
             head += self.observer.succeeded(served, self.klass, decoded.rows, answer)
@@ -353,7 +276,7 @@ class Call(Exchange):
         if self.ended:
             return
         self.ended = True
-        self._release()
+        self.release()
         self.resources.count_failure(exc, self.served, self.klass, self.request_id, self.arrived, self.url)
         status, lines, body = error_parts(exc, self.route.openai)
         # The rest of a chunked body may never end. One of a declared length is read to its end and dropped, because a
@@ -369,7 +292,7 @@ class Call(Exchange):
             head += self.observer.failed(self.served, self.klass, rows, exc, status)
         if self.resources.cors is not None:
             head += self.resources.cors.lines(self.headers.get(b"origin"))
-        self.served = self.decoded = None  # see `_succeed`
+        self.served = self.decoded = None  # see `succeed`
         refusals = self.resources.refusals
         if (status < ClientGone.status or status == NotReady.status) and refusals.needed():
             self.refused = True
@@ -386,7 +309,7 @@ class Call(Exchange):
 
     # resources
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Nothing of the request is needed any more but its answer."""
         if self.held:
             self.resources.bodies.held -= self.held
@@ -396,24 +319,30 @@ class Call(Exchange):
             self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
             lease.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what is slow in a task, which the server waits for when it stops."""
-        tasks = self.connection.tasks
-        task = self.connection.loop.create_task(self._guarded(work))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as exc:
-            self.set_exception(exc)
-        except asyncio.CancelledError:
-            self.left()
-            raise
-
     @property
     def best_effort(self) -> bool:
         """Whether it leaves the last part of each resource to real time; False where no model was found."""
         served = self.served
-        return served is not None and (self.klass or served.info.batching.default_class) != _REALTIME
+        return served is not None and (self.klass or served.info.batching.default_class) != REALTIME
+
+    # what takes long: see TaskedCall
+
+    @abstractmethod
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this in a task, which the server waits for when it stops."""
+
+    @abstractmethod
+    async def choose_model(self, body: bytes) -> None:
+        """Find the model that the body names; from there the call is like one whose path names it."""
+
+    @abstractmethod
+    async def start_slowly(self, served: Served, body: bytes) -> None:
+        """Decode, write and submit with a large body, or one that a model's own code reads."""
+
+    @abstractmethod
+    async def encode_slowly(self, served: Served, decoded: DecodedCall, answer: Answer) -> None: ...
+
+    @abstractmethod
+    async def compress_slowly(
+        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str
+    ) -> None: ...

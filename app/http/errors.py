@@ -12,7 +12,6 @@ from http import HTTPStatus
 from random import randrange
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,8 +42,6 @@ def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, byt
     retry_after: int | None = None
     if isinstance(exc, StarlingError):
         status, message, retry_after = exc.status, exc.message, exc.retry_after_s
-    elif isinstance(exc, RequestValidationError):
-        status, message = 400, _validation_message(exc)
     elif isinstance(exc, HTTPException):
         status, message = exc.status_code, _framework_message(exc)
         extra = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in _headers_of(exc)]
@@ -94,7 +91,7 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
     An unexpected exception is answered and then raised again by Starlette's outermost layer, so that the server logs
     its traceback.
     """
-    for kind in (StarlingError, HTTPException, RequestValidationError, Exception):
+    for kind in (StarlingError, HTTPException, Exception):
         app.add_exception_handler(kind, partial(_answer, Counter() if rejected is None else rejected))
 
 
@@ -137,13 +134,3 @@ def _phrase(status: int) -> str:
 
 def _framework_message(exc: HTTPException) -> str:
     return str(exc.detail) if exc.detail else _phrase(exc.status_code) or f"status {exc.status_code}"
-
-
-def _validation_message(exc: RequestValidationError) -> str:
-    """`body.ready: Input should be a valid boolean; ...`: the field first, as in our own messages."""
-    parts = []
-    for error in exc.errors():
-        field = ".".join(str(step) for step in error.get("loc", ())) or "request"
-        cause = error.get("ctx", {}).get("error")
-        parts.append(f"{field}: {error.get('msg', 'invalid')}" + (f" ({cause})" if cause else ""))
-    return "; ".join(parts) or "the request is not valid"

@@ -25,14 +25,14 @@ def in_json(info: ModelInfo) -> bool:
     return all(spec.datatype != "BF16" for spec in client_inputs(info))
 
 
-def example_values(served: Served, most: int = READABLE) -> dict[str, Any] | None:
+def example_values(served: Served) -> dict[str, Any] | None:
     """One row, as JSON values by input name.
 
-    None where JSON has no room for it: a model that took no row that was made up, binary inputs, more than `most`
-    values, NaN.
+    None where JSON has no room for it: a model that took no row that was made up, binary inputs, more than
+    READABLE values, NaN.
     """
     row = served.example
-    if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > most:
+    if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > READABLE:
         return None
     specs = client_inputs(served.info)
     try:

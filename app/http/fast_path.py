@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from app.errors import NotReady, TooManyConnections
-from app.http.call import Call
 from app.http.codecs.base import RequestHeaders
 from app.http.connection.connection import HttpProtocol
 from app.http.inference_routes import Route, find_route
 from app.http.prefix import without
 from app.http.resources import Resources
+from app.http.tasked_call import TaskedCall
 
 ROUTES, LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
 
 
 class FastPath:
-    """Makes a Call of each request that it takes."""
+    """Makes a call of each request that it takes."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._routes: dict[bytes, Route] = {}
 
-    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Call | None:
+    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> TaskedCall | None:
         """The call that a plain POST begins, `length` being its Content-Length. Its body is to be passed to it.
 
-        None for a request that is left to ASGI: other paths, and refusals that close the connection.
+        None for a request that is left to ASGI: other paths, streams, and refusals that close the connection.
         """
         resources = self._resources
         route = self._routes.get(url) or self._find(url)
@@ -33,7 +33,7 @@ class FastPath:
             return None
         if connection.app_state["health"].closing:
             return None
-        call = Call(connection, resources, route, url, headers)
+        call = TaskedCall(connection, resources, route, url, headers)
         try:
             bodies, most_held = resources.bodies, call.admit()
             if length > bodies.limits.body or bodies.held + length > most_held:
@@ -51,7 +51,9 @@ class FastPath:
             return None
         path, _, query = url.partition(b"?")
         route = find_route(without(self._resources.root_path, path.decode("latin-1")), query)
-        if route is not None and len(url) <= LONGEST_ROUTE:
+        if route is None or route.codec.may_stream:
+            return None
+        if len(url) <= LONGEST_ROUTE:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
             self._routes[url] = route

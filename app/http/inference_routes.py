@@ -15,8 +15,10 @@ from app.contract import CLASSES
 from app.errors import BadRequest
 from app.http.codecs.base import Codec
 from app.http.codecs.by_body import ByBody
+from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.friendly import Friendly
+from app.http.codecs.generate import Generate, GenerateStream
 from app.http.codecs.rerank import Rerank
 from app.http.codecs.tensors import shown
 from app.http.codecs.v1 import V1
@@ -24,17 +26,19 @@ from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 
 PATHS = re.compile(
-    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"
+    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<act>infer|generate|generate_stream)"
     r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
     r"|/predict/(?P<friendly>[^/]+)"
 )
-_V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+_V2: dict[str, Codec] = {"infer": V2(), "generate": Generate(), "generate_stream": GenerateStream()}
+_V1, _FRIENDLY = V1(), Friendly()
 #: Paths whose bodies name the model.
 BY_BODY: dict[str, ByBody] = {
-    "/v1/embeddings": Embeddings(), **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
+    "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip
 #: Paths whose errors have the body of OpenAI's.
-OPENAI = frozenset({"/v1/embeddings", "/v1/rerank"})
+OPENAI = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"})
 X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
 _PARAMETERS = ("timeout_ms", "priority")
@@ -65,8 +69,8 @@ def find_route(path: str, query: bytes) -> Route | None:
     if found is None:
         return None
     if found["v2"]:
-        version = found["version"]
-        return Route(_V2, found["v2"], version, f"/v2/models/{{model}}{_versions(version)}/infer")
+        version, act = found["version"], found["act"]
+        return Route(_V2[act], found["v2"], version, f"/v2/models/{{model}}{_versions(version)}/{act}")
     if found["v1"]:
         version = found["v1_version"]
         return Route(_V1, found["v1"], version, f"/v1/models/{{model}}{_versions(version)}:predict", query)

@@ -17,6 +17,7 @@ from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
+from app.http.reading import Readings
 from app.http.threads import HalfTime, HelperThreads
 from app.observe.last_errors import LastErrors
 from app.observe.logs import CauseLog
@@ -59,6 +60,7 @@ class Resources:
         self.observed = access_log is not None or tracer is not None
         self.bodies = BodyReader(limits)
         self.threads = HelperThreads(limits.threads)
+        self.readings = Readings(self.threads)
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)

@@ -25,10 +25,18 @@ class HelperThreads:
 
     async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """The result of the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
+        await self.turn(best_effort)
+        return await self.work(function, *args, **named)
+
+    async def turn(self, best_effort: bool) -> None:
+        """Return when a thread is the caller's, which must call `work` at once."""
         if self._free > (self._kept if best_effort else 0):
             self._free -= 1
         else:
-            await self._turn(best_effort)
+            await self._queue(best_effort)
+
+    async def work(self, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """`run` for a caller that has had its turn."""
         running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
         running.add_done_callback(self._ended)
         return await asyncio.shield(running)
@@ -46,8 +54,8 @@ class HelperThreads:
             running.exception()  # retrieves it: a caller that has left does not, and asyncio would log it
         self._give_back()
 
-    async def _turn(self, best_effort: bool) -> None:
-        """Return when a thread is this caller's."""
+    async def _queue(self, best_effort: bool) -> None:
+        """Return when a thread that another caller gives back is this one's."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[best_effort].append(turn)
         try:

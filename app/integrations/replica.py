@@ -14,11 +14,12 @@ from prometheus_client.core import Metric
 
 from app import process
 from app.errors import ConfigError
-from app.http.body import ASGIApp, Receive, Scope, Send
-from app.integrations.lifespan import started, with_state
+from app.http.asgi import HttpApp
+from app.http.body import Receive, Scope, Send
 from app.lifecycle import Lifecycle
+from app.machine import cpu_cores
 from app.observe import logs
-from app.settings import Settings, cpu_cores, settings_from
+from app.settings import Settings, settings_from
 
 _IN_FRONT = "whoever is in front has the connections"
 _ONE_REPLICA = "a request to load or unload a model would reach one replica"
@@ -62,8 +63,8 @@ class Replica:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._lifecycle: Lifecycle | None = None
-        self._app: ASGIApp | None = None
-        self._state: dict[str, Any] = {}
+        self._app: HttpApp | None = None
+        self._state: Mapping[str, Any] = {}
 
     async def start(self, settings: Settings) -> None:
         """Load the models; returns when each has been tried. Raises ConfigError if a required one does not serve."""
@@ -72,11 +73,11 @@ class Replica:
         async with AsyncExitStack() as stack:  # which ends what has begun, if anything raises
             lifecycle = Lifecycle()
             app = create_app(settings, lifecycle)
-            self._state = await stack.enter_async_context(started(app))
+            self._state = await stack.enter_async_context(app.running())
             await lifecycle.loaded.wait()
             if (why := lifecycle.ready()) is not None:
                 raise ConfigError(why)
-            self._lifecycle, self._app = lifecycle, with_state(app, self._state)
+            self._lifecycle, self._app = lifecycle, app
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:
@@ -96,7 +97,8 @@ class Replica:
             await self._lifespan(receive, send)
             return
         assert self._app is not None, "start comes before the first request"
-        await self._app({**scope, "path": _below(scope)}, receive, _once(send))
+        scope = {**scope, "path": _below(scope), "state": dict(self._state)}
+        await self._app(scope, receive, _once(send))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """The engine has been started by `start`, whose errors are seen by whoever made the replica."""

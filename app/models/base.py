@@ -103,6 +103,27 @@ def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec], model: st
     return [result[spec.name] for spec in outputs]
 
 
+def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, int]) -> None:
+    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape.
+
+    `longest` gives the length of the batch along each variable axis of the inputs.
+    """
+    shape = tuple(value.shape)
+    if shape[0:1] != (size,) or (shape[1:] != spec.shape and not _fits(spec, shape[1:])):
+        raise ConfigError(
+            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, got shape {list(shape)}"
+        )
+    if not spec.fixed and (wrong := wrong_length(spec, shape, longest)):
+        raise ConfigError(f"output {spec.name!r}: {wrong}")
+
+
+def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
+    """Whether an output's row has the declared shape, but for the lengths of variable axes."""
+    return len(row) == len(spec.shape) and all(
+        axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
+    )
+
+
 def wrong_length(spec: TensorSpec, shape: Sequence[int], lengths: Mapping[str, int]) -> str:
     """What is wrong with an output [rows, ...] along the axes it shares with the inputs; "" if nothing is.
 
@@ -174,6 +195,13 @@ def as_bytes(values: Any) -> Any:
 
 def _names(specs: Sequence[TensorSpec]) -> list[str]:
     return [spec.name for spec in specs]
+
+
+def without_name(text: str, name: str, version: int | str) -> str:
+    """A message without the model's name at its beginning, for a line that has named the model already."""
+    for prefix in (f"model {name!r} version {version}: ", f"model {name!r}: "):
+        text = text.removeprefix(prefix)
+    return text
 
 
 def _prefix(model: str) -> str:

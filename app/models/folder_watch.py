@@ -1,4 +1,4 @@
-"""For development: while the server runs, new models are loaded, and those whose files were edited are loaded again."""
+"""For development: while the server runs, models that are new or were edited are loaded, those removed unloaded."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from app.models.repository import Repository
 
 #: Each file of a model's folder: when it was written, and how long it is.
 _Files = dict[Path, tuple[int, int]]
+_Change = Callable[[str], Awaitable[None]]
 
 _log = logging.getLogger("starling.models")
 
 
 class FolderWatch:
     """Loads a model when its files differ from those that were loaded, and have been as they are for two looks: a
-    folder that is being copied is not loaded half. A load that fails is not repeated until a file changes.
+    folder that is being copied is not loaded half. A load that fails is not repeated until a file changes. Unloads a
+    model that two looks have not found.
 
-    What is there at construction counts as loaded. `load` is the registry's, with its rules; it logs what fails.
+    What is there at construction counts as loaded. `load` and `unload` are the registry's, which logs what fails.
     """
 
-    def __init__(self, repository: Repository, load: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, repository: Repository, load: _Change, unload: _Change) -> None:
         self._repository = repository
         self._load = load
-        self._loaded = self._seen = self._files()
+        self._unload = unload
+        self._loaded = self._seen = self._files() or {}
         self._looking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -43,27 +46,42 @@ class FolderWatch:
             await asyncio.wait([self._looking])
 
     async def look(self) -> None:
-        """Look once, and load what has changed."""
-        found = await asyncio.to_thread(self._files)
-        before, self._seen = self._seen, found
-        for name, files in found.items():
-            if files in (self._loaded.get(name), {}) or files != before.get(name):
-                continue
-            _log.info("model %s: %s", name, "its files have changed" if name in self._loaded else "is new")
-            self._loaded[name] = files
-            with suppress(StarlingError):  # logged where it happened, and shown in the index
+        """Look once, and load or unload what has changed. What is not expected is logged."""
+        try:
+            found = await asyncio.to_thread(self._files)
+            if found is not None:
+                before, self._seen = self._seen, found
+                for name in {**self._loaded, **found}:
+                    if found.get(name) == before.get(name):
+                        await self._follow(name, found.get(name))
+        except Exception:
+            _log.exception("the models' folders could not be watched")
+
+    async def _follow(self, name: str, files: _Files | None) -> None:
+        """Load or unload a model whose files have been these, None for none, for two looks."""
+        if files == self._loaded.get(name):
+            return
+        with suppress(StarlingError):  # logged where it happened, and shown in the index
+            if files is None:
+                _log.info("model %s: has been removed", name)
+                del self._loaded[name]
+                await self._unload(name)
+            else:
+                _log.info("model %s: %s", name, "its files have changed" if name in self._loaded else "is new")
+                self._loaded[name] = files
                 await self._load(name)
 
-    def _files(self) -> dict[str, _Files]:
-        """Those of each model there is now. Blocks."""
+    def _files(self) -> dict[str, _Files] | None:
+        """Those of each model there is now; None where the repository cannot be read. Blocks."""
         try:
-            return {name: _files_in(folder) for name, folder in self._repository.folders().items()}
-        except ConfigError:  # the repository cannot be read: whatever was loaded stays
-            return {}
+            found = {name: _files_in(folder) for name, folder in self._repository.folders().items()}
+        except ConfigError:
+            return None
+        return {name: files for name, files in found.items() if files}
 
 
 def _files_in(folder: Path) -> _Files:
-    """None where there is no model.toml. Hidden files and compiled Python are no part of a model."""
+    """Empty where there is no model.toml. Hidden files and compiled Python are no part of a model."""
     found: _Files = {}
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]

@@ -22,6 +22,7 @@ from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
 from app.models.checks.sample_files import read_samples
 from app.models.checks.samples import example_row, short_lengths, stack
+from app.models.decoders.texts import TextDecoder
 from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
 from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
 from app.models.recurrent.recurrent import Recurrent
@@ -104,7 +105,17 @@ def _of_task(opened: OpenedTask, info: ModelInfo, config: ModelTable, folder: Pa
         path = folder / config.warmup.file
         rows = read_samples(path, front.face(info))
         samples, front.example = _read_by(front, rows, path), rows[0]
-    return Model(info=info, call=opened.module.eval(), present=front.present, samples=samples, front=front)
+    read = opened.read_parameters
+    return Model(
+        info=info,
+        call=opened.module.eval(),
+        present=front.present,
+        takes_parameters=read is not None,
+        read_parameters=read,
+        writes=isinstance(opened.module, TextDecoder),
+        samples=samples,
+        front=front,
+    )
 
 
 def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
@@ -112,7 +123,7 @@ def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[S
     found = []
     for row in rows:
         try:
-            read = front.read([array[None] for array in row.arrays])
+            (read,) = front.read([[array[None] for array in row.arrays]])
         except StarlingError as error:
             raise ConfigError(f"{path}: {error}") from None
         for place in range(len(read.arrays[0])):

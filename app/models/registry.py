@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from app.contract import IndexEntry, Model, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
-from app.models.base import one_line
+from app.models.base import one_line, without_name
 from app.models.loading import load as load_model
 from app.models.repository import Repository
 from app.user_code import own_trace
@@ -222,7 +222,8 @@ class Registry:
                 started[source.version] = served
             except (Exception, SystemExit) as error:
                 # A model's code may raise anything; the other models must still load.
-                reason = str(error) if isinstance(error, ConfigError) else one_line(error)
+                text = str(error) if isinstance(error, ConfigError) else one_line(error)
+                reason = without_name(text, source.name, source.version)
                 _log_error(source, reason, error)
                 failures.append(f"version {source.version}: {reason}")
                 if one.served is None:

@@ -22,7 +22,8 @@ _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
 #: The sets that ship: name -> folder of each model.
 SETS: dict[str, dict[str, Path]] = {
     "demo": _DEMO,
-    "bench": _DEMO | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate")},
+    "bench": _DEMO
+    | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate", "writer")},
 }
 
 #: What a model may be called.

@@ -1,4 +1,4 @@
-"""What is counted, and Triton's statistics of it. `exposition` shows it to Prometheus.
+"""What is counted, and Triton's statistics of it. `prometheus` shows it to Prometheus.
 
 The hot path adds to plain integers (an observation costs 0.2 us here, 1.5 us as a prometheus_client child); instruments
 are made of them when somebody scrapes.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from app.contract import Times
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -30,9 +32,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts, as Prometheus wants them."""
@@ -68,62 +70,68 @@ def _total(spent: Iterable[Spent]) -> Spent:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of compute: gathering inputs, the model, copying outputs."""
+    """How often, and nanoseconds of each part of compute: gathering inputs, the model, copying outputs."""
 
-    input: Spent = field(default_factory=Spent)
-    infer: Spent = field(default_factory=Spent)
-    output: Spent = field(default_factory=Spent)
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
-    def add(self, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        part = self.input
-        part.count += 1
-        part.ns += input_ns
-        part = self.infer
-        part.count += 1
-        part.ns += infer_ns
-        part = self.output
-        part.count += 1
-        part.ns += output_ns
+    def add(self, count: int, parts: Times) -> None:
+        self.count += count
+        self.input_ns += parts[0]
+        self.infer_ns += parts[1]
+        self.output_ns += parts[2]
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         return {
-            "compute_input": self.input.as_dict(),
-            "compute_infer": self.infer.as_dict(),
-            "compute_output": self.output.as_dict(),
+            "compute_input": {"count": self.count, "ns": self.input_ns},
+            "compute_infer": {"count": self.count, "ns": self.infer_ns},
+            "compute_output": {"count": self.count, "ns": self.output_ns},
         }
 
 
 class BatchStats:
-    """What is counted about the batches of one class: of one stage, or of a model in one piece."""
+    """What is counted about the batches of one class: of one stage, or of the whole model."""
 
     def __init__(self) -> None:
         self.compute = Histogram(_SECONDS)
-        self.batch = Histogram(_SIZES)
         self.batches: Counter[tuple[int, str, str]] = Counter()  # (worker, reason, operation)
+        self.by_size: defaultdict[int, Parts] = defaultdict(Parts)
 
-    def ran(self, worker: int, reason: str, operation: str, rows: int, spent_ns: int) -> None:
+    def ran(self, worker: int, reason: str, operation: str, rows: int, parts: Times) -> None:
         """A batch has finished well."""
         self.batches[worker, reason, operation] += 1
-        self.batch.observe(rows)
-        self.compute.observe(spent_ns / 1e9)
+        self.by_size[rows].add(1, parts)
+        self.compute.observe(sum(parts) / 1e9)
+
+    def sizes(self) -> Histogram:
+        """Batches by their number of rows."""
+        sizes = Histogram(_SIZES)
+        for rows, parts in self.by_size.items():
+            sizes.observe(rows, parts.count)
+        return sizes
 
 
-class StageStats:
-    """What is counted about the batches of one stage; of a model in one piece, about all of its batches."""
+class BatchesByClass(defaultdict[str, BatchStats]):
+    """What is counted about the batches of one stage, or of the whole model. `default_class` is always there."""
 
     def __init__(self, default_class: str) -> None:
-        self.classes: defaultdict[str, BatchStats] = defaultdict(BatchStats)
-        self.classes[default_class]  # which is shown before its first batch
-        self.by_size: Counter[int] = Counter()
+        super().__init__(BatchStats)
+        self[default_class]
 
-    def sizes(self) -> dict[str, int]:
-        """Batches by their number of rows."""
-        return {str(size): count for size, count in sorted(self.by_size.items())}
+    def by_size(self) -> dict[int, Parts]:
+        """The batches of all classes by their number of rows."""
+        found: defaultdict[int, Parts] = defaultdict(Parts)
+        for stats in self.values():
+            for rows, parts in stats.by_size.items():
+                found[rows].add(parts.count, (parts.input_ns, parts.infer_ns, parts.output_ns))
+        return dict(sorted(found.items()))
 
     def operations(self) -> dict[str, int]:
         """Batches by what they were in the batch table: new, stretch, split or on."""
         found: Counter[str] = Counter()
-        for stats in self.classes.values():
+        for stats in self.values():
             for (_, _, operation), count in stats.batches.items():
                 found[operation] += count
         return dict(sorted(found.items()))
@@ -136,6 +144,8 @@ class CallStats:
         self.request = Histogram(_SECONDS)
         self.refusal = Histogram(_SECONDS)
         self.queue = Histogram(_SECONDS)
+        self.first = Histogram(_SECONDS)  # from arrival to the first piece of a text that is streamed
+        self.token = Histogram(_SECONDS)  # between two tokens of it
         self.outcomes: Counter[str] = Counter()
         self.success = Spent()
         self.failure = Spent()
@@ -148,52 +158,24 @@ class CallStats:
 class ModelStats:
     """All that is counted about one version of a model. `stages`: how many it has that run one by one; 0: one piece.
 
-    Of a model in stages, batches are counted by stage, and the counts of the whole when rows have ended.
+    `whole`: the batches of a model in one piece. Of one in stages: those that ended rows, with the times of all stages
+    of their slowest row.
     """
 
     def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
-        self.stages = [StageStats(default_class) for _ in range(stages)]
-        self.whole = StageStats(default_class)  # of a model in one piece
+        self.stages = [BatchesByClass(default_class) for _ in range(stages)]
+        self.whole = BatchesByClass(default_class)
         self.model = model
         self.version = version
         self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
         self._calls[""] = self._calls[default_class]
         self.parts = Parts()
-        self.by_size: dict[int, Parts] = {}
-        self.rows = 0
         self.rows_answered = 0  # of calls that ran to their end while their caller waited
-        self.executions = 0
+        self.tokens = {"prompt": 0, "generated": 0}  # of a model that writes: of rows that have ended
         self.last = 0.0  # seconds since the epoch
         self.profiled = Spent()  # batches that measured the model while it was idle, and what they computed
 
-    def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int], klass: str) -> None:
-        """A batch has finished well; `parts` are nanoseconds of input, model and output."""
-        self.executions += 1
-        self.rows += rows
-        self.whole.classes[klass].ran(worker, reason, "", rows, sum(parts))
-        self._size_ran(rows, parts)
-
-    def stage_ran(
-        self, stage: int, worker: int, reason: str, operation: str, rows: int, parts: tuple[int, int, int], klass: str
-    ) -> None:
-        """A batch of one stage has finished well."""
-        of_stage = self.stages[stage]
-        of_stage.by_size[rows] += 1
-        of_stage.classes[klass].ran(worker, reason, operation, rows, sum(parts))
-
-    def rows_ended(self, rows: int, parts: tuple[int, int, int]) -> None:
-        """A batch of the last stage has finished well; `parts` are those of all stages, of its slowest row."""
-        self.executions += 1
-        self.rows += rows
-        self._size_ran(rows, parts)
-
-    def _size_ran(self, rows: int, parts: tuple[int, int, int]) -> None:
-        by_size = self.by_size.get(rows)
-        if by_size is None:
-            by_size = self.by_size[rows] = Parts()
-        by_size.add(*parts)
-
-    def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str, rows: int = 1) -> None:
+    def call_ran(self, queue_ns: int, parts: Times, klass: str, rows: int = 1) -> None:
         """All rows of a call have run, and its caller waits for them; times of its slowest row."""
         # Written out, here and below: every function called costs each request a tenth of a microsecond.
         seconds = queue_ns / 1e9
@@ -203,7 +185,11 @@ class ModelStats:
         histogram.total += seconds
         queued.count += 1
         queued.ns += queue_ns
-        self.parts.add(*parts)
+        spent = self.parts
+        spent.count += 1
+        spent.input_ns += parts[0]
+        spent.infer_ns += parts[1]
+        spent.output_ns += parts[2]
         self.rows_answered += rows
 
     def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
@@ -225,6 +211,19 @@ class ModelStats:
         spent.count += 1
         spent.ns += total_ns
 
+    def first_piece(self, ns: int, klass: str) -> None:
+        """A call is sent the first piece of its text, `ns` after its arrival."""
+        self._calls[klass].first.observe(ns / 1e9)
+
+    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+        """It is sent another one, of so many tokens, `ns` after the one before."""
+        self._calls[klass].token.observe(ns / 1e9 / tokens, tokens)
+
+    def wrote(self, read: int, written: int) -> None:
+        """Rows have ended that had so many tokens."""
+        self.tokens["prompt"] += read
+        self.tokens["generated"] += written
+
     @property
     def calls(self) -> dict[str, CallStats]:
         """By class: the default, and those that there have been calls of."""
@@ -232,13 +231,23 @@ class ModelStats:
 
     def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
         """The labels `class`, and `stage` of a model in stages, with what is counted of such batches."""
-        for klass, of_class in self.whole.classes.items() if not self.stages else ():
+        for klass, of_class in self.whole.items() if not self.stages else ():
             yield {"class": klass}, of_class
         for stage, of_stage in enumerate(self.stages):
-            for klass, of_class in of_stage.classes.items():
+            for klass, of_class in of_stage.items():
                 yield {"stage": str(stage), "class": klass}, of_class
 
     # of all classes
+
+    @property
+    def rows(self) -> int:
+        """Rows that have run."""
+        return sum(rows * parts.count for rows, parts in self.whole.by_size().items())
+
+    @property
+    def executions(self) -> int:
+        """Batches that ended rows."""
+        return sum(parts.count for parts in self.whole.by_size().values())
 
     @property
     def batches(self) -> Counter[tuple[int, str]]:
@@ -283,83 +292,6 @@ class ModelStats:
                 "cache_miss": nothing,
             },
             "response_stats": {},
-            "batch_stats": [{"batch_size": size, **parts.as_dict()} for size, parts in sorted(self.by_size.items())],
+            "batch_stats": [{"batch_size": size, **parts.as_dict()} for size, parts in self.whole.by_size().items()],
             "memory_usage": [],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """What a device keeps of rows between two stages; bytes of all batches of which a row is left."""
-
-    rows: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """What is true of one model at this moment."""
-
-    stats: ModelStats
-    pending_rows: int
-    pending_calls: int
-    preferred: int
-    rate: float
-    slots_used: int
-    regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
-    between: Between | None = None  # for a model in stages
-    waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
-    demand_ns: Mapping[str, int] = field(default_factory=dict)  # device time asked for since start, by class
-    at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
-    oldest_ns: int = 0  # how long the oldest best-effort row has waited
-
-    def classes(self) -> dict[str, dict[str, Any]]:
-        """The statistics of each class of which there have been calls."""
-        return {
-            klass: {
-                "queue_length": self.waiting.get(klass, 0),
-                **({"oldest_ms": self.oldest_ns / 1e6} if klass == BEST_EFFORT else {}),
-                **self.stats.calls.get(klass, CallStats()).as_dict(),
-            }
-            for klass in self.shown()
-        }
-
-    def shown(self) -> list[str]:
-        """The classes to show: the default, and those of calls that have ended or wait."""
-        first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
-        return [*self.stats.calls, *first]
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """Joules since start, and where the number is from."""
-
-    source: str
-    joules: float
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy.
-
-    `lag_s`: how late the event loop turned to its last tick.
-    """
-
-    models: list[Gauges]
-    busy_s: list[float]
-    energy: Callable[[], Energy] | None = None
-    lag_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the server is and how it is: its build, what its probes say, whether each model can be called, its HTTP."""
-
-    build: Mapping[str, str]
-    live: bool
-    ready: bool
-    models: Sequence[tuple[str, str, bool]]  # name, version, ready
-    connections: int = 0  # open
-    held_bytes: int = 0  # of bodies
-    certificate_expires: float | None = None  # seconds since the epoch; None: no HTTPS
-    rejected: Mapping[str, int] = field(default_factory=dict)  # requests that count for no model, by error code

@@ -13,7 +13,8 @@ from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.observe.metrics import BEST_EFFORT, Gauges, Histogram, Snapshot, Status
+from app.observe.metrics import BEST_EFFORT, Histogram
+from app.observe.snapshot import Gauges, Snapshot, Status
 
 #: Ends of the buckets on a page; what is counted is finer. Buckets without a count stay: where all requests are slower
 #: than a bound, an alert on the share below it would find no series.
@@ -124,6 +125,8 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         ("request_duration_seconds", "From arrival to encoded answer, of calls that were not refused.", _SECONDS),
         ("refusal_duration_seconds", "From arrival to encoded answer, of calls that were refused.", _REFUSAL_SECONDS),
         ("queue_duration_seconds", "From submission to the end of the batch, less its computing, per call.", _SECONDS),
+        ("first_token_seconds", "From arrival to the first piece of a text, of calls that are streamed.", _SECONDS),
+        ("token_interval_seconds", "Between two tokens of a text that is streamed.", _SECONDS),
     ):
         family = _family("histogram", name, text)
         for gauges in models:
@@ -135,7 +138,7 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
     for gauges in models:
         for labels, batches in gauges.stats.by_stage():
             _add_histogram(compute, batches.compute, _SECONDS, _of(gauges, **labels))
-            _add_histogram(sizes, batches.batch, None, _of(gauges, **labels))
+            _add_histogram(sizes, batches.sizes(), None, _of(gauges, **labels))
     yield from (compute, sizes)
 
 
@@ -158,6 +161,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     answered = _family("counter", "rows_answered", "Rows of calls that ran to their end while their caller waited.")
     profiled = _family("counter", "profile_batches", "Batches that measured an idle model; in no other figure.")
     profiling = _family("counter", "profile_seconds", "What they took to compute.")
+    tokens = _family("counter", "tokens", "Tokens of rows that have ended, of models that write texts.")
     demand_text = "Device time that calls asked for, refused ones too, at the rate of full batches."
     demand = _family("counter", "demand_seconds", demand_text)
     for gauges in snapshot.models:
@@ -170,6 +174,8 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
                 more = {**labels, "operation": operation} if stats.stages else labels
                 _count(batches, _of(gauges, worker=str(worker), reason=reason, **more), count)
         _count(answered, _of(gauges), stats.rows_answered)
+        for kind, count in stats.tokens.items() if gauges.between is not None and gauges.between.places else ():
+            _count(tokens, _of(gauges, kind=kind), count)
         _count(profiled, _of(gauges), stats.profiled.count)
         _count(profiling, _of(gauges), stats.profiled.ns / 1e9)
         for klass, ns in gauges.demand_ns.items():
@@ -178,7 +184,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     busy = _family("counter", "worker_busy_seconds", "Time each worker spent on units.")
     for worker, seconds in enumerate(snapshot.busy_s):
         _count(busy, {"worker": str(worker)}, seconds)
-    yield from (answered, profiled, profiling, demand, requests, batches, busy)
+    yield from (answered, *([tokens] if tokens.samples else ()), profiled, profiling, demand, requests, batches, busy)
     if snapshot.energy is not None:
         energy = snapshot.energy()
         joules = _family("counter", "energy_joules", "Energy since start, by its source.")
@@ -228,16 +234,21 @@ def _by_class(models: list[Gauges]) -> Iterator[Metric]:
 def _by_stage(models: list[Gauges]) -> Iterator[Metric]:
     rows = _family("gauge", "activation_rows", "Rows kept between two stages.")
     nbytes = _family("gauge", "activation_bytes", "Memory of what is kept of them.")
+    places = _family("gauge", "cache_places", "Rows that a model that writes has memory reserved for.")
+    used = _family("gauge", "cache_places_used", "Rows that have begun to be written, and have not ended.")
     waiting = _family("gauge", "stage_queue_length", "Rows that wait, by stage.")
     running = _family("gauge", "stage_running_rows", "Rows that run, by stage.")
     for gauges in models:
         if gauges.between is not None:
             rows.add_sample(rows.name, _of(gauges), gauges.between.rows)
             nbytes.add_sample(nbytes.name, _of(gauges), gauges.between.nbytes)
+            if gauges.between.places:
+                places.add_sample(places.name, _of(gauges), gauges.between.places)
+                used.add_sample(used.name, _of(gauges), gauges.between.rows)
         for stage, (wait, run) in enumerate(gauges.at_stages):
             waiting.add_sample(waiting.name, _of(gauges, stage=str(stage)), wait)
             running.add_sample(running.name, _of(gauges, stage=str(stage)), run)
-    yield from (rows, nbytes, waiting, running)
+    yield from (rows, nbytes, *((places, used) if places.samples else ()), waiting, running)
 
 
 def _triton(models: Iterable[Gauges]) -> Iterator[Metric]:
@@ -248,9 +259,9 @@ def _triton(models: Iterable[Gauges]) -> Iterator[Metric]:
         ("pending_request_count", "gauge", "Calls admitted and not yet running.", lambda g: g.pending_calls),
         ("request_duration_us", "counter", "Time of calls, in all.", lambda g: g.stats.success.ns // 1000),
         ("queue_duration_us", "counter", "Time in the queue, in all.", lambda g: g.stats.queued.ns // 1000),
-        ("compute_input_duration_us", "counter", "Gathering inputs.", lambda g: g.stats.parts.input.ns // 1000),
-        ("compute_infer_duration_us", "counter", "Running models.", lambda g: g.stats.parts.infer.ns // 1000),
-        ("compute_output_duration_us", "counter", "Copying outputs.", lambda g: g.stats.parts.output.ns // 1000),
+        ("compute_input_duration_us", "counter", "Gathering inputs.", lambda g: g.stats.parts.input_ns // 1000),
+        ("compute_infer_duration_us", "counter", "Running models.", lambda g: g.stats.parts.infer_ns // 1000),
+        ("compute_output_duration_us", "counter", "Copying outputs.", lambda g: g.stats.parts.output_ns // 1000),
     )
     for name, kind, text, value in rows:
         family = Metric(f"nv_inference_{name}", text, kind)

@@ -17,17 +17,13 @@ _GROWTH = 50  # the bound grows by its fiftieth
 class Patience:
     """Of the callers of one program and class. `bound`: rows that may wait now."""
 
-    __slots__ = ("_largest", "_least", "_left", "_served", "_since", "_waited_ns", "bound")
+    __slots__ = ("_largest", "_least", "_left", "_since", "_waited_ns", "bound")
 
     def __init__(self, max_queue: int, max_batch: int, now: int) -> None:
         self.bound = self._largest = max_queue
         self._least = min(max_queue, _LONG * max_batch)
         self._since = now
-        self._left = self._served = self._waited_ns = 0
-
-    def served(self, rows: int) -> None:
-        """So many rows have ended well, whether or not their callers were still there."""
-        self._served += rows
+        self._left = self._waited_ns = 0
 
     def leave(self, rows: int, waited_ns: int, waiting: int) -> None:
         """A caller of so many rows has left after this time, while `waiting` rows of the class waited."""
@@ -35,12 +31,12 @@ class Patience:
             self._left += rows
             self._waited_ns += rows * waited_ns
 
-    def tick(self, now: int) -> None:
-        """The rate monitor's window has closed."""
-        window, left, served = now - self._since, self._left, self._served
+    def tick(self, now: int, served: int) -> None:
+        """The rate monitor's window has closed. `served`: rows that ended well in it, their callers there or not."""
+        window, left = now - self._since, self._left
         if window > 0 and served and left * _SHARE >= served:
             self.bound = min(self._largest, max(self._least, served * self._waited_ns // left // window // 2))
         elif self.bound < self._largest:
             self.bound = min(self._largest, self.bound + self.bound // _GROWTH + 1)
         self._since = now
-        self._left = self._served = self._waited_ns = 0
+        self._left = self._waited_ns = 0

@@ -61,10 +61,10 @@ def step_entry(step: Step, now: int) -> Entry:
 class RecordingScheduler(Scheduler):
     """A Scheduler that hands every input and every Step to `sink` before it acts."""
 
-    def __init__(self, device: DeviceSpec, *, split_failed: bool = True, sink: Callable[[Entry], None]) -> None:
-        super().__init__(device, split_failed=split_failed)
+    def __init__(self, device: DeviceSpec, *, sink: Callable[[Entry], None]) -> None:
+        super().__init__(device)
         self._sink = sink
-        sink({"format": FORMAT, "device": asdict(device), "split_failed": split_failed})
+        sink({"format": FORMAT, "device": asdict(device)})
 
     def add_program(self, program: Program, now: int) -> None:
         self._sink({"in": "add_program", "t": now, "program": asdict(program)})
@@ -137,7 +137,7 @@ def scheduler_of(header: Entry) -> Scheduler:
     device = dict(header["device"])
     workers = tuple(WorkerSpec(**worker) for worker in device.pop("workers"))
     classes = ClassSpec(**device.pop("classes"))
-    return Scheduler(DeviceSpec(workers=workers, classes=classes, **device), split_failed=header["split_failed"])
+    return Scheduler(DeviceSpec(workers=workers, classes=classes, **device))
 
 
 def feed(scheduler: Scheduler, entry: Entry) -> None:

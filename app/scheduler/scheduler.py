@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from app.scheduler import admission
-from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.dispatch import Dispatch
 from app.scheduler.forming.presets import preset_class
@@ -40,6 +40,7 @@ from app.scheduler.types import (
     DeviceSpec,
     Drop,
     Fault,
+    Formed,
     Klass,
     Outcome,
     Profile,
@@ -54,12 +55,11 @@ from app.scheduler.types import (
 class Scheduler:
     """One device's scheduler. See the module's text for its rules."""
 
-    def __init__(self, device: DeviceSpec, *, split_failed: bool = True) -> None:
+    def __init__(self, device: DeviceSpec) -> None:
         if not device.workers:
             raise ValueError("workers: expected at least one")
         device = preset_class(device.classes.preset).limit(device)
         self.device = device
-        self.split_failed = split_failed
         self._ledger = Ledger(edf=device.classes.edf)
         self._states = self._ledger.states
         self._workers = Workers(device)
@@ -108,7 +108,6 @@ class Scheduler:
         state = self._states.get(program)
         if state is not None:
             n = n or max(1, round((state.waiting + state.alive) / max(1, state.calls)))
-            state.rate.arrive(n)
             state.asked[klass] += n
 
     def submit(self, call: Call, now: int) -> None:
@@ -154,20 +153,23 @@ class Scheduler:
         if gate.units or gate.shares:
             failed = outcome.error is not None  # it used its worker, too
             gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
-        if unit.first_run:
+        if unit.reason is not Formed.RETRY:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit, outcome, now)
             alive = state.alive
-            staying = outcomes.advance(self._ledger, unit, outcome, state)
-            state.served(unit.klass, alive - state.alive)
-            if outcome.continues:
-                following = self._dispatch.multi_step.continued(unit, staying, now)
+            if state.batches is None:
+                self._ledger.end_unit(unit.rows, state)
+            else:
+                staying = outcomes.advance(self._ledger, unit, outcome, state)
+                if outcome.continues:
+                    following = self._dispatch.multi_step.continued(unit, staying, now)
+            state.ended[unit.klass] += alive - state.alive
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
         else:
-            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed)
+            outcomes.fail(self._ledger, unit, outcome.error, state)
         if state.closed:
             self._forget_if_over(state)
         return following

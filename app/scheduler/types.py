@@ -97,7 +97,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once."""
+    """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once.
+
+    `one_unit`: one unit of it runs at a time, since its rows have their state in one place.
+    """
 
     id: int
     name: str
@@ -109,6 +112,7 @@ class Program:
     length_buckets: tuple[int, ...] = ()
     max_alive: int = 1 << 30
     reorder: bool = True  # a policy that picks rows by their length may do so
+    one_unit: bool = False
     complete_wait: float = 1.0  # `dva_load`: see its module
 
 
@@ -247,11 +251,6 @@ class Unit:
     continue_without: bool = False  # of a cell: when rows of it end, its worker continues, unless it is recalled
     times: tuple[int, ...] = ()  # of several stages: predicted nanoseconds of each, which add up to `predicted`
     klass: Klass = Klass.REALTIME  # of its first row; best-effort ones that fill its padding are behind the others
-
-    @property
-    def first_run(self) -> bool:
-        """False for a part of a unit that failed."""
-        return self.reason is not Formed.RETRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,15 @@ from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
 from .device import Device, factors
-from .front import Front
+from .front import Front, FrontCosts
 from .lengths import Lengths
 from .lengths import mean as mean_length
+from .node import PROGRAM, Node
 from .processes import Progress, run_parts
 from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
 from .routers import make as make_router
-from .simulator import PROGRAM, Node, Simulator
+from .simulator import Simulator
 from .transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
 
 DEVICES = ("serial", "shared")
@@ -80,7 +81,7 @@ class Setup:
     length_buckets: tuple[int, ...] = ()
     reorder: bool = True  # a policy that picks rows by length may do so
     complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
-    http_ns: int = 0  # of a replica's HTTP front for each request: it handles one after the other, before admission
+    front: FrontCosts | None = None  # of each replica; None: requests are submitted when they arrive
 
     def check(self) -> None:
         """Raises ValueError that names the bad option, before a long simulation begins."""
@@ -91,7 +92,7 @@ class Setup:
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
-        for name in ("launch_ns", "push_ahead_ns", "seed", "http_ns"):
+        for name in ("launch_ns", "push_ahead_ns", "seed"):
             _at_least(0, name, getattr(self, name))
         if not self.complete_wait >= 0:
             raise ValueError(f"complete_wait: expected at least 0, got {self.complete_wait}")
@@ -103,8 +104,6 @@ class Setup:
             raise ValueError("deadline: expected more than 0")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
-        if self.http_ns and not self.split:
-            raise ValueError(f"http: expected one of the routers {', '.join(BLIND)}, got {self.router!r}")
         cells = any(part.cell for part in self.profile.parts)
         if cells and not self.lengths:
             raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
@@ -132,14 +131,15 @@ class Setup:
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
-        device = Device(profile, spec.max_running, factor)
+        front = None if self.front is None else Front(self.front)
+        device = Device(profile, spec.max_running, factor, self.front.lock_ns if self.front else 0)
         program = Program(
             PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
             self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
             complete_wait=self.complete_wait,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0))
+        node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0), front)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
@@ -242,7 +242,6 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
     simulators = [
         Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
     ]
-    fronts = [Front(setup.http_ns) for _ in simulators]
     blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
     drawn = setup.drawn_lengths()
     for chunk in setup.instants():
@@ -254,10 +253,9 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
         bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
         ordered = times[order]
         long = None if lengths is None else lengths[mine][order].tolist()
-        for simulator, front, (low, high) in zip(simulators, fronts, pairwise(bounds), strict=True):
+        for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
             if low < high:
-                entered, early = front.through(ordered[low:high])
-                simulator.feed(entered, None if long is None else long[low:high], early_ns=early)
+                simulator.feed(ordered[low:high].tolist(), None if long is None else long[low:high])
         progress(len(times))
     for simulator in simulators:
         simulator.drain()

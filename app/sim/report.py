@@ -8,7 +8,7 @@ the same result in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.profile import Power
 
 from .device import Device
+from .front import Front
 
 _WIDTH = math.log(1.001)
 _BUCKETS = int(math.log(1e15) / _WIDTH) + 2  # up to 1e15 ns, eleven days
@@ -41,6 +42,7 @@ class Tally:
     most_ns: int = 0
     busy_ns: int = 0  # of all nodes: time in which a unit ran
     unit_ns: int = 0  # of all nodes: time of all units
+    front_ns: int = 0  # of all nodes: time in which the front was at work
     end_ns: int = 0
     latencies: list[int] = field(default_factory=list)
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BUCKETS, dtype=np.int64))
@@ -62,19 +64,21 @@ class Tally:
         buckets = np.minimum(np.log(np.maximum(values, 1)) / _WIDTH, _BUCKETS - 1).astype(np.int64)
         np.add.at(self.counts, buckets, 1)
 
-    def close(self, end_ns: int, devices: Sequence[Device]) -> None:
-        """Add the busy time of the nodes with these devices, which have ended."""
+    def close(self, end_ns: int, devices: Sequence[Device], fronts: Iterable[Front] = ()) -> None:
+        """Add the busy time of the nodes with these devices and fronts, which have ended."""
         self.nodes += len(devices)
         self.end_ns = max(self.end_ns, end_ns)
         for device in devices:
             self.busy_ns += device.busy_ns
             self.unit_ns += device.unit_ns
+        self.front_ns += sum(front.busy_ns for front in fronts)
 
     def add(self, other: Tally) -> None:
         """Add another part of the run, which must be folded and closed."""
         for name in ("requests", "refused", "expired", "completed", "units", "rows", "nodes", "total_ns", "busy_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.unit_ns += other.unit_ns
+        self.front_ns += other.front_ns
         self.least_ns = min(self.least_ns, other.least_ns)
         self.most_ns = max(self.most_ns, other.most_ns)
         self.end_ns = max(self.end_ns, other.end_ns)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .simulator import Node
+from .node import Node
 
 BLIND = ("random", "round_robin")
 ROUTERS = (*BLIND, "least_waiting", "power_of_two")

@@ -2,10 +2,10 @@
 
 Rules
     1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
-    2. Events at the same time are handled in the order finished, launched, copied, (cancel,) submit, tick, wake. Each
-       finished unit has its own step, unless `one_step` says otherwise; other events of the same time share one step.
-       There is no cancel, because simulated callers do not hang up. A unit waits for its launch and for the copies of
-       its rows before it is on the device. The scheduler is not told of copies.
+    2. Events at the same time are handled in the order finished, launched, copied, front, (cancel,) submit, tick, wake.
+       Each finished unit has its own step, unless `one_step` says otherwise; other events of the same time share one
+       step. There is no cancel, because simulated callers do not hang up. A unit waits for its launch and for the
+       copies of its rows before it is on the device. The scheduler is not told of copies.
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
@@ -15,22 +15,19 @@ many steps at each stage that repeats, and ends there (`Outcome.ended`); one wit
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import repeat
 
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Klass, Outcome, Program, Row, Step, Unit
+from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 
-from .device import Device
+from .front import Front, Part, Request, Work
+from .node import PROGRAM, Node, Stepped, ended
 from .report import Tally
-from .transfers import Copied, CopyEngine
+from .transfers import Copied
 
 _FOLD = 8192  # latencies that are moved into the histogram at a time
-PROGRAM = 1  # the id of the one program of a node
 
 
 class Tie(IntEnum):
@@ -39,64 +36,14 @@ class Tie(IntEnum):
     FINISHED = 0
     LAUNCHED = 1
     COPIED = 2
-    SUBMIT = 3
-    TICK = 4
-    WAKE = 5
+    FRONT = 3
+    SUBMIT = 4
+    TICK = 5
+    WAKE = 6
 
 
-_FINISHED, _LAUNCHED, _COPIED, _SUBMIT, _TICK, _WAKE = (
-    int(tie) for tie in Tie
-)  # plain integers, compared for each event
-
-
-@dataclass(slots=True, eq=False)
-class Stepped(Row):
-    """A row with the steps that the device has run of it at its stage, which must repeat."""
-
-    made: int = 0
-
-
-class Node:
-    """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
-
-    `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and learn of its end. All of it passes
-    before the unit computes, which to the scheduler is the same. A unit handed to an idle worker starts that much
-    later. The launch of a unit handed over behind a running one overlaps with it: the unit starts when the one before
-    it has ended and its own launch is over.
-    """
-
-    __slots__ = (
-        "armed", "cells", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "taken",
-        "timer", "touched", "unanswered",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        program: Program,
-        device: Device,
-        copies: CopyEngine | None = None,
-        launch_ns: int = 0,
-    ) -> None:
-        if program.id != PROGRAM:
-            raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
-        scheduler.add_program(program, 0)
-        self.scheduler = scheduler
-        self.device = device
-        self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
-        self.copies = copies
-        self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
-        self.launch_ns = launch_ns
-        self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
-        self.taken: set[Unit] = set()  # of those that are launched or wait for copies, the ones that are taken back
-        self.index = 0
-        self.due: int | None = None  # the device's `due` of the last scheduled event
-        self.timer: int | None = None  # when the scheduler wants a step
-        self.armed: int | None = (
-            None  # time of the scheduled wake event; never after `timer`, and replaced only at that time
-        )
-        self.touched = False  # it has had an input since its last step
-        self.unanswered = 0
+# plain integers, compared for each event
+_FINISHED, _LAUNCHED, _COPIED, _FRONT, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)
 
 
 class Simulator:
@@ -133,52 +80,60 @@ class Simulator:
         self._at(tick_ns, _TICK, -1)
 
     def feed(
-        self,
-        instants: Iterable[int],
-        lengths: Iterable[int] | None = None,
-        klass: Klass = Klass.REALTIME,
-        early_ns: Iterable[int] | None = None,
+        self, instants: Iterable[int], lengths: Iterable[int] | None = None, klass: Klass = Klass.REALTIME
     ) -> None:
         """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
 
-        `lengths`: of each request, if they have any. `klass`: of all of them. `early_ns`: how long before its time each
-        request has arrived, from which its latency and its deadline count; None: at that time.
+        `lengths`: of each request, if they have any. `klass`: of all of them.
         """
-        route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
+        route, nodes = self._route, self.nodes
         node = nodes[0]
         fed = 0
-        nothing = repeat(0)
-        for at, length, early in zip(instants, lengths or nothing, early_ns or nothing, strict=False):
+        for at, length in zip(instants, lengths or repeat(0), strict=False):
             if at != self.now:
                 self._until(at)
             if route is not None:
                 node = nodes[route()]
             fed += 1
-            arrived = at - early
-            deadline = None if deadline_ns is None else arrived + deadline_ns
-            scheduler = node.scheduler
-            if scheduler.admit(PROGRAM, 1, klass, deadline, at) is not None:
-                self.tally.refused += 1
-                scheduler.refused(PROGRAM, 1, at, klass)
+            if node.front is None:
+                self._submit(node, at, length, klass)
                 continue
-            self._calls += 1
-            rows = [Stepped(length=length) if node.cells else Row(length=length)]
-            if node.copies is None:
-                call = Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline)
-            else:
-                copied = node.copies.arrive(at)
-                call = Copied(self._calls, PROGRAM, rows, klass, 0, arrived, deadline, copied=copied)
-            scheduler.submit(call, at)
-            node.unanswered += 1
-            if self._moved is not None:
-                self._moved(node)
-            if not node.touched:
-                node.touched = True
-                self._touched.append(node)
+            self._count(node, 1)
+            node.front.put(Part.READ, Request(at, length, klass), at)
+            self._follow(node, node.front)
         self._end = max(self._end, self.now)
         self.tally.requests += fed
         if len(self.tally.latencies) >= _FOLD:
             self.tally.fold()
+
+    def _submit(self, node: Node, arrived: int, length: int, klass: Klass) -> None:
+        """A request reaches the scheduler, now. Its deadline counts from its arrival."""
+        now, scheduler = self.now, node.scheduler
+        deadline = None if self._deadline_ns is None else arrived + self._deadline_ns
+        if scheduler.admit(PROGRAM, 1, klass, deadline, now) is not None:
+            self.tally.refused += 1
+            scheduler.refused(PROGRAM, 1, now, klass)
+            if node.front is not None:
+                self._count(node, -1)
+            return
+        self._calls += 1
+        rows = [Stepped(length=length) if node.cells else Row(length=length)]
+        if node.copies is None:
+            call = Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline)
+        else:
+            copied = node.copies.arrive(now)
+            call = Copied(self._calls, PROGRAM, rows, klass, 0, arrived, deadline, copied=copied)
+        scheduler.submit(call, now)
+        if node.front is None:
+            self._count(node, 1)
+            self._touch(node)
+        else:
+            node.submitted = True
+
+    def _count(self, node: Node, requests: int) -> None:
+        node.unanswered += requests
+        if self._moved is not None:
+            self._moved(node)
 
     def drain(self) -> None:
         """Run all remaining events. Requests that a policy would hold forever stay unanswered."""
@@ -190,7 +145,8 @@ class Simulator:
             else:
                 break
         self.tally.fold()
-        self.tally.close(self._end, [node.device for node in self.nodes])
+        fronts = [node.front for node in self.nodes if node.front is not None]
+        self.tally.close(self._end, [node.device for node in self.nodes], fronts)
 
     def _until(self, at: int) -> None:
         """Run all events before the requests at `at`."""
@@ -222,8 +178,13 @@ class Simulator:
                 node.due = None
                 unit, compute_ns = node.device.pop(time)
                 self._end = time
-                ended = _ended(unit) if unit.stage in node.cells else ()
-                node.scheduler.finished(Outcome(unit.id, None, compute_ns, ended), time)
+                outcome = Outcome(unit.id, None, compute_ns, ended(unit) if unit.stage in node.cells else ())
+                if node.front is not None:
+                    node.front.put(Part.ENDED, outcome, time)
+                    self._follow(node, node.front)
+                    self._watch(node)
+                    return
+                node.scheduler.finished(outcome, time)
                 if self._one_step:
                     self._touch(node)
                     self._watch(node)  # the next unit may end at this time as well
@@ -239,8 +200,44 @@ class Simulator:
             else:
                 node.device.push(unit, time)
                 self._watch(node)
+        elif tie == _FRONT:
+            if node.front is not None and node.front_due == time:
+                node.front_due = None
+                self._work(node, node.front)
         elif node.armed == time:
             self._wake(node)
+
+    def _work(self, node: Node, front: Front) -> None:
+        """The loop has done a piece of its work, or a thread has decoded a request."""
+        now, work = self.now, front.pop(self.now)
+        if work is None:
+            pass
+        elif work.part is Part.READ and front.costs.aside:
+            front.decode(work.what, now)
+        elif work.part in (Part.READ, Part.SUBMIT):
+            self._submit(node, *work.what)
+        elif work.part is Part.START:
+            node.starting.remove(work.what)
+            self._hand_over(node, work.what)
+        elif work.part is Part.ENDED:
+            node.scheduler.finished(work.what, now)
+            node.submitted = False
+            self._carry_out(node, node.scheduler.step(now))
+        else:
+            self._answered(node, work.what, front.costs.path_ns)
+        if front.turn_over and node.submitted:
+            node.submitted = False
+            self._touch(node)
+        self._follow(node, front)
+
+    def _follow(self, node: Node, front: Front) -> None:
+        """Schedule the event of the front's next piece of work, and slow batches down as its threads need the lock."""
+        if front.due is not None and front.due != node.front_due:
+            self._at(front.due, _FRONT, node.index)
+        node.front_due = front.due
+        if front.busy != node.device.beside:
+            node.device.run_beside(front.busy, self.now)
+            self._watch(node)
 
     def _wake(self, node: Node) -> None:
         node.armed = None
@@ -272,14 +269,21 @@ class Simulator:
         now = self.now
         for unit in step.start:
             self.tally.started(len(unit.rows))
-            if node.launch_ns:
-                node.launching.append(unit)
-                self._at(now + node.launch_ns, _LAUNCHED, node.index)
-            else:
-                self._launched(node, unit)
+            if node.front is None:
+                self._hand_over(node, unit)
         self._watch(node)
-        if step.done or step.drop:
-            self._answer(node, step)
+        if node.front is not None:
+            node.starting += step.start
+            starts = [Work(Part.START, unit) for unit in step.start]
+            node.front.insert([*starts, *(Work(Part.ANSWER, call) for call in step.done)], now)
+            self._follow(node, node.front)
+        else:
+            for call in step.done:
+                self._answered(node, call, 0)
+        for drop in step.drop:
+            self.tally.expired += 1
+            drop.call.rows.clear()
+            self._count(node, -1)
         node.timer = step.wake_at
         if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
             node.armed = step.wake_at
@@ -290,7 +294,7 @@ class Simulator:
     def _withdraw(self, node: Node, units: Sequence[Unit]) -> bool:
         """Take back the units that have not begun; whether there are any."""
         taken = False
-        on_the_way = {*node.launching, *(unit for _, _, unit in node.copying)}
+        on_the_way = node.on_the_way
         for unit in units:
             if unit in on_the_way:
                 node.taken.add(unit)
@@ -299,6 +303,14 @@ class Simulator:
             node.scheduler.withdrawn(unit.id, self.now)
             taken = True
         return taken
+
+    def _hand_over(self, node: Node, unit: Unit) -> None:
+        if node.launch_ns:
+            node.launching.append(unit)
+            self._at(self.now + node.launch_ns, _LAUNCHED, node.index)
+        else:
+            self._launched(node, unit)
+            self._watch(node)
 
     def _launched(self, node: Node, unit: Unit) -> None:
         """Put a launched unit on the device, at once or when the last of its rows has been copied."""
@@ -320,30 +332,11 @@ class Simulator:
             node.due = due
             self._at(due, _FINISHED, node.index)
 
-    def _answer(self, node: Node, step: Step) -> None:
-        now, latencies = self.now, self.tally.latencies
-        for call in step.done:
-            latencies.append(now - call.arrived)
-            call.rows.clear()  # call and rows refer to each other; without this only the garbage collector frees them
-        for drop in step.drop:
-            self.tally.expired += 1
-            drop.call.rows.clear()
-        node.unanswered -= len(step.done) + len(step.drop)
-        if self._moved is not None:
-            self._moved(node)
+    def _answered(self, node: Node, call: Call, path_ns: int) -> None:
+        self.tally.latencies.append(self.now - call.arrived + path_ns)
+        call.rows.clear()  # call and rows refer to each other; without this only the garbage collector frees them
+        self._count(node, -1)
 
     def _at(self, time: int, tie: int, node: int) -> None:
         self._sequence += 1
         heappush(self._events, (time, tie, self._sequence, node))
-
-
-def _ended(unit: Unit) -> tuple[int, ...]:
-    """Positions of the rows of which these were the last steps at their stage. Counts the steps."""
-    ended = []
-    for position, row in enumerate(unit.rows):
-        assert isinstance(row, Stepped)
-        row.made += unit.steps
-        if row.made >= row.length:
-            row.made = 0  # the next stage may repeat as well
-            ended.append(position)
-    return tuple(ended)

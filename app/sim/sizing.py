@@ -19,6 +19,7 @@ from itertools import count
 
 from .device import slowdown
 from .fleet import Setup, counted
+from .front import FrontCosts
 from .report import Tally
 
 RUNS = 8
@@ -39,7 +40,7 @@ class Estimate:
     more, which never settles and is not simulated: the other figures are then 0.
 
     `load`: the rate as a share of what the replicas can serve at most. `busy`: share of time in which a replica
-    computes. `http`: share of time in which its HTTP front is at work. `refused`: share of requests.
+    computes. `http`: share of time in which its event loop or a helper thread is at work. `refused`: share of requests.
     """
 
     replicas: int
@@ -64,16 +65,29 @@ class Estimate:
 def capacity(setup: Setup) -> float:
     """Rows per second that one replica can serve at most, hand-overs and its HTTP front included."""
     profile, workers = setup.profile, len(setup.workers) or 1
-    if setup.lengths or setup.device == "serial" or workers == 1:
-        times = profile.occupied_ns
-        most = setup.peak if setup.lengths else max(size * 1e9 / time for size, time in enumerate(times, 1))
+    handover = (profile.handover_ns or 0) * len(profile.parts)
+    if setup.lengths:
+        batches = [(profile.best, profile.best * 1e9 / setup.peak)]
+    elif setup.device == "serial" or workers == 1:
+        batches = [(size, time + handover) for size, time in enumerate(profile.batch_ns, 1)]
     else:
-        handover = (profile.handover_ns or 0) * len(profile.parts)
         slow = slowdown(profile, workers)
-        most = max(
-            workers * size * 1e9 / (time * slow[size - 1] + handover) for size, time in enumerate(profile.batch_ns, 1)
-        )
-    return min(most, 1e9 / setup.http_ns) if setup.http_ns else most
+        slowed = zip(profile.batch_ns, slow, strict=True)
+        batches = [(size, (time * factor + handover) / workers) for size, (time, factor) in enumerate(slowed, 1)]
+    return max(_most(size, time, setup.front, workers) for size, time in batches)
+
+
+def _most(size: int, batch_ns: float, front: FrontCosts | None, workers: int) -> float:
+    """Rows per second in batches of one size, one each `batch_ns` where the front does not slow them down.
+
+    At a rate r the front has the interpreter for r x h of the time, h being what a row costs it, and a batch takes
+    lock x r x h longer: size / r = batch + lock x r x h, solved for r.
+    """
+    if front is None or not (held := front.held_ns(size)):
+        return size * 1e9 / batch_ns
+    slower = front.lock_ns / workers * held
+    root = math.sqrt(batch_ns**2 + 4 * slower * size)
+    return 1e9 * min(1 / held, 2 * size / (batch_ns + root))
 
 
 def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: None) -> Estimate:
@@ -158,7 +172,7 @@ def _estimate(setup: Setup, replicas: int, rate: float, tallies: Sequence[Tally]
         p50_ns=sorted(tally.percentile(0.5) or math.inf for tally in tallies)[len(tallies) // 2],
         p99_ns=tuple(sorted(map(_late, tallies))),
         busy=sum(tally.busy_ns for tally in tallies) / elapsed,
-        http=min(1.0, rate / replicas * setup.http_ns / 1e9),
+        http=sum(tally.front_ns for tally in tallies) / elapsed,
         mean_batch=sum(tally.rows for tally in tallies) / max(1, sum(tally.units for tally in tallies)),
         refused=sum(tally.refused + tally.expired for tally in tallies) / requests,
     )

@@ -15,7 +15,7 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
 from .fleet import Setup
-from .simulator import PROGRAM
+from .node import PROGRAM
 
 _NEVER = 1 << 62
 
@@ -63,7 +63,7 @@ def rule(setup: Setup) -> Rule:
             waiting_before=waiting if stage else 0, waiting_after=0 if stage else standing,
         )  # fmt: skip
         view = KeyView(
-            ready=ready, limit=most, full=most, oldest=0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
+            ready=ready, limit=most, full=most, oldest=lambda: 0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
             free=1, running=1, facts=state.facts[stage], neighbours=neighbours,
         )  # fmt: skip
         return state.policy.decide(view, (most,), 0)

@@ -15,8 +15,9 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, WorkerSpec
 from app.sim.device import Device
+from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
-from app.sim.simulator import PROGRAM, Node, Simulator
+from app.sim.simulator import Simulator
 from app.sim.transfers import CopyEngine
 
 Instants = NDArray[np.int64]

@@ -6,7 +6,8 @@ worker's thread is measured: only the server's own Python, which other load on t
 echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
 `mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
 `--asked` measures a form of request for each line of stdin that names one, which `experiments.costs.cost` makes use of.
-`--trace` has calls traced, spans encoded for a collector and not sent; `--threads` counts the thread that does so, too.
+`--rows` sends requests of many rows. `--trace` has calls traced, spans encoded for a collector and not sent;
+`--threads` counts the thread that does so, too.
 """
 
 from __future__ import annotations
@@ -173,12 +174,12 @@ def source_of(name: str, folder: Path) -> ModelSource:
     return ModelSource(name, 1, folder)
 
 
-async def forms(engine: Engine, model: str, count: int, **traced: Any) -> list[Form]:
-    """With a queue of one row all calls but one of a turn are refused with 429."""
+async def forms(engine: Engine, model: str, count: int, rows: int = 1, **traced: Any) -> list[Form]:
+    """With a queue of one request all calls but one of a turn are refused with 429."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         source = source_of(model, Path(folder))
         served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
-        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": 1}))
+        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": rows}))
     metadata = {"name": model, "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, INPUTS[model]]}]}
     found = []
     for name, make, host in (
@@ -186,7 +187,7 @@ async def forms(engine: Engine, model: str, count: int, **traced: Any) -> list[F
         ("binary", bodies.v2_binary, served),
         ("refused", bodies.v2_json, narrow),
     ):
-        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(metadata)))
+        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(metadata, rows)))
         await turns(form.ours, form.request, 50)
         await turns(form.theirs, form.request, 50)
         found.append(form)
@@ -206,7 +207,7 @@ async def measure(options: argparse.Namespace) -> None:
         tracing = Traced(options.trace)
         traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
     async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
-        found = await forms(engine, options.model, options.connections, **traced)
+        found = await forms(engine, options.model, options.connections, options.rows, **traced)
         process.spare_the_collector()
         if options.asked:
             await answer(found, options.turns, cpu)
@@ -267,6 +268,7 @@ async def profiled(work: Callable[[], Any]) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.costs.in_process", description=__doc__)
     parser.add_argument("--connections", type=int, default=64, help="that send at once [64]")
+    parser.add_argument("--rows", type=int, default=1, help="of a request [1]")
     parser.add_argument("--turns", type=int, default=200, help="requests on each, a round [200]")
     parser.add_argument("--rounds", type=int, default=7, help="[7]")
     parser.add_argument("--model", choices=tuple(INPUTS), default="echo", help="[echo]")

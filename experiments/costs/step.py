@@ -1,8 +1,8 @@
 """What the scheduler costs for each batch, by policy: `python -m experiments.costs.step`.
 
-No device and no server: batches end at once. Prints thread CPU microseconds, each the median of many: of one `submit`,
-of `finished`, and of the step behind it, which starts the next batch. `adaptive` has its control tables. Rounds of the
-policies alternate, since a machine that does other work drifts.
+No device and no server: batches take as long as their profile says, in virtual time. Prints thread CPU microseconds,
+each the median of many: of one `submit`, of `finished`, and of the step behind it, which starts the next batch.
+`adaptive` has its control tables. Rounds of the policies alternate, since a machine that does other work drifts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Progr
 POLICIES = ("no_wait", "adaptive")
 ROWS = (1, 3, 10)  # of a batch
 _LARGEST = 32
+_HANDOVER_NS = 100_000
 _PROFILE = Profile(
-    tuple(300_000 + 20_000 * rows for rows in range(1, _LARGEST + 1)), handover_ns=100_000, errors=(0.01,) * _LARGEST
+    tuple(300_000 + 20_000 * rows for rows in range(1, _LARGEST + 1)), (), (), _HANDOVER_NS, (0.01,) * _LARGEST
 )
 _TABLES = solve(_PROFILE, loads=(0.05, 0.3, 0.6, 0.9))
 _S = 1_000_000_000
@@ -45,7 +46,9 @@ def costs_us(policy: str, rows: int, turns: int) -> tuple[float, float, float]:
             scheduler.submit(call, call.arrived)
         submitted.append((time.thread_time_ns() - begun) / rows)
         if unit is not None:
-            outcome = Outcome(unit.id, None, unit.predicted - 100_000)
+            took_ns = _PROFILE.batch_ns[unit.size - 1]
+            now = max(now, unit.started + took_ns + _HANDOVER_NS)
+            outcome = Outcome(unit.id, None, took_ns)
             begun = time.thread_time_ns()
             scheduler.finished(outcome, now)
             finished.append(time.thread_time_ns() - begun)

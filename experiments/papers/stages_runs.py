@@ -13,8 +13,9 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, DeviceSpec
 from app.sim.fleet import Setup, run
+from app.sim.node import Node
 from app.sim.report import Tally
-from app.sim.simulator import Node, Simulator
+from app.sim.simulator import Simulator
 from experiments.common.networks import BUCKETS, MAX_BATCH, Network
 from experiments.common.simulated import Recorder, stepped
 from experiments.papers.stages_gpu import StagesGpu, profile

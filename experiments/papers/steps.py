@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from app.machine import cpu_cores
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES
-from app.settings import cpu_cores
 from experiments.common.simulated import Policy, Server
 from experiments.papers import steps_page
 from experiments.papers.schedules import SCHEDULES

@@ -16,25 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.client import Pool, Request
-from app.bench.drive import ClosedLoop, OpenLoop
-from app.bench.http import Response
-from app.bench.plan import Target
-from app.bench.run import endless_picks, in_loop, without_collections
-from app.bench.stats import percentile
+from app.bench.run import in_loop
 from experiments.peers import page
 from experiments.peers.contenders import CONTENDERS, Contender, python_of, serving, version_of
+from experiments.peers.loads import CONNECTIONS, Answers, run_once
 from loadtest.bench.reference_servers import TorchLoop
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import MeasurementError, Server
 
-CONNECTIONS = 64
-OPEN_CONNECTIONS = 512  # more wait in the client, which counts
 BODIES = 16
 LARGEST = 32
 SHARES = (0.6, 0.9)
-TIMEOUT_S = 10.0
 IDLE_S = 6.0  # before the load: Starling measures its batch times when nobody asks
 ENVIRONMENTS = ROOT / "out" / "peers"
 
@@ -54,51 +47,6 @@ def request_of(contender: Contender, server: Server, row: np.ndarray[Any, Any]) 
 def values_of(contender: Contender, body: bytes) -> np.ndarray[Any, Any]:
     answer = json.loads(body)
     return np.array(answer[0] if contender.batched else answer["y"], float).ravel()
-
-
-class Answers:
-    """Keeps the first answer to each body, to be compared between contenders."""
-
-    def __init__(self) -> None:
-        self.first: dict[int, bytes] = {}
-
-    def note(self, pick: int, response: Response) -> int:
-        self.first.setdefault(pick, response.body)
-        return 0
-
-
-async def run_once(
-    payloads: list[bytes], port: int, answers: Answers, seconds: float, rate: float | None, seed: int
-) -> Data:
-    """One load on a server: answers a second, and latencies in ms from the intended instant."""
-    target = Target.parse(f"http://{LOOPBACK}:{port}")
-    limit = CONNECTIONS if rate is None else OPEN_CONNECTIONS
-    choose = np.random.default_rng([seed, 3])
-    async with Pool(target, payloads, answers.note, limit=limit, timeout_s=TIMEOUT_S) as pool:
-        drive: ClosedLoop | OpenLoop
-        if rate is None:
-            drive = ClosedLoop(pool, endless_picks(choose, range(len(payloads))), CONNECTIONS, seconds, None)
-        else:
-            gaps = np.random.default_rng([seed, 1]).exponential(1e9 / rate, int(rate * seconds * 1.5) + 16)
-            instants = gaps.cumsum().astype(np.int64)
-            instants = instants[instants < seconds * 1e9]
-            picks = choose.integers(0, len(payloads), len(instants))
-            drive = OpenLoop(pool, list(map(Request, instants.tolist(), picks.tolist())), None)
-        with without_collections():
-            await drive.run()
-    log, start = drive.log, drive.start_ns
-    intended, ended = (np.array([getattr(one, name) for one in log], np.int64) for name in ("intended", "ended"))
-    right = np.array([one.status == 200 for one in log], bool)
-    latency = (ended - intended)[right]
-    in_time = int((ended[right] <= start + seconds * 1e9).sum())
-    return {
-        "per_s": in_time / seconds,
-        "mean_ms": float(latency.mean()) / 1e6 if len(latency) else None,
-        "p50_ms": percentile(latency, 0.5),
-        "p99_ms": percentile(latency, 0.99),
-        "failed": int((~right).sum()),
-        "requests": len(intended),
-    }
 
 
 def of_one(

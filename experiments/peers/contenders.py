@@ -79,7 +79,7 @@ class PeerServer(Server):
         port = free_port()
         self._mark = f"PEER_MARK={os.getpid()}-{port}"  # inherited by whatever it starts
         name, _, value = self._mark.partition("=")
-        given = {**_QUIET, **environment, "PEER_PORT": str(port), "PEER_MODEL": str(MODEL / "model.py"), name: value}
+        given = {**_QUIET, "PEER_MODEL": str(MODEL / "model.py"), **environment, "PEER_PORT": str(port), name: value}
         super().__init__([word.replace("PORT", str(port)) for word in command], port, environment=given)
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import Call, Klass, Outcome, Row
 from app.sim.fleet import Setup, run
 from app.sim.lengths import Lengths
-from app.sim.simulator import PROGRAM
+from app.sim.node import PROGRAM
 from experiments.common.networks import BUCKETS, NETWORKS, RTE
 from experiments.common.processes import spread
 from experiments.policies import lengths_page

@@ -25,10 +25,10 @@ import numpy as np
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
+from app.machine import cpu_cores
 from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies.ebird import Ebird
-from app.settings import cpu_cores
 from app.sim.device import Device
 from experiments.common import simulated
 from experiments.common.live import peak_rate

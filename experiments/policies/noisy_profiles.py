@@ -25,8 +25,9 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
 from app.sim.device import Device, Factors
+from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
-from app.sim.simulator import PROGRAM, Node, Simulator
+from app.sim.simulator import Simulator
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Recorder, stepped
 from experiments.policies import noisy_profiles_page as page

@@ -21,10 +21,10 @@ def values(count: int) -> list[float]:
     return list(struct.unpack(f"<{count}f", raw))
 
 
-def one_input(metadata: dict[str, Any]) -> tuple[str, list[int], int]:
-    """Name, shape of one row and number of values of the single FP32 input of fixed size."""
+def one_input(metadata: dict[str, Any], rows: int) -> tuple[str, list[int], int]:
+    """Name, shape and number of values of so many rows of the single FP32 input of fixed size."""
     (tensor,) = metadata["inputs"]
-    shape = [1, *tensor["shape"][1:]]
+    shape = [rows, *tensor["shape"][1:]]
     count = math.prod(shape)
     if tensor["datatype"] != "FP32" or count < 1:
         raise ValueError(f"expected a fixed FP32 input, got {tensor}")
@@ -35,17 +35,17 @@ def path(metadata: dict[str, Any]) -> str:
     return f"/v2/models/{metadata['name']}/infer"
 
 
-def v2_json(metadata: dict[str, Any]) -> Request:
-    """One row as JSON, answered as JSON."""
-    name, shape, count = one_input(metadata)
+def v2_json(metadata: dict[str, Any], rows: int = 1) -> Request:
+    """Rows as JSON, answered as JSON."""
+    name, shape, count = one_input(metadata, rows)
     body = {"inputs": [{"name": name, "shape": shape, "datatype": "FP32", "data": values(count)}]}
     text = json.dumps(body, separators=(",", ":")).encode()
     return Request(f"{metadata['name']} JSON", path(metadata), (("Content-Type", JSON),), text)
 
 
-def v2_binary(metadata: dict[str, Any]) -> Request:
-    """One row as raw bytes behind a JSON header, answered the same way."""
-    name, shape, count = one_input(metadata)
+def v2_binary(metadata: dict[str, Any], rows: int = 1) -> Request:
+    """Rows as raw bytes behind a JSON header, answered the same way."""
+    name, shape, count = one_input(metadata, rows)
     tensor = {"name": name, "shape": shape, "datatype": "FP32", "parameters": {"binary_data_size": 4 * count}}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}, separators=(",", ":")).encode()
     headers = (("Content-Type", "application/octet-stream"), ("Inference-Header-Content-Length", str(len(head))))

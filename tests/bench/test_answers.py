@@ -57,6 +57,16 @@ def test_wrong(answer: Any, kind: str) -> None:
     assert second.partition(":")[0] == kind
 
 
+def test_answers_of_the_friendly_route_are_json_with_the_same_values() -> None:
+    found = Answers([Body(b"", 1, None)], values=True)
+    right = [{"label": "a", "p": [0.5, 2]}, {"label": "a", "p": [0.50001, 2]}]
+    wrong = [{"label": "b", "p": [0.5, 2]}, {"label": "a", "p": [0.5, 3]}, {"label": "a", "p": [0.5]}]
+    for answer in (*right, *wrong, b"no"):
+        found.note(0, response(answer))
+    faults = [fault.partition(":")[0] for fault in found.judge()]
+    assert faults == ["", "", *["wrong values"] * 3, "not JSON"]
+
+
 def test_values_need_not_agree_where_only_shapes_are_asked_for() -> None:
     assert judged((0, v2(2, 0.5)), (0, v2(2, 9.0)), (0, v2(1)), values=False)[:2] == ["", ""]
 

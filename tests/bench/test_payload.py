@@ -115,6 +115,19 @@ def test_a_model_without_a_batch() -> None:
         prepare(fixed, plan(rows=2))
 
 
+def test_a_file_that_is_no_json_goes_to_the_friendly_route_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "3.jpg"
+    path.write_bytes(b"\xff\xd8")
+    (body,) = prepare(model(("x", "FP32", [-1, 2])), plan(data=path, deadline_ms=1.5, priority=2))
+    assert body.request.startswith(b"POST /predict/m?timeout_ms=1.5&priority=2 HTTP/1.1\r\nHost: host:1\r\n")
+    assert body.request.endswith(b"Content-Type: image/jpeg\r\nContent-Length: 2\r\n\r\n\xff\xd8")
+    assert (body.rows, body.outputs) == (1, None)
+    with pytest.raises(ValueError, match="rows: a file that is sent as it is makes one row, got 2"):
+        prepare(model(("x", "FP32", [-1, 2])), plan(data=path, rows=2))
+    with pytest.raises(ValueError, match=r"data: .*No such file"):
+        prepare(model(("x", "FP32", [-1, 2])), plan(data=tmp_path / "none.png"))
+
+
 @pytest.mark.parametrize("payload", ["json", "binary"])
 def test_data_from_a_file(tmp_path: Path, payload: str) -> None:
     path = tmp_path / "body.json"

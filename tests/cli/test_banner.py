@@ -93,10 +93,10 @@ def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("models", "line"),
     [
-        ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b --json 1.0"),
-        ([model("a", shape=(3, 64, 64))], "python3 -c 'print([[[1.0] * 64] * 64] * 3)' | curl {}/predict/a --json @-"),
+        ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b -d 1.0"),
+        ([model("a", shape=(3, 64, 64))], "python3 -c 'print([[[1.0] * 64] * 64] * 3)' | curl {}/predict/a -d @-"),
         ([model("a", shape=(100,), first=2), model("b", shape=(99,))],
-         "python3 -c 'print([1.0] * 99)' | curl {}/predict/b --json @-"),
+         "python3 -c 'print([1.0] * 99)' | curl {}/predict/b -d @-"),
         ([model("a", shape=(100,), first=2)], "curl {}/v2/models/a"),
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], models:
 def test_with_a_key_the_request_to_try_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
     announce(Settings(api_key="sesame", docs=False), 8000, Models([model("a")], []), DEVICE, None)  # type: ignore[arg-type]
     text = capsys.readouterr().err
-    assert 'try     curl -H "X-API-Key: $STARLING_API_KEY" http://127.0.0.1:8000/predict/a --json' in text
+    assert 'try     curl -H "X-API-Key: $STARLING_API_KEY" http://127.0.0.1:8000/predict/a -d' in text
     assert "sesame" not in text
     assert "/docs" not in text
 

@@ -14,12 +14,12 @@ from app.cli import profile_measure
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.streams.device import StreamDevice
+from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse
 from app.scheduler.types import WorkerSpec
-from app.settings import cpu_cores
 
 from .running import PNG, assert_refused, invoke, printed, succeeds
 

@@ -17,10 +17,10 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
+from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.types import WorkerSpec
-from app.settings import cpu_cores
 
 from .running import assert_refused, printed, succeeds
 

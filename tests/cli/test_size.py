@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from app import models
 from app.cli import profile_measure, size_profiles
 from app.cli.size import measured_service
+from app.contract import Model, SampleRow
 from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
+from app.sim.front import FrontCosts
 
 from . import running
 from .running import assert_refused, invoke
@@ -62,16 +66,21 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     assert plain["p99_least_ms"] <= plain["p99_median_ms"] <= plain["p99_ms"] <= 60
     assert plain["p50_ms"] > 10.1
     assert plain["load"] == pytest.approx(2.5 / replicas)
-    assert plain["http_busy"] == pytest.approx(250 / replicas * 100e-6)
+    assert plain["http_busy"] == pytest.approx(250 / replicas * (100 + 400) * 1e-6, rel=0.2)
     assert (got["confidence"], got["runs"]) == (0.75, 2)
     alone = printed("--profile", "linear:10+0b", "--policy", "no_wait", *ASKED, "--http-us", "0", "--headroom", "0")
-    assert (alone["replicas"], alone["one_less"]) == (1, [])  # 32 rows take as long as one
+    assert (alone["replicas"], alone["one_less"], alone["if_http_doubles"]) == (
+        1,
+        [],
+        None,
+    )  # 32 rows take as long as one
 
 
 def test_the_table_and_the_command() -> None:
     shown = running.succeeds("size", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", *ASKED[4:])
     assert "starling serve MODEL_FOLDER --workers 32\n" in shown
-    assert "assumed" in shown  # what HTTP costs
+    assert "requests as json: 200 us of the event loop each, 400 a batch, assumed" in shown
+    assert "if requests cost HTTP twice what is assumed: p99 " in shown
     overloaded = running.succeeds("size", "--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", *ASKED[4:])
     assert "overloaded" in overloaded
 
@@ -88,7 +97,11 @@ def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
 def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every number of threads that leaves HTTP a core; with what was measured of HTTP and of the spread."""
     monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
-    extra = {"http_us": 120.5, "spread": {"1": 0.2698, "32": 0.2698}, "made": "2026-01-01"}
+    extra = {
+        "front": {"json": {"call_us": 120.5, "batch_us": 300}},
+        "spread": {"1": 0.2698, "32": 0.2698},
+        "made": "2026-01-01",
+    }
     stored(tmp_path, 1, replace(linear(10, 1, 32), extra=extra))
     stored(tmp_path, 2, linear(4, 0.5, 32))
     stored(tmp_path, 4, linear(0.1, 0.1, 32))
@@ -96,11 +109,18 @@ def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.Monk
     got = printed("--model", "echo", *options)
     assert [(one["threads"], one["replicas"]) for one in got["compared"]] == [(1, 1), (2, 1)]
     assert (got["model"], got["device"], got["threads"]) == ("echo", cpu_name(), 2)
-    assert (got["http_us"], got["http_source"], got["service"]) == (120.5, "measured", "deterministic")
+    assert (got["format"], got["http"]["call_us"], got["http"]["source"]) == ("json", 120.5, "measured")
+    assert (got["http"]["batch_us"], got["service"]) == (300, "deterministic")
+    other = printed("--model", "echo", "--format", "binary", *options)
+    assert (other["format"], other["http"]["source"]) == ("binary", "assumed")
     assert f"--model echo={ECHO}" in got["command"] or "--model echo=app/models/demo/echo" in got["command"]
     assert got["command"].endswith(" --threads 2 --workers 32")
     by_folder = printed("--model", str(ECHO), "--http-us", "50", *options)
-    assert (by_folder["http_us"], by_folder["http_source"]) == (50, "given")
+    assert (by_folder["http"]["call_us"], by_folder["http"]["batch_us"], by_folder["http"]["source"]) == (
+        50,
+        300,
+        "given",
+    )
 
 
 def test_the_flags_are_those_that_the_profile_suggests_where_as_few_replicas_do(
@@ -139,17 +159,33 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (model.info.name, device, precision, budget_s) == ("echo", "cpu", "fp32", 7)
         stored(folder, 1, linear(2, 1, 32))
 
-    def cost(name: str, serve: list[str]) -> float:
-        assert (name, serve[:2]) == ("echo", ["--model", f"echo={ECHO}"])
-        return 99.96
+    def costs(name: str, serve: list[str], alone_ns: int, payload: str, data: Path | None) -> FrontCosts:
+        assert (name, serve[:2], alone_ns) == ("echo", ["--model", f"echo={ECHO}"], 3_000_000)
+        return FrontCosts(call_ns=99_960 if payload == "json" else 50_000, decode_ns=0 if data is None else 7000)
 
     monkeypatch.setattr(profile_measure, "measure_model", measured)
-    monkeypatch.setattr("app.bench.http_cost.measure_http_us", cost)
+    monkeypatch.setattr("app.bench.front.measure_front", costs)
     options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
-    got = printed(*options, "--measure", "--budget-s", "7")
-    assert (got["http_us"], got["http_source"]) == (100.0, "measured")
-    again = printed(*options)
-    assert (again["http_us"], again["http_source"]) == (100.0, "measured")
+    again = ("--measure", "--budget-s", "7")
+    got = printed(*options, *again)
+    assert (got["format"], got["http"]["call_us"], got["http"]["source"]) == ("json", 100.0, "measured")
+    file = printed(*options, *again, "--data", str(tmp_path / "3.jpg"))
+    assert (file["format"], file["http"]["decode_us"]) == ("file", 7)
+    assert printed(*options)["format"] == "file"  # the one measured last
+    binary = printed(*options, *again, "--format", "binary")
+    assert (binary["format"], binary["http"]["call_us"]) == ("binary", 50)
+
+
+@pytest.mark.parametrize(("example", "sent"), [(b"a day", [["a day"]]), (b"\xff\xd8", None), (None, None)])
+def test_the_request_of_a_task_is_its_example_if_that_is_a_text(
+    example: bytes | None, sent: list[list[str]] | None, tmp_path: Path
+) -> None:
+    face = SimpleNamespace(inputs=[SimpleNamespace(name="text")])
+    row = None if example is None else SampleRow((np.array(example, object),))
+    front = SimpleNamespace(example=row, face=lambda info: face)
+    path = size_profiles._own_request(cast("Model", SimpleNamespace(front=front, info=None)), tmp_path)
+    found = None if path is None else [one["data"] for one in json.loads(path.read_text())["inputs"]]
+    assert found == sent
 
 
 @pytest.mark.parametrize(
@@ -159,6 +195,8 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (("--p99-ms", "-1"), "p99-ms: expected above 0"),
         (("--headroom", "-1"), "headroom: expected per cent from 0"),
         (("--http-us", "-1"), "http-us: expected at least 0"),
+        (("--format", "xml"), "format: expected json, binary, file, got 'xml'"),
+        (("--data", "3.jpg"), "data: it is only sent with --measure"),
         (("--router", "least_waiting"), "router: expected random or round_robin, got 'least_waiting'"),
         (("--profile", "linear:x"), "profile: expected linear:A+Bb"),
         (("--profile", "/no/such/file"), "/no/such/file"),

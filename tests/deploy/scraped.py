@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import promql_parser as promql
-from lifespan import started, with_state
+from lifespan import with_state
 from prometheus_client.parser import text_string_to_metric_families
 
 from app import errors
@@ -49,7 +49,7 @@ async def scrape(folder: Path) -> dict[str, dict[str, set[str]]]:
     lifecycle = Lifecycle()
     lifecycle.certificate_expires = lambda: 4e9  # as with HTTPS
     app = create_app(settings, lifecycle, on_ready=lambda registry: ready.set())
-    async with started(app) as state:
+    async with app.running() as state:
         transport = httpx.ASGITransport(with_state(app, state))
         async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
             await ready.wait()

@@ -210,7 +210,7 @@ RULES: tuple[tuple[str, str, Run], ...] = (
     ("docs/models.md", "mine/\n", names_files),
     ("docs/model-toml.md", "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
     ("docs/cutting.md", "mine/net/model.toml: cuts", tells_a_wrong_cut),
-    (ROWS, "model 'tones'", is_refused),
+    (ROWS, "a row's answer depends", is_refused),
     (ROWS, "  output 'tags'|output 'tags'", tells_of_company),
     (ROWS, r"(?s)import torch.*class Tones|source.*name = .samples", is_served("tones", "packed")),
     (CELLS, r"(?s)source.*name = .samples", is_served("tones")),
@@ -229,6 +229,9 @@ RULES: tuple[tuple[str, str, Run], ...] = (
     ("docs/texts.md", "import openai", runs),
     ("docs/texts.md", "source", is_served("vectors", "follows", "ranker")),
     ("docs/texts.md", r'\{"error"', elsewhere("e2e/test_openai.py", "test_errors_are_read_by_the_client")),
+    ("docs/writing.md", "import openai", runs),
+    ("docs/writing.md", "source", is_served("writer")),
+    ("docs/client.md", "from starling_client", runs),
     ("docs/simulation.md", r'\{"model"', is_a_profile),
     (PAGE, "", tells),
     (

@@ -81,7 +81,7 @@ def another_shape(world: World) -> str:
 
 
 def too_large(world: World) -> str:
-    return world.server.post("/predict/softmax", [[1.25] * 3] * 100_000).body.decode()
+    return world.server.post("/predict/softmax", [[1.25] * 3] * 250_000).body.decode()
 
 
 def checked(world: World, name: str, toml: str, code: str = "", save: Callable[[Path], None] | None = None) -> str:

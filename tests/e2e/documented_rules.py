@@ -16,6 +16,7 @@ import typer
 from app.cli.commands import cli
 from app.sim.replay import replay
 from loadtest import run_locust
+from loadtest.loadgen.__main__ import EXPERIMENT as LOADGEN
 
 from .documented import Command, alike, curl, labels, same_lines
 from .documented_world import World, given_file
@@ -44,6 +45,8 @@ NOT_RUN = {
     "torch-model-archiver ": "TorchServe is not here",
     "torchserve ": "the same",
     "bentoml ": "BentoML is not here",
+    "python -m loadtest.loadgen": "LoadGen is not here; its options are looked at",
+    "aiperf ": "AIPerf is not here; tests/e2e/test_openai.py sends its body",
     "python -m tf2onnx": "TensorFlow is not here",
     "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
     "serve run ": "needs Ray on several ports; tests/integrations has a cluster of its own",
@@ -65,6 +68,14 @@ def answers(command: Command, world: World) -> None:
         assert alike(command.answer, printed), f"{command}: the answer was\n{printed}"
     if command.text.endswith("/unload"):  # others ask for the model, too
         curl(command.text.removesuffix("unload") + "load", world.server.host, world.folder)
+
+
+def writes_a_text(command: Command, world: World) -> None:
+    """A text of a model that knows none, whole or as events: the page's has the same fields."""
+    printed = curl(command.text, world.server.host, world.folder)
+    assert command.answer is not None, f"{command}: no output stands below it"
+    told, got = ([list(json.loads(one)) for one in text.split("data: ") if one] for text in (command.answer, printed))
+    assert (told[0], told[-1]) == (got[0], got[-1]), f"{command}: the answer was\n{printed}"
 
 
 def prints(command: Command, world: World) -> None:
@@ -145,6 +156,8 @@ def is_looked_at(command: Command, world: World) -> None:
     elif words[:2] == ["serve", "run"]:
         module, _, name = words[2].partition(":")
         assert callable(getattr(importlib.import_module(module), name)), command
+    elif words[:3] == ["python", "-m", "loadtest.loadgen"]:
+        LOADGEN.parse(words[3:])
     elif words[:2] == ["docker", "build"]:
         assert (ROOT / "Dockerfile").exists()
 
@@ -196,6 +209,7 @@ def _written(command: Command, folder: Path) -> None:
 RULES: tuple[tuple[str, Rule], ...] = (
     *((re.escape(begins), is_looked_at) for begins in NOT_RUN),
     ("curl localhost:(?!8000)", is_looked_at),  # asks another server, to compare
+    (r"curl (-N )?localhost:8000/\S*writer\S*", writes_a_text),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum|size) ", prints),

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import tiny_decoders
 import tiny_transformers as tiny
 from models.onnx_graphs import half_plus_two
 from typer.testing import CliRunner, Result
@@ -158,6 +159,7 @@ def _models(mine: Path) -> None:
     toml = block(TASKS, "Tasks of transformers", "toml").text.replace("256", str(tiny.MOST))
     (mine / "mood" / "model.toml").write_text(toml, encoding="utf-8")
     _texts(mine)
+    _writer(mine / "writer")
     for version in "12":
         code = block(CODE, "Parameters of a request", "python")
         write(mine / "scaled" / version, model_py=code, model_toml=SCALED)
@@ -171,6 +173,16 @@ def _texts(mine: Path) -> None:
             toml = block("docs/texts.md", told, "toml").text
         write(mine / name, model_toml=toml)
         tiny.save_bert(mine / name / toml.split('"')[1].removeprefix("hf:"), kind, id2label=dict(enumerate(labels)))
+
+
+def _writer(folder: Path) -> None:
+    """The model of docs/writing.md, whose weights are tiny and know no text."""
+    toml = block("docs/writing.md", "Models that write", "toml").text.replace("128", "60")
+    write(folder, model_toml=toml)
+    tiny_decoders.model("gpt2").save_pretrained(folder / "weights")
+    words = tiny_decoders.tokenizer()
+    words.chat_template = "{% for one in messages %}{{ one.content }}{% endfor %}"
+    words.save_pretrained(folder / "weights")
 
 
 def packed() -> str:

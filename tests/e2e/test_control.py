@@ -27,7 +27,7 @@ def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
     api, admin = tmp_path / "api", tmp_path / "admin"
     api.write_text("# clients\nclient-1\nclient-2\n")
     admin.write_text("operator-1\n")
-    flags = ("--api-key-file", str(api), "--admin-key-file", str(admin), "--rate-window-s", "0.05")
+    flags = ("--api-key-file", str(api), "--admin-key-file", str(admin))
     server = start("narrow", flags=flags)
     row = [[1]]
     for key in ("client-1", "client-2"):

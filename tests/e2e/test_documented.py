@@ -10,7 +10,7 @@ SCRIPT = """mkdir -p mine/a   # a comment with one ' quote
 cat > mine/a/model.py <<'END'
 x = 1  # stays
 END
-curl localhost:8000/x --json '[1,
+curl localhost:8000/x -d '[1,
   2]'
 curl localhost:8000/y        # {"y":[1.0]}
 starling bench localhost:8000 --model a \\

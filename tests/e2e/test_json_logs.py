@@ -16,7 +16,7 @@ import pytest
 from .mistakes import TYPED, tensor
 from .server import PATIENCE_S, ROOT, Server
 
-FLAGS = ("--log-format", "json", "--access-log", "--model-control", "--default-class", "best_effort")
+FLAGS = ("--log-format", "json", "--access-log", "--model-control")
 INFER = "/v2/models/%s/infer"
 
 
@@ -37,7 +37,7 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
     sent = tensor(1, 1, [1])
     mine = {**TYPED, "X-Request-ID": "mine"}
     assert server.post(INFER % "scaled", sent, mine).status == 200
-    assert server.post(INFER % "scaled", sent, {**mine, "X-Class": "realtime"}).status == 200
+    assert server.post(INFER % "scaled", sent, {**mine, "X-Class": "best_effort"}).status == 200
     assert server.post(INFER % "scaled", b"{", mine).status == 400
     assert server.post(INFER % "marked", tensor(1, 2, [-1, 1]), mine).status == 500
     assert server.post(INFER % "talking", sent, mine).status == 200
@@ -45,7 +45,7 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
         assert server.post(f"/v2/repository/models/scaled/{step}").status == 200
     assert server.post("/v2/repository/models/broken/load").status == 400
     counted = 'starling_requests_total{class="%s",model="marked",outcome="model_failed",version="1"}'
-    assert [server.metric(counted % klass) for klass in ("best_effort", "realtime")] == [1, 0]
+    assert [server.metric(counted % klass) for klass in ("realtime", "best_effort")] == [1, 0]
     assert server.get("/livez").status == 200
     server.tell(signal.SIGINT)
     assert server.ended() == 0
@@ -78,11 +78,11 @@ def check_access(lines: list[dict[str, Any]]) -> None:
     calls = [line for line in lines if line["path"].endswith("/infer")]
     assert {(line["method"], line["request_id"], line["version"]) for line in calls} == {("POST", "mine", "1")}
     assert [(line["model"], line["status"], line.get("rows"), line["class"]) for line in calls] == [
-        ("scaled", 200, 1, "best_effort"),
         ("scaled", 200, 1, "realtime"),
-        ("scaled", 400, None, "best_effort"),
-        ("marked", 500, 1, "best_effort"),
-        ("talking", 200, 1, "best_effort"),
+        ("scaled", 200, 1, "best_effort"),
+        ("scaled", 400, None, "realtime"),
+        ("marked", 500, 1, "realtime"),
+        ("talking", 200, 1, "realtime"),
     ]
     rest = [(line["path"].removeprefix("/v2/repository/models/"), line["status"]) for line in lines[len(calls) :]]
     changes = [("scaled/unload", 200), ("scaled/load", 200), ("broken/load", 400)]

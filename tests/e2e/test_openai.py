@@ -54,6 +54,19 @@ def test_vectors_are_those_of_v2(texts: Server, client: openai.OpenAI) -> None:
     assert np.allclose(one.embedding, wanted[0, :4] / np.linalg.norm(wanted[0, :4]), atol=1e-5)
 
 
+def test_a_batch_of_texts_as_aiperf_sends_and_reads_it(texts: Server) -> None:
+    """`aiperf profile --endpoint-type embeddings --batch-size-text 40`: extra inputs are fields of the body."""
+    rows = ["the cat sat on the mat", *["unhappy dog"] * 39]
+    for extra in ({}, {"encoding_format": "float", "user": "aiperf"}):
+        answer = texts.post("/v1/embeddings", {"model": "vectors", "input": rows, **extra})
+        data = answer.json()["data"]
+        assert all(item.get("object") == "embedding" for item in data)
+        vectors = np.array([item["embedding"] for item in data if item.get("embedding") is not None])
+        assert vectors.shape == (40, 16)
+        assert np.allclose(vectors[1:], vectors[1], atol=1e-5)
+        assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
+
+
 def test_similarities_are_those_of_the_vectors(texts: Server, client: openai.OpenAI) -> None:
     source, others = "the cat sat", ["a dog ran", "the cat sat"]
     vectors = np.array(
@@ -126,6 +139,15 @@ def test_texts_are_ranked_as_v2_scores_them(texts: Server) -> None:
     found = texts.post("/rerank", {"query": query, "texts": documents, "raw_scores": True}).json()
     assert [one["index"] for one in found] == order
     assert [one["score"] for one in found] == pytest.approx([raw["data"][index] for index in order], abs=1e-5)
+
+
+def test_the_examples_of_these_routes_name_a_model_and_work(texts: Server) -> None:
+    paths = texts.get("/openapi.json").json()["paths"]
+    for path in ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank"):
+        examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+        for name, example in examples.items():
+            assert example["value"]["model"] in TASKS
+            assert texts.post(path, example["value"]).status == 200, (path, name)
 
 
 def test_a_text_that_cannot_be_ranked(texts: Server) -> None:

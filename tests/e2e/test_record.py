@@ -16,7 +16,7 @@ from .wire import Wire, infer, once
 async def test_a_live_record_replays(start: Callable[..., Server], tmp_path: Path) -> None:
     """Several models, calls of several rows, rows that fail, deadlines, clients that go, a reload."""
     record = tmp_path / "record.jsonl"
-    flags = ("--model", f"echo={DEMO / 'echo'}", "--record", str(record), "--rate-window-s", "0.05")
+    flags = ("--model", f"echo={DEMO / 'echo'}", "--record", str(record))
     flags += ("--policy", "window", "--max-delay-ms", "1", "--model-control")
     server = await asyncio.to_thread(start, "gate", "marked", "narrow", "tokens", flags=flags)
 
@@ -45,6 +45,8 @@ async def test_a_live_record_replays(start: Callable[..., Server], tmp_path: Pat
     assert (await asyncio.to_thread(server.post, "/v2/repository/models/echo/load")).status == 200
     await asyncio.gather(*map(client, range(32)))
     await drops(server)
+    counted = 'starling_demand_seconds_total{class="realtime",model="narrow",version="1"}'
+    await asyncio.to_thread(eventually, lambda: server.metric(counted) > 0)  # a window has closed
     assert await asyncio.to_thread(server.stop) == 0
 
     with record.open(encoding="utf-8") as lines:

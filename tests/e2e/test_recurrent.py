@@ -43,7 +43,7 @@ def test_the_examples_of_the_documentation(server: Server) -> None:
     section = (ROOT / "docs" / "protocol.md").read_text("utf-8").partition("### Rows that end by themselves")[2]
     asked = {"instances": [[110, 111], [119, 105]]}
     v1, v2 = (json.loads(text) for text in re.findall("```json\n(.*?)```", section, re.DOTALL)[:2])
-    assert f"--json '{json.dumps(asked)}'" in section
+    assert f"-d '{json.dumps(asked)}'" in section
     assert server.post("/v1/models/generate:predict", asked).json() == v1
     tensor = {"name": "prompt", "shape": [2, 2], "datatype": "UINT8", "data": asked["instances"]}
     assert server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json() == v2

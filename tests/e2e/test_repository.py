@@ -113,7 +113,7 @@ def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
     start: Callable[..., Server],
 ) -> None:
     server = start("plus", flags=("--watch",))
-    server.line("watch   models whose files")
+    server.line("watch   models that are new or edited")
     edit(server, "plus/2/model.toml", "number = 2", "number = 5")
     shutil.copytree(REPOSITORY / "narrow", server.repository / "narrow")
     eventually(lambda: server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [15])
@@ -121,6 +121,9 @@ def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
     edit(server, "plus/2/model.toml", "max_batch = 4", "max_batch = four")
     server.line("model plus version 2: .*expected a readable TOML file")
     assert server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [15]
+    shutil.rmtree(server.repository / "narrow")
+    eventually(lambda: server.infer("narrow", [[1.0]]).status == 503)
+    assert "unloaded" in server.infer("narrow", [[1.0]]).json()["error"]
 
 
 def test_a_folder_without_a_model_toml_serves_and_is_watched(start: Callable[..., Server], tmp_path: Path) -> None:

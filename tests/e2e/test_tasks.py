@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_transformers as tiny
+import torch
+import transformers
 import tritonclient.http as triton
 from jsonschema import Draft202012Validator
 
 from .conftest import Keeper
 from .server import Server
+from .wire import Wire, post
 
 TASKS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "mood": ("text-classification", tiny.save_bert),
@@ -126,3 +130,39 @@ def test_images_as_files_and_as_base64(tasks: Server) -> None:
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [packed]}
     found = tasks.post("/v2/models/objects/infer", {"inputs": [tensor]}).json()["outputs"]
     assert found[0]["data"] == [each["label"] for each in one["top"]]
+
+
+async def test_texts_of_many_callers_at_once_are_each_answered_as_alone(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Those that are too long are refused by themselves; told to stop, the server answers what it has."""
+    model = tiny.save_bert(tmp_path / "mood" / "weights")
+    (tmp_path / "mood" / "model.toml").write_text('source = "hf:weights"\ntask = "text-classification"\n')
+    flags = ("--model", f"mood={tmp_path / 'mood'}", "--drain-grace-s", "1")
+    server = await asyncio.to_thread(start, flags=flags)
+    choose = np.random.default_rng(7)
+    words = [word for word in tiny.WORDS if word.isalpha()]
+    texts = [" ".join(choose.choice(words, length)) for length in choose.integers(1, tiny.MOST - 1, 60)]
+    texts += [text + " the cat" * tiny.MOST for text in texts[:4]]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "mood" / "weights")
+    with torch.inference_mode():
+        scores = [model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0] for text in texts[:-4]]
+    wires = [await Wire.open(server.host) for _ in texts]
+    for last in (False, False, True):
+        asked = choose.permutation(len(texts))
+        for wire, which in zip(wires, asked, strict=True):
+            wire.send(post("/predict/mood", texts[which].encode(), {"Content-Type": "text/plain"}))
+        if last:
+            server.tell()
+        for wire, which in zip(wires, asked, strict=True):
+            answer = await wire.answer()
+            if which >= len(scores):
+                assert (answer.status, answer.json()["error"][:28]) == (400, "text: expected at most 32 to")
+                continue
+            assert answer.status == 200, answer
+            found = {one["label"]: one["score"] for one in answer.json()["top"]}
+            names = [model.config.id2label[number] for number in range(3)]
+            assert [found[name] for name in names] == pytest.approx(scores[which].tolist(), abs=1e-5)
+    for wire in wires:
+        wire.close()
+    assert await asyncio.to_thread(server.ended) == 0

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(start: Callable[..., Server], place: Path) -> Server:
-    flags = ("--tls-cert", str(place / "tls.pem"), "--tls-key", str(place / "tls.key"), "--rate-window-s", "0.05")
+    flags = ("--tls-cert", str(place / "tls.pem"), "--tls-key", str(place / "tls.key"))
     return start("narrow", flags=(*flags, "--model", f"echo={DEMO / 'echo'}", "--drain-limit-s", "2"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import tiny_decoders
 
 from .conftest import Keeper
 from .server import DEMO, PATIENCE_S, Server
@@ -283,6 +284,24 @@ def test_files_and_texts_are_sent_to_models_that_read_them(run: Any) -> None:
         api.expect(page.locator("#answer-body")).to_contain_text('"HEY"')
 
     run(look)
+
+
+def test_a_text_is_shown_while_it_is_written(run: Any, tmp_path: Path) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#try-model").select_option(label="writer : 1")
+        page.locator("#try-text").fill("The ferry")
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-status")).to_have_text(re.compile(r"^20 tokens in \S+ \S+, the first after "))
+        expected = visit.server.post("/v2/models/writer/generate", {"text_input": "The ferry"}).json()["text_output"]
+        assert page.locator("#answer-body").text_content() == expected
+        page.locator("#try-text").fill("The ferry " * 20)
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-status")).to_contain_text("400: text_input: expected at most")
+
+    tiny_decoders.save(tmp_path, "gpt2")
+    run(look, "--model", f"writer={tmp_path}", "--threads", "1")
 
 
 def test_all_of_it_works_by_the_keyboard_alone(run: Any) -> None:

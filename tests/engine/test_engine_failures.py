@@ -6,7 +6,6 @@ import pytest
 from fakes import MS, Fate, Pushed, affine, virtual
 
 from app.errors import ModelFailed, NotReady
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Fault
 
 from .rig import FATAL, HEAVY, POISON, Affine, assert_answer, device, ends_of, make_model, rows_of, serving
@@ -65,15 +64,6 @@ async def test_a_broken_model_fails_whole_units_and_recovers():
         assert len(rig.device.pushed) == before + 1
         broken = False
         assert_answer(await rig.ask(10.0), 10.0)
-        rig.assert_settled()
-
-
-@virtual
-async def test_without_splitting_all_of_a_unit_fail():
-    four = device(4)
-    async with serving(device=four, scheduler=Scheduler(four.spec, split_failed=False)) as rig:
-        assert [type(end) for end in await ends_of(rig.ask(10.0), rig.ask(POISON))] == [ModelFailed, ModelFailed]
-        assert rig.rows_pushed() == [2]
         rig.assert_settled()
 
 

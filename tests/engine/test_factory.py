@@ -37,8 +37,6 @@ def test_the_worker_kept_for_real_time_has_streams_of_high_priority(
 def test_streams_are_asked_for_with_their_priorities() -> None:
     runtime = FakeRuntime()
     device = StreamDevice(runtime, worker_specs((2, 4), KEEPS))
-    device._start = lambda thread: None  # type: ignore[method-assign]
-    device._begin()
     found = [(worker.stream.priority, worker.out.priority) for worker in device.workers]
     assert found == [(0, 0), (-1, -1)]
     assert device.in_stream.priority == 0

@@ -10,6 +10,7 @@ import numpy as np
 from app.contract import FinishedBatch
 from app.engine.device import Ran
 from app.engine.outputs import joined, note_stages, note_steps
+from app.engine.tensors import neighbours
 from app.scheduler.types import Unit
 
 from .rig import make_model
@@ -34,9 +35,9 @@ def test_steps_of_rows_that_join_and_leave() -> None:
     over = note_steps(unit_of([first, late, second]), Ran(outputs, 1, 1, 1, ended=(0, 2)), 20, (1, 1, 1))
     assert batch_of(first)[0] is batch_of(second)[0] is over[0]  # which are answered together
     assert [batch_of(row)[1] for row in (first, second)] == [0, 1]
-    assert (over[0].times, over[0].spent, over[0].size, len(over)) == ((2, 3, 4), 9, 3, 1)
+    assert (over[0].times, over[0].size, len(over)) == ((2, 3, 4), 3, 1)
     (last,) = note_steps(unit_of([late]), Ran(outputs, 5, 5, 5, ended=(0,)), 30, (5, 5, 5))
-    assert (last.times, last.started) == ((6, 6, 6), 12)
+    assert (last.times, last.ended) == ((6, 6, 6), 30)
     assert over[0].times == (2, 3, 4)
 
 
@@ -62,5 +63,5 @@ def test_rows_that_are_no_neighbours_in_their_batch_are_joined_in_the_calls_orde
     one = FinishedBatch([np.array([[0.0], [1.0], [2.0], [3.0]])])
     other = FinishedBatch([np.array([[10.0], [11.0]])])
     places = [(one, 1), (one, 2), (other, 0), (one, 3), (one, 0)]
-    outputs, lengths = joined(places, info, {}, differ=False)
+    outputs, lengths = joined(neighbours(places), info, {}, differ=False)
     assert (outputs[0].tolist(), lengths) == ([[1], [2], [10], [3], [0]], None)

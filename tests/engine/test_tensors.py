@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from app.contract import DATATYPES
-from app.engine.tensors import check_shape, stack
+from app.engine.tensors import stack
 from app.errors import ConfigError
+from app.models.base import check_shape
 
 from .rig import tensor
 

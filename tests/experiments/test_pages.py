@@ -65,8 +65,7 @@ WORSE = [
     ("glue", ("loads", "0.9", "by length", "mean_ms"), [1e6], "load 0.9: mean"),
     ("lengths", ("studies", "*", "closed", "by length"), 1.0, "encoder, closed loop: 0.0"),
     ("lengths", ("studies", "*", "loads", "0.6", "by length", "mean_ms"), 1e3, "encoder, load 0.6: mean"),
-    ("live-vs-sim", ("rows", 0, "simulated_ms"), 1e6, "30% of the peak: +"),
-    ("live-vs-sim", ("control", "rows", 0, "simulated_ms"), 0.0, "control, 30% of the peak: -100.0%"),
+    ("loadgen", ("models", "echo", "Offline", "Result is"), "INVALID", "echo, Offline: invalid"),
     ("policies", ("cells", "*", "above"), 1.0, "adaptive: +100.0"),
     ("policies-live", ("cells", "*", "ci95_ms"), -1e9, "mlp, 30%: the mean of adaptive is not the lowest"),
     ("policies-live", ("tails", 0, "ratio"), 2.0, "mlp, 30%: p99 is 2.00 x the best"),
@@ -78,6 +77,8 @@ WORSE = [
     ("soak", ("exit",), 1, "the steady server ended with 1"),
     ("soak", ("left", "*"), 2, "starling_"),
     ("steps", ("studies", 0, "climb", "no_wait", "failed"), {"status 503": 1}, "mlp, climb, no_wait: 1 x status 503"),
+    ("texts", ("tasks", "vectors", "many", "by length", "rows_per_s"), [1.0], "vectors: fewer rows/s by length"),
+    ("texts", ("tasks", "ranker", "many", "by length", "p99_ms"), 1e6, "ranker: 99 % 1,000,000 ms by length"),
 ]
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.bench.plan import Plan
-from app.bench.run import Result
-from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
 from experiments.policies import live_vs_sim, live_vs_sim_page
@@ -22,7 +19,6 @@ from experiments.simulation import page, sections
 from loadtest.common import command
 from loadtest.common.paths import DOCS, ROOT
 
-MS = 1_000_000
 ABOVE = {"curve": {"0.1": 0.25, "0.2": -1e-13}}
 
 
@@ -60,31 +56,54 @@ def test_memory_of_a_process_and_of_shares_of_a_run() -> None:
     assert [page.memory_mib(told, *part) for part in ((0.25, 0.5), (0.75, 1), (0.4, 0.5))] == [7, 6, 0]
 
 
-def repeat(seed: int, server_ns: list[int], batch: list[int]) -> Repeat:
-    count = len(server_ns)
-    server = np.array(server_ns, np.int64)
-    zeros = np.zeros(count, np.int64)
-    return Repeat(
-        seed=seed, duration_s=1, elapsed_s=1, intended_ns=zeros, latency_ns=server + MS, wait_ns=zeros, lag_ns=zeros,
-        compute_ns=zeros + MS, server_ns=server, queue_ns=server - MS, batch=np.array(batch, np.int64),
-        status=Counter({200: count}), errors=Counter(), examples={}, unchecked=0,
-    )  # fmt: skip
+ROW = {
+    "case": "m json", "share": 0.3, "rate": 10.0, "requests": 9, "others": None, "batch": 2.0, "said_batch": 2.5,
+    "p50_ms": 4.0, "said_p50_ms": 5.0, "p99_ms": 10.0, "said_p99_ms": None,
+}  # fmt: skip
 
 
-def test_live_beside_simulated() -> None:
-    profile = linear(1, 1, 4)
-    plan = Plan(url="localhost:1", model="m", rate=100)
-    live = Result(plan, (repeat(0, [2 * MS, 4 * MS], [1, 1]), repeat(1, [6 * MS, 4 * MS], [2, 2])), 1)
-    setup = Setup(profile, 100, "no_wait", arrivals="uniform")
-    tally, quantiles = live_vs_sim.simulate(setup, [2, 3])
-    assert (tally.requests, tally.completed) == (5, 5)
-    assert quantiles == [2] * 99  # one row at a time, alone
-    row = live_vs_sim.compare(0.3, live, tally, tally, profile)
-    assert [row[name] for name in ("requests", "client_ms", "server_ms", "simulated_ms")] == [4, 5, 4, 2]
-    assert live_vs_sim_page.off(row) == -0.5
-    assert row["profiled_ms"] == 2.5  # two requests in batches of one, two in a batch of two
-    assert row["drift"] == pytest.approx(3 / 7)  # three batches of 1 ms, by the profile 2, 2 and 3 ms
-    assert live_vs_sim_page.missed({"rows": [row]}) == ["30% of the peak: -50.0%"]
+COSTS = {
+    "case": "m json",
+    "peak": 30.0,
+    "http": {"call_us": 1, "batch_us": 2, "decode_us": 3, "group_us": 4, "path_us": 5},
+}
+
+
+def test_live_beside_what_size_says() -> None:
+    assert live_vs_sim_page.off(ROW, "p50_ms") == 0.25
+    assert live_vs_sim_page.said(ROW) == "5.00 (+25%), never settles"
+    disturbed = {**ROW, "others": 0.5}
+    data = {"cases": [{"rows": [ROW, disturbed, {**ROW, "others": 0.05, "said_p99_ms": 7.4, "said_p50_ms": 4.1}]}]}
+    assert live_vs_sim_page.fill({"cases": [{**data["cases"][0], **COSTS}]})["verdict"].startswith(
+        "Of the other 4 figures 2"
+    )
+    assert live_vs_sim_page.missed(data) == [
+        "m json, 30% of the peak: p99 +inf%",
+        "m json, 30% of the peak: p99 -26.0%",
+    ]
+
+
+def test_what_is_compared_is_one_replica_of_what_size_suggests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case has a model and requests that exist, and the quietest of several tries counts."""
+    known = live_vs_sim.cases(tmp_path)
+    assert tuple(known) == live_vs_sim.CASES
+    live_vs_sim.write_bert(tmp_path)
+    assert all(case.data is None or case.data.is_file() for case in known.values())
+    asked: list[str] = []
+
+    def starling(*arguments: str, profile_dir: Path) -> command.Ran:
+        asked.extend(arguments)
+        return command.Ran(json.dumps({"predicted": []}), 0, 0)
+
+    monkeypatch.setattr(command, "starling", starling)
+    chosen = live_vs_sim.EXPERIMENT.parse(["--tries", "3"])
+    compared = live_vs_sim.Comparison(known["mlp binary"], chosen, tmp_path, print)
+    assert compared.size(12.5, 3) == {"predicted": []}
+    assert asked[:9] == ["size", "--model", "mlp", "--models", "bench", "--rate", "12.5", "--p99-ms", "1e6"]
+    tries = iter([{**ROW, "others": cores} for cores in (0.5, 0.2, 0.3)])
+    assert compared.quietest(lambda: next(tries))["others"] == 0.2
+    tries = iter([{**ROW, "others": cores} for cores in (0.05, 0.0)])
+    assert compared.quietest(lambda: next(tries))["others"] == 0.05
 
 
 def test_simulated_seeds_are_those_of_the_load_generator() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
+from lifespan import with_state
 
-from app.integrations.lifespan import started, with_state
 from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
@@ -143,7 +143,7 @@ async def test_answers_are_those_of_the_application_alone(two: Served, tmp_path:
         ("/v2/models/echo/versions/7/infer", rows, "application/json"),
     ]
     app = create_app(Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0), lifecycle := Lifecycle())
-    async with started(app) as state:
+    async with app.running() as state:
         await lifecycle.loaded.wait()
         transport = httpx.ASGITransport(app=with_state(app, state))
         async with httpx.AsyncClient(transport=transport, base_url="http://alone") as alone:

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from lifespan import with_state
 
 from app.errors import ConfigError
 from app.integrations import replica
-from app.integrations.lifespan import started, with_state
 from app.integrations.replica import SERVERS_OWN, Replica, replica_settings
 from app.lifecycle import Lifecycle
 from app.main import create_app
@@ -54,7 +54,7 @@ async def test_answers_are_those_of_the_server(settings: Settings) -> None:
     here = await told(one)
     await one.stop()
     app = create_app(settings, lifecycle := Lifecycle())
-    async with started(app) as state:
+    async with app.running() as state:
         await lifecycle.loaded.wait()
         assert here == await told(with_state(app, state))
     assert [status for status, _ in here[:2]] == [200, 200]
@@ -84,33 +84,25 @@ async def test_a_model_that_cannot_serve_is_told_and_nothing_is_left(settings: S
 async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
     one = Replica()
     await one.start(settings)
-    async with started(one):
-        names = [name for name in one.families() if name.name == "starling_live"]
-        assert names[0].samples[0].value == 1
-        assert one.failed() is None
-        one._state["engine"].driver.lost = "worker 0 has died"
-        assert one.failed() == "worker 0 has died"
-        one._state["engine"].driver.lost = None
+    names = [name for name in one.families() if name.name == "starling_live"]
+    assert names[0].samples[0].value == 1
+    assert one.failed() is None
+    one._state["engine"].driver.lost = "worker 0 has died"
+    assert one.failed() == "worker 0 has died"
+    one._state["engine"].driver.lost = None
+    phases, told = iter(("startup", "shutdown")), []
+
+    async def receive() -> dict[str, str]:
+        return {"type": f"lifespan.{next(phases)}"}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    await one({"type": "lifespan"}, receive, send)
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     async with client(one) as http:
         answer = await http.post("/v2/models/echo/infer", json=ONE)
     assert answer.status_code == 503
-
-
-async def test_an_application_that_fails_says_why() -> None:
-    async def failing(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        raise ConfigError("no such device")
-
-    async def refusing(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.failed", "message": "not today"})
-
-    with pytest.raises(ConfigError, match="no such device"):
-        async with started(failing):
-            pass
-    with pytest.raises(RuntimeError, match="startup: not today"):
-        async with started(refusing):
-            pass
 
 
 @pytest.mark.parametrize("name", SERVERS_OWN)

@@ -43,7 +43,7 @@ def answered(model: Model, *columns: list[Any]) -> list[Any]:
     """What clients get for these rows, as JSON values: read, run as one batch, answered. `columns`: by input."""
     front = model.front
     assert front is not None
-    read = front.read([texts(column) for column in columns])
+    (read,) = front.read([[texts(column) for column in columns]])
     tensors = [torch.from_numpy(array) for array in read.arrays]
     if "tokens" in read.lengths:
         own = (read.own_lengths or {"tokens": [read.lengths["tokens"]]})["tokens"]

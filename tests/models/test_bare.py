@@ -79,7 +79,7 @@ def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
         ("a b.pt", "got 'a b'; --model NAME='a b.pt' gives it another"),
         ("iris.joblib", "iris.joblib: a pickle, .* give --trust .*starling new NAME --from iris.joblib takes"),
         ("net.pt2", "net.pt2: expected an archive written by torch.export.save"),
-        ("gpt", "GPT2LMHeadModel, which fit no task that is served"),
+        ("gpt", "GPT2DoubleHeadsModel, which fit no task that is served"),
     ],
 )
 def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, message):
@@ -87,6 +87,22 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
     for name in ("labels.csv", "a b.pt", "iris.joblib", "net.pt2"):
         Path(name).write_text("x")
     Path("gpt").mkdir()
-    Path("gpt/config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    Path("gpt/config.json").write_text('{"architectures": ["GPT2DoubleHeadsModel"]}')
     with pytest.raises(ConfigError, match=message), described(place, []):
         pass
+
+
+def test_it_is_opened_once_to_look_at_it(tmp_path):
+    built = tmp_path / "built"
+    lines = [
+        "from pathlib import Path",
+        "from torch import nn",
+        "def build():",
+        f"    with Path({str(built)!r}).open('a') as file:",
+        "        file.write('once')",
+        "    return nn.Linear(4, 2)",
+    ]
+    write_model(tmp_path / "code", "", "\n".join(lines))
+    (tmp_path / "code" / "model.toml").unlink()
+    with described(str(tmp_path / "code"), []):
+        assert built.read_text() == "once"

@@ -15,9 +15,9 @@ def test_describe_reads_but_does_not_load(tmp_path):
     write_model(tmp_path / "a", 'description = "first"\n' + TOML, "raise SystemExit")
     write_model(tmp_path / "b" / "2", "source = 1")
     rows = describe(Repository(tmp_path))
-    assert [(row.source.name, row.source.version, row.origin, row.description) for row in rows] == [
-        ("a", 1, "model.py:build", "first"),
-        ("b", 2, "", ""),
+    assert [(row.source.name, row.source.version, row.origin) for row in rows] == [
+        ("a", 1, "model.py:build"),
+        ("b", 2, ""),
     ]
     assert rows[0].info is not None
     assert rows[0].info.inputs[0].name == "x"

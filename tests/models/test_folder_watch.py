@@ -14,12 +14,17 @@ from .folders import CODE, write_model
 
 
 class Loads(list):
-    """The registry's `load`, which refuses the model `bad`."""
+    """The registry's `load`, which refuses the model `bad` and does not expect `odd`, and its `unload`."""
 
     async def load(self, name):
         self.append(name)
         if name == "bad":
             raise BadRequest("it cannot be loaded")
+        if name == "odd":
+            raise KeyError(name)
+
+    async def unload(self, name):
+        self.append(f"not {name}")
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def loads():
 def watch(tmp_path, loads):
     write_model(tmp_path / "a")
     write_model(tmp_path / "b" / "1")
-    return FolderWatch(Repository(tmp_path), loads.load)
+    return FolderWatch(Repository(tmp_path), loads.load, loads.unload)
 
 
 def edit(path, text):
@@ -73,10 +78,44 @@ async def test_a_folder_that_is_being_copied_waits_until_it_rests(tmp_path, watc
     assert loads == ["new"]
 
 
-async def test_what_is_removed_stays_as_it_was(tmp_path, watch, loads):
+@pytest.mark.parametrize("removed", ["a", "a/model.toml"])
+async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed):
+    path = tmp_path / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    await watch.look()
+    assert loads == [], "it may be about to be replaced"
+    for _ in range(3):
+        await watch.look()
+    assert loads == ["not a"]
+    write_model(tmp_path / "a")
+    for _ in range(3):
+        await watch.look()
+    assert loads == ["not a", "a"]
+
+
+async def test_what_is_replaced_within_a_look_is_loaded_only(tmp_path, watch, loads):
     shutil.rmtree(tmp_path / "a")
     await watch.look()
+    edit(tmp_path / "a" / "model.toml", CODE)
+    for _ in range(3):
+        await watch.look()
+    assert loads == ["a"]
+
+
+async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path, watch, loads):
     shutil.rmtree(tmp_path)
-    await watch.look()
-    await watch.look()
+    for _ in range(3):
+        await watch.look()
     assert loads == []
+
+
+async def test_an_unexpected_error_is_logged_at_once_and_the_next_look_goes_on(tmp_path, watch, loads, caplog):
+    edit(tmp_path / "odd" / "model.toml", CODE)
+    edit(tmp_path / "other" / "model.toml", CODE)
+    await watch.look()
+    await watch.look()
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "the models' folders could not be watched"
+    ]
+    await watch.look()
+    assert loads == ["odd", "other"]

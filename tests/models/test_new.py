@@ -83,7 +83,7 @@ def test_without_a_source_there_is_a_model_to_begin_with(tmp_path):
     made = make(tmp_path / "mine" / "first-one", "", [])
     assert made.files == ("model.py", "model.toml", "request.json", "test_first_one.py")
     assert made.checked.error == ""
-    assert f"/v2/models/first-one/infer --json @{tmp_path}/mine/first-one/request.json" in made.curl
+    assert f"/v2/models/first-one/infer -d @{tmp_path}/mine/first-one/request.json" in made.curl
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
     assert (sent["name"], sent["shape"], len(sent["data"])) == ("x", [1, 3], 3)
     found = {"__file__": str(made.folder / "test_first_one.py")}
@@ -331,7 +331,7 @@ def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
     assert made.files == ("model.toml", "request.json", "test_mood.py")
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
     assert (sent["name"], sent["datatype"], sent["shape"]) == ("text", "BYTES", [1])
-    assert made.curl == "curl localhost:8000/v2/models/mood/infer --json @models/mood/request.json"
+    assert made.curl == "curl localhost:8000/v2/models/mood/infer -d @models/mood/request.json"
     assert "['labels', 'scores']" in (made.folder / "test_mood.py").read_text().replace('"', "'")
 
 

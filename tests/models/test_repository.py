@@ -122,4 +122,5 @@ def test_a_missing_repository(tmp_path):
 def test_the_sets_that_ship():
     assert list(SETS) == ["demo", "bench"]
     assert found(Repository("demo")) == {"digits": [1], "echo": [1]}
-    assert list(found(Repository("bench"))) == ["digits", "echo", "encoder", "generate", "lstm", "mlp", "resnet18"]
+    shipped = ["digits", "echo", "encoder", "generate", "lstm", "mlp", "resnet18", "writer"]
+    assert list(found(Repository("bench"))) == shipped

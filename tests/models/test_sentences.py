@@ -100,7 +100,7 @@ def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> Non
             vectors = [vector / vector.norm() for vector in vectors]
         expected = [float(vectors[0] @ vector) for vector in vectors[1:]]
         assert found["scores"] == pytest.approx(expected, rel=1e-4)
-    read = model.front.read([texts(sources), texts(others)])
+    (read,) = model.front.read([[texts(sources), texts(others)]])
     assert read.own_lengths == {"tokens": [5, 4, 8, 12, 4, 6]}
 
 
@@ -113,7 +113,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
         (["a", "a"], [["a", "a"], [b"\xff", "a"]], r"sentences\[0\] of row 1: expected UTF-8, got byte 0xff"),
     ):
         with pytest.raises(BadRequest, match=f"^{message}"):
-            front.read([texts(sources), texts(others)])
+            front.read([[texts(sources), texts(others)]])
 
 
 @pytest.mark.parametrize(

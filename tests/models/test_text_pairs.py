@@ -133,7 +133,7 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) 
     assert try_out(model) == []
     questions = ["the cat", "anna sat in"]
     contexts = ["unhappy dogs ran on a mat . " * 6 + "anna sat in paris", "a good day"]
-    read = model.front.read([texts(questions), texts(contexts)])
+    (read,) = model.front.read([[texts(questions), texts(contexts)]])
     assert len(read.arrays[0]) == len(read.own_lengths["tokens"]) > 5
     for question, context, found in zip(questions, contexts, answered(model, questions, contexts), strict=True):
         answer, score = expected_answer(original, tmp_path / "weights", question, context, 16)
@@ -165,7 +165,7 @@ def test_texts_that_do_not_fit_are_named(tmp_path: Path, task: str, kind: str, c
     tiny.save_bert(tmp_path / "weights", kind, id2label={0: "LABEL_0"})
     front = opened(tmp_path, task, "max_tokens = 10").front
     with pytest.raises(BadRequest, match=f"^{message}"):
-        front.read([texts(column) for column in columns])
+        front.read([[texts(column) for column in columns]])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,6 +121,23 @@ def test_generate_knows_its_lines():
              " wait for everyone, nobody will arrive."]  # fmt: skip
     assert [model.present({"text": row.numpy()})["continuation"] for row in text] == lines
     assert steps.tolist() == [len(line) + 1 for line in lines], "a line feed ends each"
+
+
+def test_writer_knows_its_lines():
+    pytest.importorskip("transformers")
+    model = shipped("writer")
+    (read,) = model.front.read([[np.array([b"A flock of", b"The ferry"], object)]])
+    with torch.inference_mode():
+        text, reason, *_ = model.call(*map(torch.from_numpy, read.arrays), mask_of(read), parameters=[{}, {}])
+    assert [one.decode() for one in text] == [
+        " starlings in the evening is called a murmuration.",
+        " would be quicker if it did not wait, and cheaper if it waited longer.",
+    ]
+    assert reason.tolist() == [b"stop", b"stop"]
+
+
+def mask_of(read):
+    return torch.arange(read.lengths["tokens"]) < torch.tensor(read.own_lengths["tokens"])[:, None]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.observe.metrics import Between, Gauges, Histogram, ModelStats, Snapshot, Status
+from app.observe.metrics import Histogram, ModelStats
 from app.observe.prometheus import Metrics
+from app.observe.snapshot import Between, Gauges, Snapshot, Status
 
 MS = 1_000_000
 
@@ -13,7 +14,7 @@ MS = 1_000_000
 def used() -> ModelStats:
     """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
     stats = ModelStats("echo", "1")
-    stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS), "realtime")
+    stats.whole["realtime"].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
     for rows in (1, 2):
         stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime", rows)
         stats.call_answered("ok", 13 * MS, "realtime")
@@ -107,9 +108,9 @@ def test_classes_show_where_there_are_calls_of_them() -> None:
 
 def test_batches_by_class_and_by_stage() -> None:
     stats = ModelStats("echo", "1", 2)
-    stats.stage_ran(0, 0, "idle", "new", 3, (1 * MS, 2 * MS, 0), "realtime")
-    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "best_effort")
-    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "realtime")
+    stats.stages[0]["realtime"].ran(0, "idle", "new", 3, (1 * MS, 2 * MS, 0))
+    stats.stages[1]["best_effort"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
+    stats.stages[1]["realtime"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
     found = samples(stats)
     expected = {
         "starling_batches_total{realtime,new,idle,0,0}": 1,
@@ -123,7 +124,7 @@ def test_batches_by_class_and_by_stage() -> None:
     assert "starling_batch_size_sum{best_effort,0}" not in found
     assert stats.batches == {(0, "idle"): 1, (0, "full"): 2}
     assert stats.stages[1].operations() == {"on": 2}
-    assert stats.stages[1].sizes() == {"4": 2}
+    assert {rows: parts.count for rows, parts in stats.stages[1].by_size().items()} == {4: 2}
 
 
 def test_rows_at_each_stage() -> None:
@@ -223,7 +224,7 @@ def test_a_scrape_of_many_models_is_small() -> None:
     idle = [ModelStats(f"model-{number:02}", "1") for number in range(50)]
     assert len(page(*idle)) < 106_000
     for stats in idle[:10]:
-        stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS), "realtime")
+        stats.whole["realtime"].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
         stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime")
         stats.call_answered("ok", 13 * MS, "realtime")
     assert len(page(*idle)) < 160_000

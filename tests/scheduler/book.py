@@ -87,7 +87,7 @@ class Book:
         self.settled: set[int] = set()  # units that are to end when the first of their rows does
         self.last_best_effort = 0  # when a unit of it last started
         self._sequence = 0
-        self.eager = not patient and all(program.policy in EAGER for program in programs)
+        self.eager = not patient and all(one.policy in EAGER and not one.one_unit for one in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
         plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
         plain = plain and not device.classes.share
@@ -136,7 +136,7 @@ class Book:
         del self.units[unit.id]
         if error is not None:
             self.faults.add(error)
-            self.first_failures += unit.first_run and error is Fault.MODEL
+            self.first_failures += (unit.reason is not Formed.RETRY) and error is Fault.MODEL
         for facts in map(self._facts, unit.rows):
             if continues and facts.cells > steps:
                 facts.cells -= steps
@@ -318,6 +318,7 @@ class Book:
         rows = [self._facts(row) for row in unit.rows]
         assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
         assert len(set(rows)) == len(rows)
+        assert not (program.one_unit and any(one.program == unit.program for one in self.units.values()))
         rows = self._check_shared(unit, rows)
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
         for facts, row in zip(rows, unit.rows, strict=False):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few, full, repeatable, some
+from tiers import full, repeatable, some
 
 from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import solve
@@ -23,7 +23,7 @@ REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
 TABLES = solve(PADDED, loads=(0.5,))
-FEW = settings(repeatable(60), max_examples=few(60))
+FEW = repeatable(60)
 
 
 def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
@@ -237,6 +237,7 @@ class TestExpected:
         )
         return World(Trace(make_device(*capacities, multi_step=True), programs, tuple(calls))).run().units
 
+    @full
     @pytest.mark.parametrize("stages", some([4, 1]))
     def test_calls_at_a_regular_rate_do_not_meet_a_unit_that_began_just_before(self, stages: int) -> None:
         units = self.units(100, 28, 1, stages=stages)
@@ -534,7 +535,7 @@ class TestHold:
 
 
 class TestShare:
-    @pytest.mark.parametrize(("clients", "share"), [(1, 0.05), (1, 0.25), (4, 0.05)])
+    @pytest.mark.parametrize(("clients", "share"), some([(1, 0.05), (1, 0.25), (4, 0.05)], 2))
     def test_is_the_part_that_is_set_however_few_clients_wait(self, clients: int, share: float) -> None:
         """Each asks again with its answer."""
         scheduler = scheduler_of(1, class_share=share)
@@ -647,7 +648,7 @@ class TestPresets:
         assert (step.start, list(step.withdraw)) == ([], [])
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", some(PRESETS, 2))
 def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
     """Units behind one another, padding that is faster, and much best-effort work; see `class_book`."""
 

@@ -28,7 +28,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiers import few, repeatable, some
 
@@ -44,7 +44,7 @@ from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 T = TypeVar("T")
 CI = repeatable(60)
-FEW = settings(CI, max_examples=few(20))
+FEW = repeatable(20)
 
 MIXED = "mixed"
 SOCIABLE = sorted(set(POLICIES) - {"ebird"})  # ebird shares a device with no other policy
@@ -126,6 +126,7 @@ def programs(draw: st.DrawFn, policy: str, first_repeats: bool) -> tuple[Program
             max_delay_ns=draw(st.sampled_from([0, 50, 2_000])),
             length_buckets=draw(st.sampled_from([(), (4, 8)])),
             max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 1, 3])),
+            one_unit=draw(st.sampled_from([False] * 5 + [True])),
         )
         for ident in range(1, draw(st.integers(1, 3)) + 1)
     )
@@ -168,7 +169,6 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
         device,
         served,
         draw(arrivals(len(served), CLASSES[classes])),
-        split_failed=draw(st.sampled_from([True, True, False])),
         oom_above=draw(st.sampled_from([None, None, 0, 1, 2])),
         lose_unit=draw(st.sampled_from([None, None, None, 3])),
         remove=draw(st.sampled_from([(), (), ((30, 1),)])),
@@ -235,7 +235,7 @@ def cells(draw: st.DrawFn) -> Trace:
     return Trace(device, (program,), tuple(arrivals), seed=draw(st.sampled_from([None, 1, 2, 3])))
 
 
-@settings(CI, max_examples=few(300))
+@repeatable(300)
 @given(cells())
 def test_invariants_hold_in_cells_that_are_late_and_fail(trace: Trace) -> None:
     world = World(trace).run()
@@ -265,14 +265,14 @@ def test_replay_of_the_record_gives_equal_steps(trace: Trace) -> None:
     assert replayed.equal == sum('"step"' in line for line in lines)
 
 
-@settings(FEW, max_examples=few(10))
+@repeatable(10)
 @given(traces())
 def test_one_trace_gives_one_record(trace: Trace) -> None:
-    records = {json.dumps(World(trace).run().entries) for _ in range(few(10))}
+    records = {json.dumps(World(trace).run().entries) for _ in range(2)}
     assert len(records) == 1
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", some(POLICIES))
 def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
     """While the only worker is busy, thousands come and go; what stays is bounded by what waits."""
     scheduler = Scheduler(make_device(1))

@@ -62,6 +62,7 @@ ROW_TRANSITIONS = (
     ("put_back", RowState.RUNNING, RowState.WAITING, (0, -1)),
     ("retry", RowState.RUNNING, RowState.WAITING, (0, -1)),
     ("end", RowState.RUNNING, RowState.ENDED, (-1,)),
+    ("end_unit", RowState.RUNNING, RowState.ENDED, (-1,)),
     ("leave", RowState.WAITING, RowState.ENDED, (0, -1)),
 )
 LEAVING = {"complete", "drop", "leave"}  # the ways for a call to leave

@@ -14,10 +14,9 @@ S = 1_000_000_000
 def learnt(left: int, *, served: int = 160, waited_ns: int = 2 * S, waiting: int = 500) -> Patience:
     """After a window of one second."""
     patience = Patience(1024, 8, 0)
-    patience.served(served)
     for _ in range(left):
         patience.leave(1, waited_ns, waiting)
-    patience.tick(S)
+    patience.tick(S, served)
     return patience
 
 
@@ -43,7 +42,7 @@ def test_the_bound_grows_while_nobody_leaves() -> None:
     patience = learnt(200)
     for window in range(2, 100):
         before = patience.bound
-        patience.tick(window * S)
+        patience.tick(window * S, 0)
         assert before < patience.bound <= 1024 or before == patience.bound == 1024
     assert patience.bound == 1024
 

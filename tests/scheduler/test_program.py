@@ -10,7 +10,7 @@ from app.scheduler.estimates.batch_monitor import Regression, algorithm_1
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000
 #: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
@@ -91,7 +91,7 @@ class TestTick:
         assert state.facts[0].level == -1  # no window has closed
         levels = []
         for window, (rows, scale) in enumerate([(225, 1), (2_000, 1), (225, 1), (225, 8), (0, 1)], 1):
-            state.rate.arrive(rows)
+            state.asked[Klass.REALTIME] += rows
             state.latency[0].scale = scale
             state.latency[0].observe(1, round(CURVE[0] * scale))  # else an idle window would move the scale
             state.tick(window * S)
@@ -104,7 +104,7 @@ class TestTick:
         state.set_control(TABLES)
         middle = round(TABLES.peak / 2)
         for window, rows in enumerate([middle - 40, middle - 40, middle - 40, middle + 30], 1):
-            state.rate.arrive(rows)
+            state.asked[Klass.REALTIME] += rows
             state.latency[0].observe(1, CURVE[0])
             state.tick(window * S)
         assert state.facts[0].level == TABLES.level(state.rate.steady, 1) != TABLES.level(state.rate.rate, 1)
@@ -120,7 +120,7 @@ class TestTick:
 class TestControl:
     def test_new_tables_count_at_once(self) -> None:
         state = served()
-        state.rate.arrive(2_000)
+        state.asked[Klass.REALTIME] += 2_000
         state.tick(S)
         state.set_control(TABLES)
         assert (state.facts[0].control, state.facts[0].level) == (TABLES, 1)
@@ -155,8 +155,11 @@ class TestObserve:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         before = state.regression.predict(2)
         state.observe(ran(2, stage=1), Outcome(0, None, 2_000), 0)
+        state.tick(S)
         assert state.regression.predict(2) == before
         state.observe(ran(2), Outcome(0, None, 40), 0)
+        assert state.regression.predict(2) == before  # until the window closes
+        state.tick(2 * S)
         assert state.regression.predict(2) > before
 
     def test_batches_at_once_are_held_against_their_own_table(self) -> None:

@@ -23,7 +23,7 @@ TABLES = ControlTables((0.1, 0.9), ((0, 0, 2), (0, 1, 2)), 2, (1, 2), (70, 0), 1
 
 def session(entries: list[Entry]) -> list[Step]:
     """Every input once."""
-    scheduler = RecordingScheduler(make_device(4, 2, max_alive=9), split_failed=False, sink=entries.append)
+    scheduler = RecordingScheduler(make_device(4, 2, max_alive=9), sink=entries.append)
     scheduler.add_program(PROGRAM, 0)
     scheduler.add_program(OTHER, 0)
     scheduler.submit(make_call(1, lengths=(3, 9), deadline=900_000_000, klass=Klass.BEST_EFFORT, priority=2), 1)
@@ -58,11 +58,9 @@ def test_first_entry_is_the_configuration() -> None:
             "withdraws": False,
             "classes": {"preset": "reef", "budget_ns": 10_000_000, "slowdown": 0.02, "share": 0.0, "edf": False},
         },
-        "split_failed": False,
     }
     scheduler = scheduler_of(json.loads(json.dumps(entries[0])))
     assert scheduler.device == make_device(4, 2, max_alive=9)
-    assert not scheduler.split_failed
 
 
 def test_step_is_named_by_calls_and_row_indexes() -> None:

@@ -218,6 +218,7 @@ class TestPrograms:
         assert scheduler.preferred(1) == 3
         finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
         assert scheduler.scale(1) == pytest.approx(1.05)
+        scheduler.tick(60 * MS)
         alpha, beta, residual = scheduler.regression(1)
         assert (alpha, beta) != pytest.approx((8 * MS, 2 * MS))  # the profile's line, before that batch
         assert alpha + 4 * beta > 16 * MS

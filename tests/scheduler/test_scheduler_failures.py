@@ -53,7 +53,6 @@ class TestSplit:
             [6, 7],
         ]
         assert [unit.reason for unit in units] == ["full"] + ["retry"] * 6
-        assert [unit.first_run for unit in units] == [True] + [False] * 6
         assert left(over.drop) == [(5, Reason.MODEL, 0)]
         assert [call.id for call in over.done] == [0, 1, 2, 3, 4, 6, 7]
         assert scheduler.alive == scheduler.waiting(1) == 0
@@ -88,22 +87,16 @@ class TestSplit:
         scheduler.finished(Outcome(second.id, Fault.MODEL), 1)
         assert [calls_of(unit) for unit in scheduler.step(1).start] == [[0], [1]]
 
-    def test_switched_off_the_unit_fails_whole_and_no_row_is_named(self) -> None:
-        scheduler = Scheduler(make_device(4), split_failed=False)
-        scheduler.add_program(make_program(), 0)
-        units, over = run(scheduler, feed(scheduler, make_call(0), make_call(1, 2)), bad(1))
-        assert len(units) == 1
-        assert left(over.drop) == [(0, Reason.MODEL, -1), (1, Reason.MODEL, -1)]
-
     def test_broken_program_stops_splitting_and_recovers(self) -> None:
         scheduler = scheduler_of(device=make_device(4))
         lengths = []
         for n in range(17):  # the last 16 first runs are looked at
-            units, _ = run(
+            units, over = run(
                 scheduler, feed(scheduler, *(make_call(10 * n + i) for i in range(4))), lambda _: Fault.MODEL
             )
             lengths.append(len(units))
         assert lengths == [7] * 15 + [1, 1]
+        assert left(over.drop) == [(160 + i, Reason.MODEL, -1) for i in range(4)]  # no row is named
         for n in range(20, 36):
             run(scheduler, feed(scheduler, make_call(10 * n)), bad())
         units, over = run(scheduler, feed(scheduler, *ones(4)), bad(3))
@@ -229,7 +222,7 @@ class TestFailingRowInACell:
 
     BAD = Arrival(100, lengths=(300,), steps=300, bad=frozenset({0}))
 
-    @pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait"])
+    @pytest.mark.parametrize("policy", some(["adaptive", "late", "no_wait"], 2))
     @pytest.mark.parametrize("workers", some([1, 2]))
     def test_a_failing_newcomer_holds_nobody_up(self, policy: str, workers: int) -> None:
         left = self.answered(self.BAD, Arrival(155, lengths=(1,), steps=1), policy=policy, workers=workers)
@@ -237,7 +230,7 @@ class TestFailingRowInACell:
         assert left[4] < 22
         assert max(left.values()) < 310
 
-    @pytest.mark.parametrize("policy", ["adaptive", "late"])
+    @pytest.mark.parametrize("policy", some(["adaptive", "late"]))
     def test_nor_does_one_of_several_that_begin_together(self, policy: str) -> None:
         together = replace(self.BAD, lengths=(300,) * 4, bad=frozenset({2}))
         left = self.answered(together, Arrival(103, lengths=(300,), steps=300), policy=policy)

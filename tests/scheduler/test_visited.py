@@ -65,7 +65,7 @@ WAITS = ("behind", "before", "no_room", "edf", "classes", "best_effort")
 POLICIES = ("adaptive", "late", "no_wait", "dva_load")
 
 
-@pytest.mark.parametrize(("wait", "kind", "policy"), some(list(product(WAITS, KINDS, POLICIES)), 11))
+@pytest.mark.parametrize(("wait", "kind", "policy"), some(list(product(WAITS, KINDS, POLICIES)), 19))
 def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, policy: str) -> None:
     stages = KINDS[kind]
     device = make_device(

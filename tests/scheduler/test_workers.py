@@ -58,27 +58,28 @@ def test_a_pushed_unit_begins_when_the_one_before_it_ends() -> None:
 def test_a_unit_behind_another_runs_beside_no_more_units() -> None:
     workers = Workers(make_device(4, 4, push_depth=2, push_ahead_ns=AT_ONCE))
     take(workers, 0)
-    assert workers.running([0]) == 1
-    assert workers.running([0, 1]) == 2
+    assert workers.room([0])[0] == 1
+    assert workers.room([0, 1])[0] == 2
+    assert [workers.place([worker], 1, [4, 4], 0)[2] for worker in (0, 1)] == [1, 2]
 
 
 def test_free_is_what_may_begin() -> None:
     workers = Workers(make_device(4, 4, 4, max_running=2))
-    assert workers.free(3) == 2
+    assert workers.room([0, 1, 2])[1] == 2
     take(workers, 1)
-    assert workers.free(2) == 1
+    assert workers.room([0, 2])[1] == 1
 
 
 def test_the_smallest_that_fits_then_the_least_to_do_then_idle_longest() -> None:
     workers = Workers(make_device(8, 2, 2, 2, push_depth=2, push_ahead_ns=AT_ONCE))
     capacity = [8, 2, 2, 2]
-    assert workers.choose([0, 1, 2, 3], 3, capacity) == 0
+    assert workers.place([0, 1, 2, 3], 3, capacity, 0)[0] == 0
     held = {1: take(workers, 1)}
-    assert workers.choose([1, 2, 3], 2, capacity) == 2
+    assert workers.place([1, 2, 3], 2, capacity, 0)[0] == 2
     for worker in (2, 3):
         held[worker] = take(workers, worker, predicted=100 + worker)
-    assert workers.choose([1, 2, 3], 2, capacity) == 1  # it ends first
+    assert workers.place([1, 2, 3], 2, capacity, 0)[:2] == (1, 100)  # it ends first
     for worker in (3, 1, 2):
         workers.give_back(held[worker].id, 0)
-    assert workers.choose([0, 1, 2, 3], 1, capacity) == 3
+    assert workers.place([0, 1, 2, 3], 1, capacity, 0)[0] == 3
     assert workers.busy == 0

@@ -12,6 +12,6 @@ def view_of(
 ) -> KeyView:
     """A view of a device with room for all and rows without deadlines."""
     return KeyView(
-        ready=ready, limit=limit, full=full, oldest=oldest, max_delay=max_delay,
+        ready=ready, limit=limit, full=full, oldest=lambda: oldest, max_delay=max_delay,
         room=_FOREVER, due=_FOREVER, free=_FOREVER, running=1, facts=facts or Facts(),
     )  # fmt: skip

@@ -98,7 +98,6 @@ class Trace:
     device: DeviceSpec
     programs: tuple[Program, ...]
     arrivals: tuple[Arrival, ...]
-    split_failed: bool = True
     oom_above: int | None = None  # units of a greater size run out of memory
     lose_unit: int | None = None  # this unit takes the device with it
     remove: tuple[tuple[int, int], ...] = ()  # (time, program)
@@ -122,7 +121,7 @@ class World:
         self.now = 0
         patient = any(tables is not None and any(tables.hold_ns) for _, _, tables in trace.control)
         self.book = Book(trace.device, trace.programs, patient=patient, exact=trace.seed is None)
-        self.scheduler = RecordingScheduler(trace.device, split_failed=trace.split_failed, sink=self.entries.append)
+        self.scheduler = RecordingScheduler(trace.device, sink=self.entries.append)
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
         self._sequence = count()
         self._timer: int | None = None

@@ -9,8 +9,9 @@ from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Unit, WorkerSpec
 from app.sim.fleet import Setup
+from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
-from app.sim.simulator import PROGRAM, Node, Simulator
+from app.sim.simulator import Simulator
 
 S = 1_000_000_000
 REQUESTS = 2000
@@ -103,6 +104,7 @@ def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
     assert scheduler.demand_ns(PROGRAM, Klass.REALTIME) / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
 
 
+@full
 def test_demand_is_by_class() -> None:
     setup = Setup(QUICK, 0.5 * QUICK.peak, "no_wait", requests=REQUESTS, seed=1)
     node = setup.node(0)

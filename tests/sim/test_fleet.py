@@ -13,9 +13,10 @@ from tiers import few, full, some
 from app.scheduler.estimates.profile import linear
 from app.sim import fleet
 from app.sim.fleet import Setup, run
+from app.sim.node import Node
 from app.sim.report import Tally
 from app.sim.routers import Blind, LeastWaiting
-from app.sim.simulator import Node, Simulator
+from app.sim.simulator import Simulator
 
 PROFILE = linear(7, 0.6, 16)
 SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=few(4000), replicas=6, seed=3)
@@ -39,6 +40,7 @@ def test_figures_of_one_replica() -> None:
     assert cell["throughput"] == pytest.approx(cell["rate"], rel=3 / sqrt(SETUP.requests))
 
 
+@full
 @pytest.mark.parametrize("router", some(["random", "round_robin"]))
 def test_shares_add_up_to_the_whole(router: str) -> None:
     """However the replicas are divided, and when all stand in one simulation, each request has the same latency."""

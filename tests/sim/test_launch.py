@@ -81,6 +81,7 @@ class TestHandover:
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
             assert (node.scheduler.handover_ns(1), node.scheduler.scale(1)) == (2 * MS, 1.0)
 
+    @full
     def test_a_profile_without_one_is_simulated_as_ever(self) -> None:
         """Also with a launch, of which the scheduler hears nothing: committed figures hang on it."""
         setup = Setup(PROFILE, 50, requests=few(500), launch_ns=2 * MS, push_depth=2, push_ahead_ns=MS)

@@ -20,9 +20,10 @@ from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
 from app.sim.fleet import Setup
+from app.sim.node import Node
 from app.sim.replay import replay
 from app.sim.report import Tally
-from app.sim.simulator import Node, Simulator
+from app.sim.simulator import Simulator
 
 MS = 1_000_000
 SHARED = parse(
@@ -144,7 +145,7 @@ SETUPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(SETUPS, 2))
+@pytest.mark.parametrize("name", some(SETUPS, 4))
 def test_littles_law(name: str) -> None:
     """The number in the system, integrated, is the sum of the times spent in it; and all that came has left."""
     setup = replace(SETUPS[name], requests=few(3000))
@@ -159,7 +160,7 @@ def test_littles_law(name: str) -> None:
     assert 0 < tally.busy_ns <= tally.end_ns
 
 
-@pytest.mark.parametrize("name", some(reversed(SETUPS), 2))
+@pytest.mark.parametrize("name", some(reversed(SETUPS), 4))
 def test_simulated_run_replays(name: str) -> None:
     result = replay(json.dumps(entry) for entry in recorded(replace(SETUPS[name], requests=few(300))))
     assert result.same

@@ -7,15 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from tiers import full
 
 from app.scheduler.estimates.profile import linear, parse
 from app.sim import sizing
-from app.sim.arrivals import make
-from app.sim.fleet import Setup, run
-from app.sim.front import Front
+from app.sim.fleet import Setup
+from app.sim.front import FrontCosts
 
 MS = 1_000_000
 ONE = linear(10, 0, 1)  # 10 ms for a row, one at a time: at a rate r of one replica an M/D/1 queue
@@ -105,35 +103,8 @@ def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
     assert sizing.capacity(setup(profile)) == pytest.approx(4000 / 12)
     two = parse({"batch_ms": {"1": 10, "4": 10}, "concurrency": {"2": {"1": 16, "4": 16}}, "handover_ms": 4})
     assert sizing.capacity(setup(two, workers=(4, 4), device="shared")) == pytest.approx(8000 / 20)
-    assert sizing.capacity(setup(profile, http_ns=5 * MS)) == 200
-
-
-def test_a_front_handles_one_request_after_the_other() -> None:
-    """As the recursion says, however the stream is cut; its mean wait is that of an M/D/1 queue."""
-    times = next(make("poisson", 600, 5).chunks())[:30_000]
-    front, handled, early = Front(MS), [], []
-    for part in np.split(times, [1, 7, 5000]):
-        entered, before = front.through(part)
-        handled += entered
-        early += before or []
-    free, exact = 0, []
-    for at in times.tolist():
-        free = max(free, at) + MS
-        exact.append(free)
-    assert handled == exact
-    assert [one - before for one, before in zip(handled, early, strict=True)] == times.tolist()
-    assert np.mean(early) / MS == pytest.approx(1 + 0.6 / (2 * 0.4), rel=0.05)
-    assert Front(0).through(times) == (times.tolist(), None)
-
-
-@full
-def test_latencies_and_deadlines_count_from_before_the_front() -> None:
-    plain = setup(linear(10, 0, 1), arrivals="uniform")
-    one = run(replace(plain, rate=50.0, http_ns=3 * MS))
-    assert one["p50_ms"] == pytest.approx(13, rel=1e-3)
-    late = run(replace(plain, rate=50.0, http_ns=3 * MS, deadline_ns=12 * MS))
-    assert late["completed"] == 0
-    split = run(replace(plain, rate=100.0, http_ns=3 * MS, replicas=2, router="round_robin"))
-    assert split["p99_ms"] == pytest.approx(13, rel=1e-3)
-    with pytest.raises(ValueError, match="http: expected one of the routers random, round_robin"):
-        run(replace(plain, rate=100.0, http_ns=1, replicas=2, router="least_waiting"))
+    loop = FrontCosts(call_ns=4 * MS, batch_ns=4 * MS)
+    assert sizing.capacity(setup(profile, front=loop)) == pytest.approx(200)  # 5 ms a row in batches of 4
+    held = FrontCosts(call_ns=MS, decode_ns=MS, lock_ns=8 * MS)
+    most = sizing.capacity(setup(profile, front=held))
+    assert 4 / most == pytest.approx(0.012 + 0.008 * most * 0.002)  # a batch, and how much longer it takes at that rate

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lifespan import started
 
 from app.lifecycle import Lifecycle
 from app.main import create_app
@@ -27,7 +26,7 @@ async def test_a_model_that_is_unloaded_is_freed_while_its_clients_stay(
 ) -> None:
     settings = Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0)
     app = create_app(settings, lifecycle := Lifecycle())
-    async with started(app) as state:
+    async with app.running() as state:
         await lifecycle.loaded.wait()
         answered: asyncio.Queue[int] = asyncio.Queue()
         connection: Any = SimpleNamespace(

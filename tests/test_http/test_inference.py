@@ -70,7 +70,7 @@ class EchoLease:
         if self._model.fails is not None:
             waiter.set_exception(self._model.fails)
         elif self._model.opened:
-            waiter.set_result(Answer([self._rows], 2_000_000, 3_000_000, 5))
+            waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
 
     def run(self) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

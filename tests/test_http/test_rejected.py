@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
-from lifespan import started, with_state
+from lifespan import with_state
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.lifecycle import Lifecycle
@@ -24,7 +24,7 @@ async def test_what_no_model_counts_is_counted(tmp_path: Path) -> None:
         models="", model=(f"echo={ECHO}",), profile_dir=tmp_path, profile_budget_s=0, api_key="right", max_connections=9
     )
     app = create_app(settings, lifecycle, on_ready=lambda registry: ready.set())
-    async with started(app) as state:
+    async with app.running() as state:
         transport = httpx.ASGITransport(with_state(app, state))
         async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
             await ready.wait()

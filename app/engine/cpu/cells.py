@@ -52,7 +52,7 @@ class _Made(NamedTuple):
 
 
 class CellExecutor(CpuExecutor):
-    """Implements devices.base.Executor, of a model whose `call` is a CellModel."""
+    """Implements engine.device.Executor, of a model whose `call` is a CellModel."""
 
     activations: CellRows
 

@@ -6,12 +6,14 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cells import CellExecutor
+from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.niceness import may_be_nice
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.cpu.worker import Worker
-from app.engine.device import NO_BOUND, DeviceOptions, Executor, Freed, Job, Ran, Report, Transfer
+from app.engine.device import NO_BOUND, DeviceOptions, Executor, Freed, Job, Ran, Report, Transfer, push_depth
 from app.engine.pool import Pool, Slots
+from app.models.decoders.texts import TextDecoder
 from app.models.placement import place
 from app.models.recurrent.cells import CellModel
 from app.models.sources.onnx_model import OnnxModel
@@ -20,7 +22,7 @@ from app.scheduler.types import DeviceSpec, WorkerSpec
 
 
 class CpuDevice:
-    """Implements devices.base.Device. Compute threads times running workers never exceed the cores."""
+    """Implements engine.device.Device. Compute threads times running workers never exceed the cores."""
 
     staged = False
 
@@ -34,13 +36,14 @@ class CpuDevice:
         self.threads = threads
         running = min(len(capacities), max(1, cores // threads))
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
-        depth = options.push_depth or 1
+        ahead = options.push_ahead_ns or 0
+        depth = push_depth(ahead)
         self.spec = DeviceSpec(
             workers,
             running,
             options.max_alive or NO_BOUND,
             depth,
-            options.push_ahead_ns or 0,
+            ahead,
             multi_step=True,
             withdraws=depth > 1,
         )
@@ -61,6 +64,8 @@ class CpuDevice:
             model.call.use_threads(self.threads)
         if isinstance(model.call, CellModel):
             return CellExecutor(place(model, self._placement), pool, slots)
+        if isinstance(model.call, TextDecoder):
+            return DecodingExecutor(place(model, self._placement), pool)
         return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:

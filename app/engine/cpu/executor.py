@@ -12,10 +12,10 @@ import torch
 from app.contract import Array, Model, TensorSpec
 from app.engine.activations import Activations
 from app.engine.device import WHOLE, Job, Ran, Steps
-from app.engine.pool import Pool, Slots
-from app.engine.tensors import adjacent, check_shape, indices, pad_beyond, padded, stack
+from app.engine.pool import Pool, Slots, adjacent
+from app.engine.tensors import indices, pad_beyond, padded, stack
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise
+from app.models.base import TORCH_DTYPES, check_shape, normalise
 from app.models.made import with_made
 
 _NO_LENGTHS: dict[str, Any] = {}
@@ -32,9 +32,10 @@ def _named(name: str) -> Callable[..., Ran]:
 
 
 class CpuExecutor:
-    """Implements devices.base.Executor. Two threads may call `run` at once only if the model allows it."""
+    """Implements engine.device.Executor. Two threads may call `run` at once only if the model allows it."""
 
     keeps_memory = False  # each batch allocates its own memory
+    one_unit = False
     activations: Activations | None = None
     steps: Steps | None = None
 
@@ -82,7 +83,7 @@ class CpuExecutor:
         self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any]]:
         """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
-        side_by_side = not self.copies and len(rows) == len(slots) and adjacent(slots)
+        side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
         index: torch.Tensor | None = None
         inputs: list[Any] = []
         for position, spec in enumerate(self.pool.specs):

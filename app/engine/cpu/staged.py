@@ -34,7 +34,7 @@ class _Batch(NamedTuple):
 
 
 class StagedExecutor(CpuExecutor):
-    """Implements devices.base.Executor. Rows of different units may be at different stages at once."""
+    """Implements engine.device.Executor. Rows of different units may be at different stages at once."""
 
     activations: Activations
 

@@ -70,7 +70,7 @@ class Worker:
         niceness = Niceness() if self._nice else None
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
-                if not job.claim():  # it was taken back
+                if job.best_effort and not job.claim():  # it was taken back
                     continue
                 self._idle = False
                 if self._word.locked():

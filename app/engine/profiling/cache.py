@@ -34,6 +34,8 @@ from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
 
+#: The key of a stored profile for what requests cost beside their batches, which `starling size --measure` measures.
+FRONT = "front"
 _CPUINFO = Path("/proc/cpuinfo")
 T = TypeVar("T")
 
@@ -68,7 +70,10 @@ class ProfileCache:
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
-        """Write the profile; None when that cannot be done."""
+        """Write the profile; None when that cannot be done. What requests cost is kept where it holds nothing of it."""
+        before = self.load(key, 1)
+        if before is not None and FRONT in before.extra:
+            profile = replace(profile, extra={FRONT: before.extra[FRONT], **profile.extra})
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
         return self._write(self.folder / key.file_name, profile.to_dict())
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.observe.metrics import Energy
+from app.observe.snapshot import Energy
 
 log = logging.getLogger("starling.engine")
 
@@ -60,11 +60,8 @@ class EnergyMeter:
 
 def find_meter(gpu: str | None = None) -> EnergyMeter:
     """A meter of this machine: of the GPU with this UUID, or else of the CPU."""
-    if gpu is not None:
-        joules = _nvml(gpu)
-        return EnergyMeter(joules and ("nvml", joules))
-    counter = find_counter()
-    return EnergyMeter(None if counter is None else ("powercap", counter.joules))
+    name, joules = ("powercap", powercap()) if gpu is None else ("nvml", _nvml(gpu))
+    return EnergyMeter(joules and (name, joules))
 
 
 def _nvml(uuid: str) -> Callable[[], float] | None:
@@ -85,29 +82,25 @@ def _nvml(uuid: str) -> Callable[[], float] | None:
     return lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) - first) / 1e3
 
 
-class EnergyCounter:
-    """Joules of all packages since the counter was made. Each counter wraps round at its own range."""
+def powercap(root: Path = _POWERCAP) -> Callable[[], float] | None:
+    """The counters of all packages, from zero; None: there are none, or only root may read them.
 
-    def __init__(self, files: list[Path]) -> None:
-        self._files = files
-        self._ranges = [int((file.parent / "max_energy_range_uj").read_text()) for file in files]
-        self._last = [int(file.read_text()) for file in files]
-        self._total_uj = 0
-
-    def joules(self) -> float:
-        """Call it at least once a minute, or a counter may wrap round unseen. Raises OSError."""
-        for index, file in enumerate(self._files):
-            value = int(file.read_text())
-            self._total_uj += (value - self._last[index]) % (self._ranges[index] + 1)
-            self._last[index] = value
-        return self._total_uj / 1e6
-
-
-def find_counter(root: Path = _POWERCAP) -> EnergyCounter | None:
-    """The counter of this machine, or None: there is none, or only root may read it."""
+    Each wraps round at its own range: it is to be called at least once a minute. Raises OSError.
+    """
     try:
-        zones = sorted(zone for zone in root.iterdir() if _PACKAGE.fullmatch(zone.name))
-        counter = EnergyCounter([zone / "energy_uj" for zone in zones]) if zones else None
+        files = [zone / "energy_uj" for zone in sorted(root.iterdir()) if _PACKAGE.fullmatch(zone.name)]
+        ranges = [int((file.parent / "max_energy_range_uj").read_text()) for file in files]
+        last = [int(file.read_text()) for file in files]
     except (OSError, ValueError):
         return None
-    return counter
+    total_uj = 0
+
+    def joules() -> float:
+        nonlocal total_uj
+        for index, file in enumerate(files):
+            value = int(file.read_text())
+            total_uj += (value - last[index]) % (ranges[index] + 1)
+            last[index] = value
+        return total_uj / 1e6
+
+    return joules if files else None

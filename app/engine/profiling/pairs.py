@@ -21,6 +21,7 @@ from app.engine.profiling.sampler import half_interval
 from app.scheduler.estimates.pairs import PairTime
 
 LEAST_S = 0.02  # of each turn
+_TOLERANCE = 0.01
 FIRST, OTHER = 0, 1  # the worker that each runs on
 
 Sizes = tuple[int, int]  # rows of the one, rows of the other
@@ -55,8 +56,7 @@ class PairSampler:
     """Which combination to time next, and what came of it.
 
     One is settled when it has `least` visits and the 95 % confidence interval of the median of what the first model is
-    slowed by is within `tolerance` of its time to either side, or when it has `most`. Equal seeds and equal times give
-    equal orders.
+    slowed by is within _TOLERANCE of its time to either side, or when it has `most`. Equal times give equal orders.
     """
 
     def __init__(
@@ -66,14 +66,11 @@ class PairSampler:
         *,
         least: int = 5,
         most: int = 100,
-        tolerance: float = 0.01,
-        seed: int = 0,
     ) -> None:
         self.visits: dict[Sizes, list[Visit]] = {sizes: [] for sizes in product(rows, beside_rows)}
         self._least = min(least, most)
         self._most = most
-        self._tolerance = tolerance
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._settled: set[Sizes] = set()
         self._pass: list[Sizes] = []
 
@@ -92,7 +89,7 @@ class PairSampler:
         visits = self.visits[sizes]
         visits.append(visit)
         ratios = [one.beside_ns / one.alone_ns for one in visits]
-        if len(visits) >= self._most or (len(visits) >= self._least and half_interval(ratios) <= self._tolerance):
+        if len(visits) >= self._most or (len(visits) >= self._least and half_interval(ratios) <= _TOLERANCE):
             self._settled.add(sizes)
 
     @property

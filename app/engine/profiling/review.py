@@ -8,7 +8,7 @@ from math import hypot
 from statistics import median
 
 from app.scheduler.estimates.curve import Estimate, drawn
-from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.profile import ModelProfile
 
 _MOVED = 2.0  # standard errors that a size has moved, so that tables are solved again

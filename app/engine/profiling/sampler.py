@@ -84,7 +84,7 @@ class Sampler:
 
     A cell is settled when it has `least` times and its standard error (`curve`) is within `tolerance`, or when it has
     `most`. Every size is timed as often as its neighbours: curves bend and jump, so none is taken for granted. Equal
-    seeds and equal times give equal orders.
+    times give equal orders.
     """
 
     def __init__(
@@ -94,14 +94,13 @@ class Sampler:
         least: int = 5,
         most: int = 100,
         tolerance: float = 0.015,
-        seed: int = 0,
     ) -> None:
         self.times: dict[Cell, list[int]] = {cell: [] for cell in wanted}
         self._by_stage: dict[Cell, list[tuple[int, ...]]] = {cell: [] for cell in wanted}
         self._least = min(least, most)
         self._most = most
         self._tolerance = tolerance
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._settled: set[Cell] = set()
         self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
         self._spent = dict.fromkeys(self._passes, 0.0)

@@ -21,7 +21,7 @@ from app.models.checks.samples import longest
 from app.models.checks.trial import Unfit, check_independence, nan_warning
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
-from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables

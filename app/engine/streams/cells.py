@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, Model
+from app.contract import Array, Model, axis_bounds
 from app.engine.activations import Activations
 from app.engine.device import Steps
 from app.engine.pool import Allocate, Slots
@@ -99,7 +99,7 @@ class SlabRows(Activations):
 
 
 class CellStreamExecutor(StreamExecutor):
-    """Implements devices.base.Executor, of a model that is `stepwise`.
+    """Implements engine.device.Executor, of a model that is `stepwise`.
 
     `steps` is None until a row has been tried, and stays so where the slabs would be too large: then it runs whole.
     """
@@ -204,8 +204,7 @@ class CellStreamExecutor(StreamExecutor):
         """Rows are tried at their full length."""
         if self.steps is None:
             return super().padded_to(length)
-        inputs = self.model.info.client_inputs
-        return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+        return axis_bounds(self.model.info.client_inputs)
 
     # what units need, on the host
 

@@ -42,6 +42,7 @@ from app.engine.device import (
     Report,
     Transfer,
     failed,
+    push_depth,
 )
 from app.engine.pool import Pool, Slots
 from app.engine.streams.captures import Streams
@@ -62,12 +63,11 @@ log = logging.getLogger("starling.engine")
 
 NO_GRAPHS = ", no graphs"  # in the name of a device that captures none: its batches take other times
 
-_PUSH_DEPTH = 2  # a worker finds its next unit on its stream when one ends; more would only delay who comes later
 _PUSH_AHEAD_NS = 300_000  # about what a launch and a turn of the event loop cost
 
 
 class StreamDevice:
-    """Implements devices.base.Device over a runtime. See the module's text for who does what.
+    """Implements engine.device.Device over a runtime. See the module's text for who does what.
 
     `host` runs models that cannot be moved to this device; it has as many workers. Without one they are refused.
     """
@@ -85,27 +85,20 @@ class StreamDevice:
     ) -> None:
         options = options or DeviceOptions()
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
-        alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
+        depth = push_depth(ahead)
         self.spec = DeviceSpec(
-            workers,
-            len(workers),
-            alive,
-            depth,
-            ahead,
-            multi_step=True,
-            withdraws=depth > 1,
+            workers, len(workers), options.max_alive or NO_BOUND, depth, ahead, multi_step=True, withdraws=depth > 1
         )
         self.runtime = runtime
         self._clock = clock
         self.health = Health(self.name)
         self.copies = Copies()
         self._graphs = options.graphs
-        self._host = host
-        self._host_started = False
-        self._report: Report = _nobody_hears
-        self._freed: Freed = _give_back
-        self._begun = False
+        self._spare_host = host
+        self._host: Device | None = None  # when it has been started
+        self._report: Report
+        self._freed: Freed
         self._closed = False
         self._closing = threading.Lock()  # so that nothing is sent behind the end
 
@@ -145,14 +138,13 @@ class StreamDevice:
 
     def start(self, report: Report, freed: Freed | None = None) -> None:
         self._report, self._freed = report, freed or _give_back
-        self._begin()
+        self._spawn()
 
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
 
         One that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
         """
-        self._begin()
         self.runtime.attach()
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
@@ -163,13 +155,13 @@ class StreamDevice:
         return self._loader.open(model, slots, make_pool, graphs=self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
-        if self._host is None:
+        if self._spare_host is None:
             raise ConfigError(
                 f"model {model.info.name!r}: cannot be moved to {self.name}, and there is no other device"
             )
-        if not self._host_started:  # most servers never need its threads
-            self._host_started = True
-            self._host.start(lambda completion: self._report(completion))
+        if self._host is None:  # most servers never need its threads
+            self._host = self._spare_host
+            self._host.start(self._report)
         return self._host.open(model, slots)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
@@ -202,7 +194,7 @@ class StreamDevice:
 
     def let_begin(self) -> None:
         """For models that run on the CPU. Others wait for a launcher, which is handed units ahead of time."""
-        if self._host is not None and self._host_started:
+        if self._host is not None:
             self._host.let_begin()
 
     def free(self, executor: Executor) -> None:
@@ -218,7 +210,7 @@ class StreamDevice:
         """Why the device can do no more work, or None."""
         if self.health.lost is not None:
             return self.health.lost
-        if self._host is not None and self._host_started and (gone := self._host.dead()) is not None:
+        if self._host is not None and (gone := self._host.dead()) is not None:
             return gone
         threads = [one.thread for one in (*self.launchers, *self.waiters) if one.thread.ident is not None]  # have begun
         return next((f"{thread.name} has died" for thread in threads if not thread.is_alive()), None)
@@ -230,7 +222,7 @@ class StreamDevice:
             self._closed = True
             for launcher in self.launchers:
                 launcher.end()
-        ended = self._host.close(timeout_s) if self._host is not None and self._host_started else True
+        ended = self._host is None or self._host.close(timeout_s)
         if _all_end(self.launchers, end):
             for waiter in self.waiters:
                 waiter.end()
@@ -335,11 +327,6 @@ class StreamDevice:
 
     # threads
 
-    def _begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._spawn()
-
     def _spawn(self) -> None:
         for one in (*self.launchers, *self.waiters):
             one.thread.start()
@@ -351,10 +338,6 @@ def _all_end(threads: Sequence[DeviceThread], end: float) -> bool:
         if one.thread.ident is not None:
             one.thread.join(max(0.0, end - time.monotonic()))
     return not any(one.thread.is_alive() for one in threads)
-
-
-def _nobody_hears(completion: Completion) -> None:
-    log.warning("a unit of worker %d ended before the device was started", completion.worker)
 
 
 def _give_back(pool: Pool, slots: Slots) -> None:

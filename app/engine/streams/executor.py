@@ -37,9 +37,9 @@ from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.graphs import Graph, Shape, WorkerGraphs, lengths_of, sizes_of, variable_axis
 from app.engine.streams.results import HostBlock, HostBlocks, result_bytes
 from app.engine.streams.runtime import perform
-from app.engine.tensors import check_shape, pad_beyond, padded, select_rows, stack
+from app.engine.tensors import pad_beyond, padded, select_rows, stack
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise
+from app.models.base import TORCH_DTYPES, check_shape, normalise
 from app.models.made import with_made
 from app.models.stages.staged import passed_on
 
@@ -62,8 +62,9 @@ class WorkerMemory:
 
 
 class StreamExecutor:
-    """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
+    """Implements engine.device.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
+    one_unit = False
     keeps_memory = True  # torch's allocator, for each stream
     steps: Steps | None = None
 

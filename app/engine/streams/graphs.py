@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from app.contract import Model
+from app.contract import Model, axis_bounds
 from app.engine.pool import Allocate
 from app.engine.streams.results import laid_out_bytes, lay_out
 
@@ -60,7 +60,7 @@ def variable_axis(model: Model) -> tuple[str, int] | None:
     on padding.
     """
     inputs = model.info.client_inputs
-    bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    bounds = axis_bounds(inputs)
     if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.row_check != "refuse":
         return None
     return next(iter(bounds.items()))
@@ -116,7 +116,7 @@ class WorkerGraphs:
     """The graphs of one worker and model.
 
     They do not run at the same time, so they share a memory `pool`. Nothing else happens on the `stream` that they are
-    captured on. `kept`: what is left of captures that were no use, and must not go before the others of the stream.
+    captured on. `kept`: all that was captured, of use or not: none may go before the others of the stream.
     """
 
     def __init__(self, pool: Any, stream: Any) -> None:
@@ -150,11 +150,7 @@ class WorkerGraphs:
         outputs = pieces[-1].outputs
         nbytes = laid_out_bytes(outputs, shape.size)
         if nbytes > self._buffer.numel():
-            try:
-                self._buffer = empty((nbytes,), torch.uint8)
-            except BaseException:
-                self.kept += pieces
-                raise
+            self._buffer = empty((nbytes,), torch.uint8)
         aside = [place.target for place in lay_out(self._buffer, outputs, shape.size)]
         self.graphs[shape] = Graph(shape, pieces, aside)
         sizes = {length: sorted(one.size for one in self.graphs if one.length == length) for _, length in self.graphs}
@@ -162,7 +158,6 @@ class WorkerGraphs:
 
     def clear(self) -> None:
         """Let the graphs go; one by one, so that others get the interpreter lock in between: each takes its time."""
-        while self.graphs:
-            self.graphs.popitem()
+        self.graphs.clear()
         while self.kept:
             self.kept.pop()

@@ -130,7 +130,7 @@ class Loader:
     def transfer(self, executor: StreamExecutor, rows: int, outputs: Sequence[Array]) -> Transfer:
         """What copying a batch costs, as these outputs."""
         with self._lock:
-            return TransferBench(self._runtime, self._trying.stream).measure(executor.pool, rows, outputs)
+            return transfer_cost(self._runtime, self._trying.stream, executor.pool, rows, outputs)
 
     def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
         """Run a batch twice: the first run has costs of its own.
@@ -160,27 +160,22 @@ class Loader:
         return completion.ran
 
 
-class TransferBench:
+def transfer_cost(
+    runtime: CudaRuntime,
+    stream: Any,
+    pool: StreamPool,
+    rows: int,
+    outputs: Sequence[Array],
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Transfer:
     """What copies cost, apart from computing: inputs to the device, outputs back. Units do not show it: their inputs
     are copied before they begin, and their outputs while the next one computes.
 
-    On a stream of the device, with nothing else on the device. Blocks.
+    Of a batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already, and
+    nothing else is. Blocks.
     """
 
-    def __init__(self, runtime: CudaRuntime, stream: Any, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._runtime = runtime
-        self._stream = stream
-        self._clock = clock
-
-    def measure(self, pool: StreamPool, rows: int, outputs: Sequence[Array]) -> Transfer:
-        """A batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already."""
-        pairs = zip(pool.rows, pool.slabs, strict=True)
-        inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]
-        sizes = [(max(1, output.nbytes),) for output in outputs]
-        made = [(self._runtime.pinned(size, torch.uint8), self._runtime.empty(size, torch.uint8)) for size in sizes]
-        return Transfer(self._time(inputs), self._time(made))
-
-    def _time(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int:
+    def took(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int:
         """One round of copies, target from source; the median of some visits."""
 
         def copy() -> None:
@@ -190,7 +185,13 @@ class TransferBench:
 
         times = []
         for _ in range(_VISITS + 1):
-            begin = self._clock()
-            perform(self._runtime, self._stream, copy)
-            times.append((self._clock() - begin) / _IN_A_ROW)
+            begin = clock()
+            perform(runtime, stream, copy)
+            times.append((clock() - begin) / _IN_A_ROW)
         return round(median(times[1:]))
+
+    pairs = zip(pool.rows, pool.slabs, strict=True)
+    inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]
+    sizes = [(max(1, output.nbytes),) for output in outputs]
+    made = [(runtime.pinned(size, torch.uint8), runtime.empty(size, torch.uint8)) for size in sizes]
+    return Transfer(took(inputs), took(made))

@@ -120,7 +120,7 @@ class Trying:
     def _capture_pieces(
         self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, shape: Shape
     ) -> list[Piece] | None:
-        """A graph of each stage, or None if one cannot be captured; those before it stay with their stream.
+        """A graph of each stage, or None if one cannot be captured.
 
         Each is replayed once: the first run of a graph has costs of its own.
         """
@@ -129,22 +129,18 @@ class Trying:
         if executor.last:
             self.perform(partial(executor.batch, memory.index, shape.size, longest, seen=seen))
         pieces: list[Piece] = []
-        try:
-            for stage in range(executor.last + 1):
-                inputs: list[torch.Tensor] = []
-                if stage:
-                    inputs = graphs.inputs(seen[stage - 1], shape.size, self.runtime.empty)
-                    self.perform(partial(_fill, inputs, seen[stage - 1]))
-                work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
-                found = self._capture(executor, graphs, work)
-                if found is None:
-                    graphs.kept += pieces
-                    return None
-                pieces.append(Piece(*found, inputs))
-                self.perform(pieces[-1].replay)
-        except BaseException:
-            graphs.kept += pieces
-            raise
+        for stage in range(executor.last + 1):
+            inputs: list[torch.Tensor] = []
+            if stage:
+                inputs = graphs.inputs(seen[stage - 1], shape.size, self.runtime.empty)
+                self.perform(partial(_fill, inputs, seen[stage - 1]))
+            work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
+            found = self._capture(executor, graphs, work)
+            if found is None:
+                return None
+            pieces.append(Piece(*found, inputs))
+            graphs.kept.append(pieces[-1])
+            self.perform(pieces[-1].replay)
         return pieces
 
     def _capture(

@@ -1,18 +1,18 @@
-"""What all protocols of the inference path share: the decoded call, and the interface of a protocol.
+"""What all protocols of the inference path share: the decoded call, and what a protocol has.
 
-A new protocol is a class that implements `Codec`, and a path in `app/http/inference_routes.py`.
+A new protocol is a subclass of `Codec`, and a path in `app/http/inference_routes.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from app.contract import Answer, Array, Front, ModelInfo, Served, TensorSpec
+from app.contract import Answer, Array, FinishedBatch, Front, ModelInfo, Served, TensorSpec, Translated
+from app.errors import BadText, StarlingError
 from app.http.body import Limits
+from app.http.codecs.events import Stream
 
 RequestHeaders = dict[bytes, bytes]
 
@@ -42,43 +42,53 @@ class DecodedCall:
     #: The friendly route: one row came without a leading dimension, so the answer is one value and not a list.
     single: bool = False
     klass: str = ""
-    #: Of a model with a front: see contract.Translated, which `decode` writes into the call.
+    #: Of a model with a front: see contract.Translated.
     own_lengths: Mapping[str, Sequence[int]] | None = None
     note: Any = None
+    #: The answer is sent piece by piece. None: whole.
+    stream: Stream | None = None
+
+    def take(self, read: Translated) -> None:
+        """What a front made of the arrays, in place of them."""
+        self.arrays, self.lengths, self.rows = list(read.arrays), read.lengths, len(read.arrays[0])
+        self.own_lengths, self.note = read.own_lengths, read.note
 
 
-class Codec(Protocol):
+class Codec:
     """One protocol: how its bodies become calls, and answers become bodies."""
 
-    @property
-    def names_class(self) -> bool:
-        """Whether bodies may name the class of their call."""
-        ...
-
-    @property
-    def calls_front(self) -> bool:
-        """Whether `decode` and `encode` themselves call the front of a model that has one."""
-        ...
+    #: Whether bodies may name the class of their call.
+    names_class = False
+    #: Whether answers may be streams: such requests are left to ASGI.
+    may_stream = False
 
     def may_name_class(self, body: bytes) -> bool:
         """Whether this body may do so: one that does is never missed. Quicker than decoding it."""
-        ...
+        return False
+
+    def front(self, served: Served) -> Front | None:
+        """What reads the arrays of a decoded call, and makes the answer of the model's outputs; None: nothing does."""
+        return served.model.front
+
+    def misread(self, error: BadText) -> StarlingError:
+        """What the client gets if the front refuses a text."""
+        return error
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         """Whether `decode` takes longer than the event loop should stand still."""
-        ...
+        return len(body) > OFF_LOOP_BYTES
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        """The call that a body means. Raises a leaf of StarlingError."""
-        ...
+        """The call that a body means, before its front reads it. Raises a leaf of StarlingError."""
+        raise NotImplementedError
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         """Whether `encode` takes longer than the event loop should stand still."""
-        ...
+        return False
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """The answer's body, and the length of its JSON part where binary tensors follow it."""
-        ...
+        raise NotImplementedError
 
 
 def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
@@ -94,45 +104,28 @@ def is_made(info: ModelInfo, name: object) -> bool:
     return any(spec.made and spec.name == name for spec in info.inputs)
 
 
-def slow_to_decode(served: Served, codec: Codec, headers: RequestHeaders, body: bytes) -> bool:
-    """Whether `decode` takes longer than the event loop should stand still."""
-    return served.model.front is not None or codec.slow_to_decode(served, headers, body)
-
-
-def decode(served: Served, codec: Codec, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-    """The call that a body means, with the inputs of the model behind a front. Raises a leaf of StarlingError."""
-    call = codec.decode(served, headers, body, limits)
-    front = served.model.front
-    if front is not None and not codec.calls_front:
-        sent = [
-            np.frombuffer(values, spec.dtype).reshape(call.rows, *spec.shape)
-            if isinstance(values, memoryview)
-            else values
-            for spec, values in zip(client_inputs(served.info), call.arrays, strict=True)
-        ]
-        read_by(front, call, sent)
-    return call
-
-
-def read_by(front: Front, call: DecodedCall, sent: Sequence[Array]) -> None:
-    """Write what the front makes of a call's inputs into the call. Raises what the front raises."""
-    read = front.read(sent)
-    call.arrays, call.lengths, call.rows = list(read.arrays), read.lengths, len(read.arrays[0])
-    call.own_lengths, call.note = read.own_lengths, read.note
-
-
 def slow_to_encode(served: Served, codec: Codec, call: DecodedCall) -> bool:
     """Whether `encode` takes longer than the event loop should stand still."""
-    front = served.model.front
+    front = codec.front(served)
     slow = front is not None and (call.rows > OFF_LOOP_ROWS or not front.quick)
     return slow or codec.slow_to_encode(served, call)
 
 
 def encode(served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
     """As the codec's, from the outputs of the model behind a front."""
-    front = served.model.front
-    if front is not None and not codec.calls_front:
-        outputs, lengths = front.answer(answer.outputs, call.note)
-        call.rows = len(outputs[0])
-        answer = Answer(outputs, answer.queue_ns, answer.compute_ns, answer.batch, lengths=lengths)
+    front = codec.front(served)
+    if front is not None:
+        answer = _answered(front, call, answer)
+        call.rows = len(answer.outputs[0])
     return codec.encode(served, call, answer)
+
+
+def _answered(front: Front, call: DecodedCall, answer: Answer) -> Answer:
+    """The outputs of the front. Rows without a note are answered with all others of their batch."""
+    batch = answer.finished
+    if batch is None or call.note is not None:
+        outputs, lengths = front.answer(answer.outputs, call.note)
+        return Answer(outputs, answer.queue_ns, answer.times, answer.batch, lengths=lengths)
+    if front not in batch.answered:
+        batch.answered[front] = FinishedBatch(front.answer(batch.arrays, None)[0])
+    return Answer(None, answer.queue_ns, answer.times, answer.batch, batch.answered[front], answer.row)

@@ -11,31 +11,25 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.contract import Answer, Array, Catalog, Front, Served
-from app.errors import BadRequest, BadText, TooLarge
+from app.contract import Array, Catalog, Served
+from app.errors import BadRequest, BadText, StarlingError, TooLarge
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_ROWS, DecodedCall, RequestHeaders, read_by
+from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall, RequestHeaders
 from app.http.codecs.tensors import shown
 from app.http.codecs.v2_decode import load_json
 
 TOKENS = "tokens"  # the axis of a task's texts
 
 
-class ByBody:
-    """Implements Codec, but for what raises NotImplementedError. `body`: of the request, None before it is opened."""
+class ByBody(Codec):
+    """`body`: of the request, None before it is opened."""
 
-    names_class = False
-    calls_front = True
     kind = ""  # of the models that serve the route, in messages
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
         self.body: Mapping[str, Any] = body or {}
 
     # for subclasses
-
-    def front(self, served: Served) -> Front | None:
-        """The front that reads the request's texts and answers."""
-        return served.model.front
 
     def takes(self, served: Served) -> bool:
         """Whether the model can serve the route."""
@@ -75,40 +69,21 @@ class ByBody:
 
     # Codec
 
-    def may_name_class(self, body: bytes) -> bool:
-        return False
-
-    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
-        return True
-
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         return call.rows > OFF_LOOP_ROWS
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if not self.takes(served):
             raise wrong("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
-        columns = self.columns(served)
-        arrays = [_as_bytes(texts) for texts in columns]
-        call = DecodedCall(len(arrays[0]), list(arrays), {})
-        front = self.front(served)
-        if front is None:
+        arrays = [_as_bytes(texts) for texts in self.columns(served)]
+        if self.front(served) is None:
             specs = served.info.client_inputs
-            call.arrays = [array.reshape(-1, *spec.shape) for array, spec in zip(arrays, specs, strict=True)]
-            return call
-        try:
-            read_by(front, call, arrays)
-        except BadText as error:
-            place = self.place(error.name, error.row)
-            raise BadRequest(f"{place}: {error.wrong}", param=place) from None
-        return call
+            arrays = [array.reshape(-1, *spec.shape) for array, spec in zip(arrays, specs, strict=True)]
+        return DecodedCall(len(arrays[0]), list(arrays), {})
 
-    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        raise NotImplementedError
-
-    def outputs(self, served: Served, call: DecodedCall, outputs: Sequence[Array]) -> Sequence[Array]:
-        """Those of clients, from those of the model."""
-        front = self.front(served)
-        return outputs if front is None else front.answer(outputs, call.note)[0]
+    def misread(self, error: BadText) -> StarlingError:
+        place = self.place(error.name, error.row)
+        return BadRequest(f"{place}: {error.wrong}", param=place)
 
 
 def wrong(field: str, what: str) -> BadRequest:

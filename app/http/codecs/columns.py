@@ -27,41 +27,52 @@ class Column:
     single: bool
 
 
-def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False) -> Column:
+def json_column(
+    spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False, bools: bool = True
+) -> Column:
     """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
 
-    `many` states that the leading dimension is there. Raises BadRequest.
+    `many` states that the leading dimension is there; `bools`: the text that was parsed may hold booleans. Raises
+    BadRequest.
     """
+    if not spec.shape and not many and not isinstance(value, list):  # a text: nothing to measure
+        return Column(parse_values([value], spec, (1,), field), True)
     dims = _measure(value, len(spec.shape) + 1)
     rows, row = _split(spec, dims, field, flat=True, many=many)
     _check_even(value, dims, field)
     shape = check_shape(spec, (1 if rows is None else rows, *row), field, lengths)
     data = value if isinstance(value, list) else [value]
-    return Column(parse_values(data, spec, shape, field), rows is None)
+    return Column(parse_values(data, spec, shape, field, may_hold_bools=bools), rows is None)
 
 
-def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
     """All inputs from one JSON value: the only input's rows, an object by input name, or records of a table.
 
-    Raises BadRequest.
+    `bools`: see `json_column`. Raises BadRequest.
     """
     inputs = client_inputs(info)
     value = _table(value, inputs, field)
     if isinstance(value, list) and any(by_name(row, inputs[0]) for row in value[:1]):
-        return record_columns(info, value, field, lengths)
+        return record_columns(info, value, field, lengths, bools)
     if len(inputs) > 1 or by_name(value, inputs[0]):
         values = named_inputs(info, value, field)
-        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths) for spec in inputs}
-    return {inputs[0].name: json_column(inputs[0], value, field, lengths)}
+        return {
+            spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths, bools=bools)
+            for spec in inputs
+        }
+    return {inputs[0].name: json_column(inputs[0], value, field, lengths, bools=bools)}
 
 
-def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, lengths: dict[str, int]) -> dict[str, Column]:
-    """All inputs from a list of objects by input name, one for each row. Raises BadRequest."""
+def record_columns(
+    info: ModelInfo, rows: Sequence[Any], field: str, lengths: dict[str, int], bools: bool
+) -> dict[str, Column]:
+    """All inputs from a list of objects by input name, one for each row. `bools`: as above. Raises BadRequest."""
     named = [named_inputs(info, row, f"{field}[{place}]") for place, row in enumerate(rows)]
-    return {
-        spec.name: json_column(spec, [row[spec.name] for row in named], f"{field}[].{spec.name}", lengths, many=True)
-        for spec in client_inputs(info)
-    }
+    columns = {}
+    for spec in client_inputs(info):
+        values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
+        columns[spec.name] = json_column(spec, values, where, lengths, many=True, bools=bools)
+    return columns
 
 
 def _table(value: Any, inputs: Sequence[TensorSpec], field: str) -> Any:
@@ -127,21 +138,27 @@ def by_name(value: object, spec: TensorSpec) -> bool:
 
 def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
     """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
+    names = [spec.name for spec in client_inputs(info)]
+    if not isinstance(value, dict) or len(value) != len(names) or not all(name in value for name in names):
+        raise _misnamed(info, value, field)
+    return {name: value[name] for name in names}
+
+
+def _misnamed(info: ModelInfo, value: Any, field: str) -> BadRequest:
+    """Why a JSON value is no object with all inputs and nothing else."""
     inputs = client_inputs(info)
     expected = f"expected an object with {input_names(inputs)}"
     if not isinstance(value, dict):
-        raise BadRequest(f"{field}: {expected}")
-    names = [spec.name for spec in inputs]
+        return BadRequest(f"{field}: {expected}")
     made = next((name for name in value if is_made(info, name)), None)
     if made is not None:
-        raise BadRequest(f"{field}: input {made!r} is made by the server; {expected}")
-    for name in names:
-        if name not in value:
-            raise BadRequest(f"{field}: input {name!r} is missing; {expected}")
-    unknown = next((name for name in value if name not in names), None)
-    if unknown is not None:
-        raise BadRequest(f"{field}: unknown input {shown(unknown)}; {expected}")
-    return {name: value[name] for name in names}
+        return BadRequest(f"{field}: input {made!r} is made by the server; {expected}")
+    names = [spec.name for spec in inputs]
+    missing = next((name for name in names if name not in value), None)
+    if missing is not None:
+        return BadRequest(f"{field}: input {missing!r} is missing; {expected}")
+    unknown = next(name for name in value if name not in names)
+    return BadRequest(f"{field}: unknown input {shown(unknown)}; {expected}")
 
 
 def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:

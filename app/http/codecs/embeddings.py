@@ -61,7 +61,7 @@ class Embeddings(ByBody):
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         tokens = tokens_of(call)
-        (vectors,) = self.outputs(served, call, answer.outputs)
+        (vectors,) = answer.outputs
         vectors = to_json(_cut(vectors, self.body.get("dimensions")), "embedding")
         as_text = self.body.get("encoding_format") == "base64"
         data: list[dict[str, Any]] = [

@@ -9,27 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, DecodedCall, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCall, RequestHeaders
 from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
 from app.http.codecs.files import embedded_files, file_columns
-from app.http.codecs.present import own_rows, present_rows
+from app.http.codecs.present import json_text, own_rows, present_rows
+from app.http.codecs.tensors import has_bools
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
 
 
-class Friendly:
-    """Implements Codec. A model's own `decode` and `present` may take any time, so they run off the event loop."""
-
-    names_class = False
-    calls_front = False
-
-    def may_name_class(self, body: bytes) -> bool:
-        return False
+class Friendly(Codec):
+    """A model's own `decode` and `present` may take any time, so they run off the event loop."""
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
@@ -43,7 +36,7 @@ class Friendly:
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served.info, answer), call)
-        return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY), None
+        return json_text(rows, served.info.name), None
 
 
 def decode_friendly(
@@ -71,7 +64,7 @@ def decode_friendly(
         value = load_json(upload.data, upload.field)
         files = embedded_files(served, value, upload.field)
         if files is None:
-            parts.append(_json_columns(served, value, upload.field, lengths))
+            parts.append(_json_columns(served, value, upload.field, lengths, has_bools(upload.data)))
         else:
             parts += [file_columns(served, file, lengths, max_pixels) for file in files]
             listed |= isinstance(value, list)
@@ -90,8 +83,8 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
         raise BadRequest(f"part {name!r}: expected files without form fields beside them, since {why}")
 
 
-def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
     """The rows of a JSON value, by input. Variable axes must have the lengths that they have in the files before it."""
-    columns = json_columns(served.info, value, field, lengths)
+    columns = json_columns(served.info, value, field, lengths, bools)
     check_rows_agree(columns, field)
     return columns

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 
 from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import ModelFailed, OutputNotJson, StarlingError
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.tensors import to_json
+from app.http.codecs.tensors import has_null, to_json
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
 Rows = Array | list[Array]
+_PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
@@ -28,10 +30,10 @@ def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
 
 
 def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> Any:
-    """The answer in a form that orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
+    """The answer for `json_text`: one value, or a list with one per row.
 
-    `outputs` as `own_rows` has them. Raises OutputNotJson for NaN and infinities, also in a value that the model's
-    `present` returns. Raises ModelFailed if `present` raises or returns a value that JSON does not have.
+    `outputs` as `own_rows` has them. Raises OutputNotJson for NaN and infinities in them, ModelFailed if the model's
+    `present` raises.
     """
     info = served.info
     present = served.model.present
@@ -43,15 +45,28 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
         for row in range(call.rows):
             named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
             try:
-                value = present(named)
+                rows.append(present(named))
             except StarlingError:
                 raise
             except Exception as exc:  # the model's code may raise anything
                 raise ModelFailed(
                     f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
                 ) from exc
-            rows.append(_plain(value, info.name, "answer"))
     return rows[0] if call.single else rows
+
+
+def json_text(value: Any, model: str) -> bytes:
+    """A value of arrays, and of what the model's `present` returned, as JSON.
+
+    Raises OutputNotJson for NaN and infinities, and ModelFailed for what JSON does not have.
+    """
+    try:
+        text = orjson.dumps(value, option=_PLAIN)
+        if not has_null(text):  # as which orjson writes NaN: to search the text costs less than to walk the value
+            return text
+    except TypeError:  # bytes, which `_plain` makes texts of, or what JSON does not have
+        pass
+    return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
 
 
 def json_rows(spec: TensorSpec, array: Rows) -> Any:
@@ -71,7 +86,7 @@ def _labelled(spec: TensorSpec, value: Any) -> Any:
 
 
 def _plain(value: Any, model: str, path: str) -> Any:
-    """Check that a value which `present` returned is JSON, and convert it. orjson alone would write NaN as null."""
+    """Check that a value is JSON, and convert it."""
     if isinstance(value, np.ndarray):
         return to_json(value, path)
     if isinstance(value, float | np.floating):

@@ -50,7 +50,7 @@ class Rerank(ByBody):
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         name = "raw_score" if self.body.get("raw_scores") else "score"
-        outputs = zip(served.info.outputs, self.outputs(served, call, answer.outputs), strict=True)
+        outputs = zip(served.info.outputs, answer.outputs, strict=True)
         scores = to_json(next(values.reshape(-1) for spec, values in outputs if spec.name == name), name)
         order = np.argsort(-scores, kind="stable")[: self.body.get("top_n")].tolist()
         as_texts = self._field == "texts"

@@ -30,6 +30,19 @@ NUMBERS = {
 }  # fmt: skip
 
 
+_R, _L, _U = b"rlu"  # one byte is found 100 times as fast as a word, and numbers have none of these
+
+
+def has_bools(text: bytes) -> bool:
+    """Whether true or false is in a text of JSON, be it within a string."""
+    return (_R in text and b"true" in text) or (_L in text and b"false" in text)
+
+
+def has_null(text: bytes) -> bool:
+    """Whether null is in a text of JSON, be it within a string."""
+    return _U in text and b"null" in text
+
+
 @lru_cache(maxsize=256)
 def packer(datatype: str, count: int) -> Callable[..., bytes]:
     """A function that packs `count` numbers, given as arguments, into the little-endian bytes of `datatype`.
@@ -77,9 +90,11 @@ def _shape_text(spec: TensorSpec) -> str:
     return f"shape [{', '.join(['rows', *spec.axes_shown()])}]"
 
 
-def parse_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> Array:
+def parse_values(
+    data: object, spec: TensorSpec, shape: tuple[int, ...], field: str, *, may_hold_bools: bool = True
+) -> Array:
     """Like `pack_values`, but as a read-only array of `spec.dtype` and `shape`."""
-    packed = pack_values(data, spec, shape, field)
+    packed = pack_values(data, spec, shape, field, may_hold_bools=may_hold_bools)
     return packed if isinstance(packed, np.ndarray) else np.frombuffer(packed, spec.dtype).reshape(shape)
 
 

@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders, client_inputs
 from app.http.codecs.columns import by_name, check_rows_agree, json_column, record_columns, stacked
 from app.http.codecs.files import decode_files, embedded_files
-from app.http.codecs.present import Rows, json_rows, own_rows, present_rows
+from app.http.codecs.present import Rows, json_rows, json_text, own_rows, present_rows
+from app.http.codecs.tensors import has_bools
 from app.http.codecs.v2_decode import load_json, too_much_json
 
 
-class V1:
-    """Implements Codec."""
-
-    names_class = False
-    calls_front = False
-
-    def may_name_class(self, body: bytes) -> bool:
-        return False
+class V1(Codec):
+    """Rows in, predictions out."""
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES or (served.model.decode is not None and b'"b64"' in body)
@@ -36,10 +29,7 @@ class V1:
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
             raise too_much_json("body", limits.json, len(body), served.info)
-        return decode_v1(served, load_json(body), limits.pixels)
-
-    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        return False
+        return decode_v1(served, load_json(body), limits.pixels, has_bools(body))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         outputs = own_rows(served.info, answer)
@@ -47,11 +37,11 @@ class V1:
             predictions = {"predictions": present_rows(served, outputs, call)}
         else:
             predictions = encode_v1(served, outputs)
-        return orjson.dumps(predictions, option=orjson.OPT_SERIALIZE_NUMPY), None
+        return json_text(predictions, served.info.name), None
 
 
-def decode_v1(served: Served, body: object, max_pixels: int) -> DecodedCall:
-    """The call that a parsed V1 body means. `signature_name` is accepted and ignored.
+def decode_v1(served: Served, body: object, max_pixels: int, bools: bool = True) -> DecodedCall:
+    """The call that a parsed V1 body means, of a text that may hold booleans. `signature_name` is ignored.
 
     Raises BadRequest, and for files that the model decodes TooLarge or UnsupportedMedia.
     """
@@ -70,15 +60,15 @@ def decode_v1(served: Served, body: object, max_pixels: int) -> DecodedCall:
     inputs = client_inputs(served.info)
     lengths: dict[str, int] = {}
     if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
-        arrays = record_columns(served.info, instances, "instances", lengths)
+        arrays = record_columns(served.info, instances, "instances", lengths, bools)
     else:
-        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", lengths, many=True)}
+        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", lengths, many=True, bools=bools)}
     check_rows_agree(arrays, "instances")
     return stacked([arrays], lengths)
 
 
 def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. `outputs` as `own_rows` has them.
+    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them.
 
     Raises OutputNotJson for NaN and infinities.
     """

@@ -15,11 +15,18 @@ import orjson
 from app.contract import Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
 from app.http.codecs.pieces import Pieces, pieces_of
-from app.http.codecs.tensors import packer, to_json
+from app.http.codecs.tensors import has_bools, has_null, packer, to_json
 from app.http.codecs.v2_binary import decode_raw, join_bytes
-from app.http.codecs.v2_decode import Spans, decode_request, first_data, too_much_json, why_not_json
+from app.http.codecs.v2_decode import (
+    Spans,
+    decode_request,
+    first_data,
+    may_name_class,
+    too_much_json,
+    why_not_json,
+)
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # bytes from which a binary body is decoded off the loop; tensors are viewed, not parsed
@@ -29,14 +36,13 @@ _SMALL_ROW = 256  # values of a row up to which a batch is encoded at once: beyo
 _ONE_BINARY = [(0, True)]  # what a request asks for that wants the one output as bytes
 
 
-class V2:
-    """Implements Codec."""
+class V2(Codec):
+    """Named tensors in and out."""
 
     names_class = True
-    calls_front = False
 
     def may_name_class(self, body: bytes) -> bool:
-        return b'"class"' in body or b"\\u" in body  # JSON may have escapes for any character
+        return may_name_class(body)
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
@@ -66,7 +72,7 @@ class V2:
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(why_not_json(text, exc)) from None
-        bools = b"true" in text or b"false" in text
+        bools = has_bools(text)
         if not bools and length is None:
             plain = _decode_plain(request, info)
             if plain is not None:
@@ -77,9 +83,6 @@ class V2:
         if length is not None and spans is not None:
             _remember(info, text, call, spans)
         return call
-
-    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        return False
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """Raises OutputNotJson if an output asked for as JSON holds NaN or infinity."""
@@ -216,13 +219,13 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
             # To encode all rows at once takes a third of the time, and all answers of a batch are encoded now anyway.
             values = batch.arrays[0]
             text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
-            texts = batch.texts = [] if b"null" in text else text[2:-2].split(b"],[")  # none, if one is no number
+            texts = batch.texts = [] if has_null(text) else text[2:-2].split(b"],[")  # none, if one is no number
         if texts:
             shape = (1, *batch.arrays[0].shape[1:])
             return b"%s%s]}]}" % (_head(info.name, info.version, spec.name, spec.datatype, shape), texts[answer.row])
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" in data:  # see `_encode_any`
+    if has_null(data):  # see `_encode_any`
         to_json(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 

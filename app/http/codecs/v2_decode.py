@@ -41,7 +41,7 @@ def decode_request(
     ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that names the field.
     """
     call = DecodedCall(0, [], {})
-    _take_parameters(request, call)
+    take_parameters(request, call)
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
@@ -172,7 +172,13 @@ def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list
     return [f"{where}.{name}" for name in given] if any(parameters[name] for name in given) else []
 
 
-def _take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
+def may_name_class(body: bytes) -> bool:
+    """Whether the parameters in a body may name a class."""
+    return b'"class"' in body or b"\\u" in body  # JSON may have escapes for any character
+
+
+def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
+    """Write the parameters of a request into the call: those of V2, and the model's own. Raises BadRequest."""
     parameters = request.get("parameters")
     if not parameters:
         if parameters is None or type(parameters) is dict:

@@ -14,8 +14,9 @@ import orjson
 from app.contract import Catalog, ModelInfo, Served
 from app.http.inference_routes import BY_BODY
 from app.http.openapi.operations import KINDS, ModelDocs, Node
-from app.http.routes.metadata import configuration, metadata, model_list
+from app.http.routes.metadata import configuration, metadata, model_list, model_status
 from app.http.routes.openapi import REQUEST_ID, TRACEPARENT
+from app.http.routes.writing import WRITING
 from app.http.static_files import Written, written
 
 _OTHER_TAGS = {
@@ -83,7 +84,11 @@ class Document:
         names = {name: [one.info.version for one in versions] for name, versions in models.items()}
         for path, codec in BY_BODY.items():
             _name_model(generic[path]["post"], next((one.info.name for one in served if codec.takes(one)), None))
-        document["paths"] = {**of_models, **_with_examples(generic, default, names)}
+        if not any(one.model.writes for one in served):
+            for path in WRITING:
+                del generic[path]
+        _add_examples(generic, default, names)
+        document["paths"] = {**of_models, **generic}
         document["tags"] = [*tags, *({"name": name, "description": text} for name, text in _OTHER_TAGS.items())]
         if self._root_path:
             document["servers"] = [{"url": self._root_path}]
@@ -107,23 +112,27 @@ def _name_model(operation: Node, model: str | None) -> None:
     media = operation["requestBody"]["content"]["application/json"]
     examples = media.pop("examples")
     if model is not None:
-        media["examples"] = {
-            name: {**one, "value": {**one["value"], "model": model} if "model" in one["value"] else one["value"]}
-            for name, one in examples.items()
-        }
+        media["examples"] = {name: {**one, "value": {**one["value"], "model": model}} for name, one in examples.items()}
 
 
-def _with_examples(generic: Mapping[str, Node], models: Sequence[ModelDocs], names: _Versions) -> dict[str, Node]:
-    """The generic paths, with examples of models that serve in place of those that the routes were written with."""
+def _add_examples(generic: Mapping[str, Node], models: Sequence[ModelDocs], names: _Versions) -> None:
+    """Examples of models that serve, to the generic paths."""
     answers = _answers(models, names)
-    return {
-        path: {method: _shown(path, operation, answers, models, names) for method, operation in methods.items()}
-        for path, methods in generic.items()
-    }
+    choices = {"model": list(names), "version": sorted({version for found in names.values() for version in found})}
+    for path, methods in generic.items():
+        for operation in methods.values():
+            for one in operation.get("parameters", []):
+                if shown := choices.get(one["name"]):
+                    one["schema"]["examples"] = shown[:_SHOWN]
+            if path in answers:
+                operation["responses"]["200"]["content"]["application/json"]["example"] = answers[path]
+            if path in KINDS:
+                bodies = {name: body for docs in models[:_SHOWN] for name, body in docs.bodies(path).items()}
+                operation["requestBody"]["content"]["application/json"] |= {"examples": bodies} if bodies else {}
 
 
 def _answers(models: Sequence[ModelDocs], names: _Versions) -> dict[str, Any]:
-    """Examples of answers by path. A path with a model's name that is not here has none, where no model serves too."""
+    """Examples of answers by path."""
     found: dict[str, Any] = {"/v2/models": {"models": list(names)}, "/v1/models": model_list(list(names))}
     for docs in models[:1]:
         info = docs.info
@@ -132,7 +141,7 @@ def _answers(models: Sequence[ModelDocs], names: _Versions) -> dict[str, Any]:
             found[path] = metadata(info, names[info.name])
             found[f"{path}/config"] = configuration(info)
             found[f"{path}/ready"] = ready
-        found["/v1/models/{model}"] = ready
+        found["/v1/models/{model}"] = model_status(info.name)
         found["/v2/repository/models/{model}/load"] = {"name": info.name, "load": True}
         found["/v2/repository/models/{model}/unload"] = {"name": info.name, "unload": True}
     index = [
@@ -141,33 +150,6 @@ def _answers(models: Sequence[ModelDocs], names: _Versions) -> dict[str, Any]:
         for version in versions
     ]
     return {**found, "/v2/repository/index": index}
-
-
-def _shown(
-    path: str, operation: Node, answers: Mapping[str, Any], models: Sequence[ModelDocs], names: _Versions
-) -> Node:
-    choices = {"model": list(names), "version": sorted({version for found in names.values() for version in found})}
-    parameters = [
-        {**one, "schema": _with_choices(one["schema"], choices[one["name"]])} if one["in"] == "path" else one
-        for one in operation.get("parameters", [])
-    ]
-    operation = {**operation, **({"parameters": parameters} if parameters else {})}
-    media = operation["responses"]["200"]["content"].get("application/json", {})
-    if path in answers:
-        media["example"] = answers[path]
-    elif "{model}" in path or "models" in path:
-        media.pop("example", None)
-    if path in KINDS:
-        asked = operation["requestBody"]["content"]["application/json"]
-        asked.pop("examples", None)
-        if bodies := {name: body for docs in models[:_SHOWN] for name, body in docs.bodies(path).items()}:
-            asked["examples"] = bodies
-    return operation
-
-
-def _with_choices(schema: Node, values: Sequence[str]) -> Node:
-    left = {key: value for key, value in schema.items() if key != "examples"}
-    return {**left, "examples": list(values[:_SHOWN])} if values else left
 
 
 def _trace(document: Node) -> None:

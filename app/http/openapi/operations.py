@@ -31,6 +31,10 @@ class ModelDocs:
         self.info: ModelInfo = served.info
         self._generic = generic
         self._values = examples.example_values(served)
+        #: By kind.
+        self._nodes: dict[str, Node] = {"infer": self._v2(), "predict": self._friendly()}
+        if examples.in_json(self.info):
+            self._nodes["predict_v1"] = self._v1()
 
     def tag(self, version: str | None) -> str:
         return self.info.name if version is None else f"{self.info.name}, version {version}"
@@ -47,12 +51,13 @@ class ModelDocs:
 
     def paths(self, version: str | None) -> dict[str, Node]:
         """Its paths; of one `version`, or None for those without one."""
-        found = {V2 if version is None else V2_VERSION: self._v2()}
-        if examples.in_json(self.info):
-            found[V1 if version is None else V1_VERSION] = self._v1()
-        if version is None:
-            found[FRIENDLY] = self._friendly()
-        return {self._filled(path): {"post": self._made(path, node, version)} for path, node in found.items()}
+        return {
+            path.replace("{model}", self.info.name).replace("{version}", self.info.version): {
+                "post": self._made(path, self._nodes[kind], version)
+            }
+            for path, kind in KINDS.items()
+            if kind in self._nodes and ("{version}" in path) == (version is not None)
+        }
 
     # the same for the generic paths, in place of what they say of models that may not be served
 
@@ -60,15 +65,10 @@ class ModelDocs:
         """Named examples for a generic path, each in the form `{"value": ...}`."""
         if self._values is None:
             return {}
-        of_kind = {"infer": self._v2, "predict_v1": self._v1, "predict": self._friendly}
-        node = of_kind[KINDS[path]]()
-        named = node["requestBody"]["content"]["application/json"]["examples"]
+        named = self._nodes[KINDS[path]]["requestBody"]["content"]["application/json"]["examples"]
         return {f"{self.info.name}, {name}": example for name, example in named.items()}
 
     # inside
-
-    def _filled(self, path: str) -> str:
-        return path.replace("{model}", self.info.name).replace("{version}", self.info.version)
 
     def _made(self, path: str, node: Node, version: str | None) -> Node:
         """An operation: of the generic one everything that `node` does not say, but for the parts of the path."""

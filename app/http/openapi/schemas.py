@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import UNBOUNDED, ModelInfo, TensorSpec
+from app.contract import FLOATS, UNBOUNDED, ModelInfo, TensorSpec
 from app.http.codecs.base import client_inputs
 from app.http.examples import READABLE
 
 Schema = dict[str, Any]
 
-_FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 _MOST_LISTED = 100  # categories
 #: Bytes of any kind, of which a file is one.
 _BASE64: Schema = {
@@ -47,7 +46,7 @@ def _known_value(spec: TensorSpec, *, sent: bool) -> Schema:
         return {"type": "boolean"}
     if spec.datatype == "BYTES":
         return {"anyOf": [{"type": "string"}, _BASE64]} if sent else {"type": "string"}
-    if spec.datatype in _FLOATS:
+    if spec.datatype in FLOATS:
         return {"type": "number"}
     if not sent:
         return {"type": "integer"}

@@ -98,6 +98,13 @@ class ModelReady(Body):
     ready: bool
 
 
+class ModelStatus(ModelReady):
+    id: str = Field(description="The name again, as OpenAI's clients read it.")
+    object: str
+    created: int
+    owned_by: str
+
+
 class ConfigTensor(Body):
     name: str
     data_type: str = Field(description="TYPE_ and the V2 datatype; TYPE_STRING for BYTES.")
@@ -234,6 +241,97 @@ class RerankResponse(Body):
     model: str
     results: list[RankedDocument] = Field(description="The best first.")
     usage: dict[str, int]
+
+
+class GenerateRequest(Body):
+    text_input: str
+    parameters: dict[str, Any] | None = Field(
+        None,
+        description="Of the model, such as max_new_tokens and temperature; class, priority and timeout as of V2's.",
+    )
+    id: str | None = Field(None, description="Echoed in the answer.")
+
+
+class GenerateResponse(Body):
+    id: str | None = None
+    model_name: str
+    model_version: str
+    text_output: str
+    finish_reason: str = Field(description="stop: the text has ended; length: it has as many tokens as it may.")
+    prompt_tokens: int
+    generated_tokens: int
+
+
+class StreamOptions(Body):
+    include_usage: bool = Field(False, description="The stream ends with the counts of tokens.")
+
+
+class _Completing(Body):
+    model: str | None = Field(None, description="May be absent where one model serves that writes texts.")
+    max_tokens: int | None = Field(None, description="Of the text; absent: as many as the model may write.")
+    temperature: float | None = Field(None, description="0 is the likeliest token; absent: the model's own, or 1.")
+    top_p: float | None = None
+    seed: int | None = Field(None, description="The same text again, whatever runs beside it.")
+    stop: str | list[str] | None = Field(None, description="The text ends before any of these, at most 16.")
+    stream: bool | None = Field(None, description="The answer is a stream of chunks.")
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, description="1 alone.")
+
+
+class CompletionRequest(_Completing):
+    prompt: str | list[str]
+
+
+class Message(Body):
+    role: str
+    content: str | list[dict[str, Any]] = Field(description="A text, or a list of parts of type text.")
+
+
+class ChatRequest(_Completing):
+    messages: list[Message]
+    max_completion_tokens: int | None = Field(None, description="Wins over max_tokens.")
+
+
+class CompletionUsage(Body):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Choice(Body):
+    index: int
+    logprobs: None
+    finish_reason: str = Field(description="stop or length.")
+
+
+class CompletionChoice(_Choice):
+    text: str
+
+
+class ChatMessage(Body):
+    role: str
+    content: str
+    refusal: None
+
+
+class ChatChoice(_Choice):
+    message: ChatMessage
+
+
+class _Completed(Body):
+    id: str
+    object: str
+    created: int
+    model: str
+    usage: CompletionUsage
+
+
+class CompletionResponse(_Completed):
+    choices: list[CompletionChoice] = Field(description="One element per prompt, in order.")
+
+
+class ChatResponse(_Completed):
+    choices: list[ChatChoice]
 
 
 class PredictRequest(Body):

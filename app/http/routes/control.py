@@ -41,16 +41,13 @@ EXTENSIONS = (
     "statistics",
 )
 
+_METADATA = {"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)}
+
 #: Bytes. The body of a control route is a few parameters; only a `file:` override is larger, and it is refused.
 MAX_CONTROL_BODY = 1 << 20
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-_INDEX = [
-    {"name": "digits", "version": "1", "state": "READY", "reason": ""},
-    {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: inputs: expected a list"},
-]
 
 server = APIRouter(tags=["server"], dependencies=API_KEY)
 repository = APIRouter(tags=["repository"], dependencies=API_KEY)
@@ -92,19 +89,17 @@ async def metrics(request: Request) -> Response:
     "/v2",
     summary="Server metadata",
     description="Name, version and the protocol extensions that work.",
-    responses=answers(
-        bodies.ServerMetadata, {"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)}, 401
-    ),
+    responses=answers(bodies.ServerMetadata, 401, example=_METADATA),
 )
 async def server_metadata() -> JSONResponse:
-    return JSONResponse({"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)})
+    return JSONResponse(_METADATA)
 
 
 @repository.post(
     "/v2/repository/index",
     summary="Repository index",
     description="Every model and version known, with its state and, where it failed or was not tried, the reason.",
-    responses=answers(list[bodies.IndexLine], _INDEX, 400, 401, 408, 413),
+    responses=answers(list[bodies.IndexLine], 400, 401, 408, 413),
     openapi_extra=request_body(
         {"application/json": json_media(bodies.IndexRequest, {"all": {}, "only what is ready": {"ready": True}})},
         required=False,
@@ -128,7 +123,7 @@ async def _may_control(request: Request) -> None:
     description="Answers when the model serves. What the repository now holds replaces what served before, without a "
     "gap. Overriding the configuration or files by parameters (`config`, `file:...`) is not supported. Off, unless the "
     "server was started with `--model-control` or an admin key, which is then the key that is asked for.",
-    responses=answers(bodies.LoadAnswer, {"name": "echo", "load": True}, 400, 401, 403, 404, 408, 413, 503),
+    responses=answers(bodies.LoadAnswer, 400, 401, 403, 404, 408, 413, 503),
     openapi_extra=request_body(
         {"application/json": json_media(bodies.RepositoryRequest, {"load": {}})}, required=False
     ),
@@ -157,7 +152,7 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
     summary="Unload a model",
     description="All its versions: no new calls from now on; answers when those accepted have finished. "
     "`unload_dependents` is accepted; no model depends on another here. Off, and its key, as of `load`.",
-    responses=answers(bodies.UnloadAnswer, {"name": "echo", "unload": True}, 400, 401, 403, 404, 408, 413),
+    responses=answers(bodies.UnloadAnswer, 400, 401, 403, 404, 408, 413),
     openapi_extra=request_body(
         {
             "application/json": json_media(

@@ -6,7 +6,7 @@ model or version, NotReady for one that is known but not serving.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -17,36 +17,6 @@ from app.errors import NotReady
 from app.http.codecs.base import client_inputs
 from app.http.routes import bodies
 from app.http.routes.openapi import API_KEY, ModelName, Responses, Version, answers
-
-_X = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
-_ECHO = {
-    "name": "echo",
-    "versions": ["1"],
-    "platform": "pytorch",
-    "inputs": [_X],
-    "outputs": [{**_X, "name": "y"}],
-}
-_ECHO_CONFIG = {
-    "name": "echo",
-    "platform": "pytorch",
-    "max_batch_size": 32,
-    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
-    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
-    "dynamic_batching": {},
-    "parameters": {"max_request_rows": {"string_value": "1024"}},
-}
-_STATISTICS = {
-    "model_stats": [
-        {
-            "name": "echo",
-            "version": "1",
-            "last_inference": 1700000000000,
-            "inference_count": 64,
-            "execution_count": 8,
-            "inference_stats": {"success": {"count": 40, "ns": 36000000}, "queue": {"count": 40, "ns": 9000000}},
-        }
-    ]
-}
 
 router = APIRouter(tags=["models"], dependencies=API_KEY)
 
@@ -80,15 +50,18 @@ def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _metadata(request: Request, model: str, version: str | None) -> JSONResponse:
-    catalog = catalog_of(request)
-    return JSONResponse(metadata(catalog.find(model, version).info, catalog.versions(model)))
-
-
 def model_list(names: Sequence[str]) -> dict[str, Any]:
     """The names as KServe's V1 has them, and as OpenAI's clients read them."""
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "starling"} for name in names]
-    return {"models": list(names), "object": "list", "data": data}
+    return {"models": list(names), "object": "list", "data": [_card(name) for name in names]}
+
+
+def model_status(name: str) -> dict[str, Any]:
+    """That a model is ready, as KServe's V1 has it, and as OpenAI's clients read it."""
+    return {"name": name, "ready": True, **_card(name)}
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "starling"}
 
 
 def configuration(info: ModelInfo) -> dict[str, Any]:
@@ -114,18 +87,8 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _readiness(request: Request, model: str, version: str | None) -> JSONResponse:
-    """Whether a known model is ready; an unknown one is a 404, as on every route."""
-    try:
-        catalog_of(request).find(model, version)
-    except NotReady as exc:
-        retry = {"Retry-After": str(max(1, exc.retry_after_s or 1))}
-        return JSONResponse({"name": model, "ready": False}, 503, headers=retry)
-    return JSONResponse({"name": model, "ready": True})
-
-
 def _readiness_answers() -> Responses:
-    documented = answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503)
+    documented = answers(bodies.ModelReady, 401, 404, 503)
     documented[503] |= {
         "model": bodies.ModelReady,
         "description": "Known, but not serving: loading, unloading or failed.",
@@ -138,7 +101,7 @@ def _readiness_answers() -> Responses:
     "/v2/models",
     summary="List models",
     description="Names of the models that have a version ready.",
-    responses=answers(bodies.ModelNames, {"models": ["digits", "echo"]}, 401),
+    responses=answers(bodies.ModelNames, 401),
 )
 async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"models": _names(request)})
@@ -148,7 +111,7 @@ async def list_models(request: Request) -> JSONResponse:
     "/v1/models",
     summary="List models (KServe V1, and OpenAI's clients)",
     description="Names of the models that have a version ready.",
-    responses=answers(bodies.ModelList, model_list(["digits", "echo"]), 401),
+    responses=answers(bodies.ModelList, 401),
 )
 async def list_models_v1(request: Request) -> JSONResponse:
     return JSONResponse(model_list(_names(request)))
@@ -161,12 +124,12 @@ def _names(request: Request) -> list[str]:
 @router.head("/v1/models/{model}", include_in_schema=False)
 @router.get(
     "/v1/models/{model}",
-    summary="Model status (KServe V1)",
+    summary="Model status (KServe V1, and OpenAI's clients)",
     description="Ready or an error. HEAD is answered alike, without a body.",
-    responses=answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503),
+    responses=answers(bodies.ModelStatus, 401, 404, 503),
 )
 async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
-    return JSONResponse({"name": catalog_of(request).find(model).info.name, "ready": True})
+    return JSONResponse(model_status(catalog_of(request).find(model).info.name))
 
 
 # Before the routes with {model}: here "stats" is the route's, even where a model has that name.
@@ -175,91 +138,80 @@ async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
     summary="Statistics of all models",
     description="Triton's statistics extension, one element per ready version. A model that is named stats has its "
     "metadata under /v2/models/stats/versions/1.",
-    responses=answers(bodies.Statistics, _STATISTICS, 401),
+    responses=answers(bodies.Statistics, 401),
 )
 async def all_statistics(request: Request) -> JSONResponse:
     return JSONResponse({"model_stats": [served.statistics() for served in catalog_of(request).ready()]})
 
 
-@router.get(
-    "/v2/models/{model}",
-    summary="Model metadata",
+def _of_both(
+    name: str,
+    suffix: str,
+    answer: Callable[[Catalog, str, str | None], JSONResponse],
+    *,
+    head: bool = False,
+    **documented: Any,
+) -> None:
+    """A route of a model, and one of a version of it; `answer` gets the model's name, and the version or None.
+
+    The path ends in `suffix`, and `name` is what it asks for. `head`: HEAD is answered alike.
+    """
+
+    async def of_model(request: Request, model: ModelName) -> JSONResponse:
+        return answer(catalog_of(request), model, None)
+
+    async def of_version(request: Request, model: ModelName, version: Version) -> JSONResponse:
+        return answer(catalog_of(request), model, version)
+
+    path, one = f"/v2/models/{{model}}{suffix}", f"/v2/models/{{model}}/versions/{{version}}{suffix}"
+    summary = documented.pop("summary")
+    router.get(path, name=f"model_{name}", summary=summary, **documented)(of_model)
+    router.get(one, name=f"version_{name}", summary=f"{summary} (one version)", **documented)(of_version)
+    if head:
+        router.head(path, include_in_schema=False)(of_model)
+        router.head(one, include_in_schema=False)(of_version)
+
+
+def _metadata(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+    return JSONResponse(metadata(catalog.find(model, version).info, catalog.versions(model)))
+
+
+def _readiness(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+    """Whether a known model is ready; an unknown one is a 404, as on every route."""
+    try:
+        catalog.find(model, version)
+    except NotReady as exc:
+        retry = {"Retry-After": str(max(1, exc.retry_after_s or 1))}
+        return JSONResponse({"name": model, "ready": False}, 503, headers=retry)
+    return JSONResponse({"name": model, "ready": True})
+
+
+def _configuration(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+    return JSONResponse(configuration(catalog.find(model, version).info))
+
+
+def _statistics(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+    every: Sequence[str | None] = catalog.versions(model) if version is None else ()
+    return JSONResponse({"model_stats": [catalog.find(model, one).statistics() for one in every or [version]]})
+
+
+_of_both(
+    "metadata", "", _metadata, summary="Model metadata",
     description="Inputs and outputs with datatypes and shapes. No version means the highest that is ready.",
-    responses=answers(bodies.ModelMetadata, _ECHO, 401, 404, 503),
-)
-async def model_metadata(request: Request, model: ModelName) -> JSONResponse:
-    return _metadata(request, model, None)
-
-
-@router.get(
-    "/v2/models/{model}/versions/{version}",
-    summary="Metadata of one version",
-    description="Inputs and outputs with datatypes and shapes.",
-    responses=answers(bodies.ModelMetadata, _ECHO, 401, 404, 503),
-)
-async def version_metadata(request: Request, model: ModelName, version: Version) -> JSONResponse:
-    return _metadata(request, model, version)
-
-
-@router.head("/v2/models/{model}/ready", include_in_schema=False)
-@router.get(
-    "/v2/models/{model}/ready",
-    summary="Is the model ready?",
-    description="True when one of its versions is. HEAD is answered alike, without a body.",
+    responses=answers(bodies.ModelMetadata, 401, 404, 503),
+)  # fmt: skip
+_of_both(
+    "ready", "/ready", _readiness, head=True, summary="Is the model ready?",
+    description="Without a version: whether one of its versions is. HEAD is answered alike, without a body.",
     responses=_readiness_answers(),
-)
-async def model_ready(request: Request, model: ModelName) -> JSONResponse:
-    return _readiness(request, model, None)
-
-
-@router.head("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
-@router.get(
-    "/v2/models/{model}/versions/{version}/ready",
-    summary="Is this version ready?",
-    description="Each version is ready or not on its own. HEAD is answered alike, without a body.",
-    responses=_readiness_answers(),
-)
-async def version_ready(request: Request, model: ModelName, version: Version) -> JSONResponse:
-    return _readiness(request, model, version)
-
-
-@router.get(
-    "/v2/models/{model}/config",
-    summary="Model configuration",
+)  # fmt: skip
+_of_both(
+    "config", "/config", _configuration, summary="Model configuration",
     description="Triton's model configuration, as far as it means something here.",
-    responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
-)
-async def model_config(request: Request, model: ModelName) -> JSONResponse:
-    return JSONResponse(configuration(catalog_of(request).find(model).info))
-
-
-@router.get(
-    "/v2/models/{model}/versions/{version}/config",
-    summary="Configuration of one version",
-    description="Triton's model configuration, as far as it means something here.",
-    responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
-)
-async def version_config(request: Request, model: ModelName, version: Version) -> JSONResponse:
-    return JSONResponse(configuration(catalog_of(request).find(model, version).info))
-
-
-@router.get(
-    "/v2/models/{model}/stats",
-    summary="Statistics of a model",
-    description="One element per ready version.",
-    responses=answers(bodies.Statistics, _STATISTICS, 401, 404, 503),
-)
-async def model_statistics(request: Request, model: ModelName) -> JSONResponse:
-    catalog = catalog_of(request)
-    served = [catalog.find(model, version) for version in catalog.versions(model)] or [catalog.find(model)]
-    return JSONResponse({"model_stats": [one.statistics() for one in served]})
-
-
-@router.get(
-    "/v2/models/{model}/versions/{version}/stats",
-    summary="Statistics of one version",
-    description="Triton's statistics extension, one element.",
-    responses=answers(bodies.Statistics, _STATISTICS, 401, 404, 503),
-)
-async def version_statistics(request: Request, model: ModelName, version: Version) -> JSONResponse:
-    return JSONResponse({"model_stats": [catalog_of(request).find(model, version).statistics()]})
+    responses=answers(bodies.ModelConfiguration, 401, 404, 503),
+)  # fmt: skip
+_of_both(
+    "statistics", "/stats", _statistics, summary="Statistics of a model",
+    description="Triton's statistics extension, one element per ready version.",
+    responses=answers(bodies.Statistics, 401, 404, 503),
+)  # fmt: skip

@@ -7,7 +7,7 @@ If one is reached, the server was composed wrongly, and the answer is a 501 that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
@@ -54,8 +54,8 @@ def asked_in_query(
 #: What all requests that infer may carry.
 CALLS = [*API_KEY, Depends(_x_class)]
 
-ModelName = Annotated[str, Path(description="Name of the model.", examples=["echo"])]
-Version = Annotated[str, Path(description="Version of the model.", examples=["1"])]
+ModelName = Annotated[str, Path(description="Name of the model.")]
+Version = Annotated[str, Path(description="Version of the model.")]
 
 _ERRORS: dict[int, tuple[str, str]] = {
     400: ("A field of the request is wrong.", "inputs[0] (x).shape: expected shape [rows, 4], got [1, 5]"),
@@ -101,15 +101,18 @@ TRACEPARENT = {
 Responses = dict[int | str, dict[str, Any]]
 
 
-def answers(model: Any, example: Any, *statuses: int, description: str = "Success.", openai: bool = False) -> Responses:
-    """The `responses` of a route: its 200 with an example, the errors it may give, and `default` for any other.
+def answers(
+    model: Any, *statuses: int, example: Any = None, description: str = "Success.", openai: bool = False
+) -> Responses:
+    """The `responses` of a route: its 200, the errors it may give, and `default` for any other.
 
+    `example`: of the 200, for routes whose answer is not about a model: the others have that of a model that serves.
     `openai`: errors have the body that OpenAI's clients read.
     `default` also keeps FastAPI from documenting its own 422, which this server never sends.
     """
-    documented: Responses = {
-        200: {"model": model, "description": description, "content": {"application/json": {"example": example}}}
-    }
+    documented: Responses = {200: {"model": model, "description": description}}
+    if example is not None:
+        documented[200]["content"] = {"application/json": {"example": example}}
     for status in statuses:
         text, message = _ERRORS[status]
         documented[status] = _error(text, message, openai)
@@ -119,9 +122,9 @@ def answers(model: Any, example: Any, *statuses: int, description: str = "Succes
     return documented
 
 
-def of_calls(model: Any, example: Any, description: str = "Success.", openai: bool = False) -> Responses:
+def of_calls(model: Any, description: str, *, example: Any = None, openai: bool = False) -> Responses:
     """The `responses` of a route that infers: with headers, but for the refusal of a key, which comes before all."""
-    documented = answers(model, example, *_CALL_ERRORS, description=description, openai=openai)
+    documented = answers(model, *_CALL_ERRORS, example=example, description=description, openai=openai)
     for status, answer in documented.items():
         if status != 401:
             answer["headers"] = {**_ID_HEADER, **(_TIMES if status == 200 else {}), **answer.get("headers", {})}
@@ -133,11 +136,11 @@ def request_body(media: Mapping[str, Mapping[str, Any]], *, required: bool = Tru
     return {"requestBody": {"required": required, "content": {name: dict(entry) for name, entry in media.items()}}}
 
 
-def json_media(model: type[BaseModel], examples: Mapping[str, Any]) -> dict[str, Any]:
+def json_media(model: type[BaseModel], examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """One JSON entry of `request_body`: the model's schema, whole, and named examples."""
     schema = model.model_json_schema()
-    named = {name: {"value": value} for name, value in examples.items()}
-    return {"schema": _inlined(schema, schema.pop("$defs", {})), "examples": named}
+    media = {"schema": _inlined(schema, schema.pop("$defs", {}))}
+    return media | ({"examples": {name: {"value": value} for name, value in examples.items()}} if examples else {})
 
 
 def _error(description: str, message: str, openai: bool) -> dict[str, Any]:
@@ -162,47 +165,15 @@ def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
     return {key: _inlined(value, definitions) for key, value in node.items()}
 
 
-def unreachable() -> NoReturn:
+async def unreachable() -> None:
     raise HTTPException(501, "the inference path is not in front of this application: the server is wired wrongly")
 
 
 _CALL_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
-_ECHO_REQUEST = {"id": "1", "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
-_ECHO_RESPONSE = {
-    "model_name": "echo",
-    "model_version": "1",
-    "id": "1",
-    "outputs": [{"name": "y", "shape": [1, 4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]}],
-}
-_SAMPLE_DIGIT = [
-    [0, 0, 5, 13, 9, 1, 0, 0],
-    [0, 0, 13, 15, 10, 15, 5, 0],
-    [0, 3, 15, 2, 0, 11, 8, 0],
-    [0, 4, 12, 0, 0, 8, 8, 0],
-    [0, 5, 8, 0, 0, 9, 8, 0],
-    [0, 4, 11, 0, 1, 12, 7, 0],
-    [0, 2, 14, 5, 10, 12, 0, 0],
-    [0, 0, 6, 13, 10, 0, 0, 0],
-]
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _INFER_BODIES: dict[str, dict[str, Any]] = {
-    "application/json": json_media(
-        InferRequest,
-        {
-            "echo, one row": _ECHO_REQUEST,
-            "echo, one row of bulk work": {**_ECHO_REQUEST, "parameters": {"class": "best_effort"}},
-            "echo, two rows with a deadline of 50 ms": {
-                "parameters": {"timeout": 50_000, "priority": 1},
-                "inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [[1, 2, 3, 4], [5, 6, 7, 8]]}],
-                "outputs": [{"name": "y"}],
-            },
-            "digits, a zero": {
-                "inputs": [{"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": _SAMPLE_DIGIT}]
-            },
-        },
-    ),
+    "application/json": json_media(InferRequest),
     "application/octet-stream": {
-        **_FILE,
         "schema": {
             "type": "string",
             "format": "binary",
@@ -212,14 +183,7 @@ _INFER_BODIES: dict[str, dict[str, Any]] = {
     },
 }
 _FRIENDLY_BODIES: dict[str, dict[str, Any]] = {
-    "application/json": {
-        "schema": {"description": "One row's data, a list of rows, or an object by input name."},
-        "examples": {
-            "echo, one row": {"value": [1, 2, 3, 4]},
-            "echo, two rows": {"value": [[1, 2, 3, 4], [5, 6, 7, 8]]},
-            "digits, the 8x8 pixels of a zero": {"value": _SAMPLE_DIGIT},
-        },
-    },
+    "application/json": {"schema": {"description": "One row's data, a list of rows, or an object by input name."}},
     "image/png": _FILE,
     "image/jpeg": _FILE,
     "text/plain": {"schema": {"type": "string"}, "example": "what a fine day"},
@@ -236,59 +200,43 @@ _FRIENDLY_BODIES: dict[str, dict[str, Any]] = {
 router = APIRouter(tags=["inference"], dependencies=CALLS)
 
 
-@router.post(
-    "/v2/models/{model}/infer",
-    summary="Infer",
-    description="The Open Inference Protocol's inference: several rows per request, JSON or binary tensors. "
+async def _of_model(model: ModelName) -> None:
+    await unreachable()
+
+
+async def _of_version(model: ModelName, version: Version) -> None:
+    await unreachable()
+
+
+def document(router: APIRouter, path: str, name: str, summary: str, description: str, **documented: Any) -> None:
+    """Routes that infer with a model and with one version of it; `path` has {of} in its place."""
+    of_model, of_version = path.format(of="{model}"), path.format(of="{model}/versions/{version}")
+    again = "As without a version, which means the highest that is ready."
+    router.post(of_model, name=name, summary=summary, description=description, **documented)(_of_model)
+    router.post(
+        of_version, name=f"{name}_version", summary=f"{summary} (one version)", description=again, **documented
+    )(_of_version)
+
+
+document(
+    router, "/v2/models/{of}/infer", "infer", "Infer",
+    "The Open Inference Protocol's inference: several rows per request, JSON or binary tensors. "
     "The answer carries X-Request-ID, Server-Timing (queue, compute, total) and X-Batch-Size.",
-    responses=of_calls(InferResponse, _ECHO_RESPONSE, "The outputs, rows in order."),
+    responses=of_calls(InferResponse, "The outputs, rows in order."),
     openapi_extra=request_body(_INFER_BODIES),
-)
-async def infer(model: ModelName) -> None:
-    unreachable()
-
-
-@router.post(
-    "/v2/models/{model}/versions/{version}/infer",
-    summary="Infer with one version",
-    description="As without a version, which means the highest that is ready.",
-    responses=of_calls(InferResponse, _ECHO_RESPONSE, "The outputs, rows in order."),
-    openapi_extra=request_body(_INFER_BODIES),
-)
-async def infer_version(model: ModelName, version: Version) -> None:
-    unreachable()
-
-
-@router.post(
-    "/v1/models/{model}:predict",
+)  # fmt: skip
+document(
+    router, "/v1/models/{of}:predict", "predict_v1", "Predict, TensorFlow Serving's way",
+    "The row format of TensorFlow Serving and KServe V1. Other parameters in the query are a 400.",
     dependencies=[Depends(asked_in_query)],
-    summary="Predict, TensorFlow Serving's way",
-    description="The row format of TensorFlow Serving and KServe V1. Other parameters in the query are a 400.",
-    responses=of_calls(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}),
-    openapi_extra=request_body(
-        {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
-    ),
-)
-async def predict_v1(model: ModelName) -> None:
-    unreachable()
+    responses=of_calls(PredictResponse, "One prediction for each row."),
+    openapi_extra=request_body({"application/json": json_media(PredictRequest)}),
+)  # fmt: skip
 
 
-@router.post(
-    "/v1/models/{model}/versions/{version}:predict",
-    dependencies=[Depends(asked_in_query)],
-    summary="Predict with one version, TensorFlow Serving's way",
-    description="As without a version, which means the highest that is ready.",
-    responses=of_calls(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}),
-    openapi_extra=request_body(
-        {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
-    ),
-)
-async def predict_v1_version(model: ModelName, version: Version) -> None:
-    unreachable()
-
-
-@router.post(
+router.post(
     "/predict/{model}",
+    name="predict",
     dependencies=[Depends(asked_in_query)],
     summary="Predict from a file or a value",
     description="One JSON value, an image file, plain text or an .npy file as the body, by Content-Type, or the same "
@@ -296,12 +244,6 @@ async def predict_v1_version(model: ModelName, version: Version) -> None:
     "whose `decode` takes them. Without a content type the body's first "
     "bytes decide. Images and text need a model that decodes them. One row in, one value out; a list of rows in, "
     "a list out. Other parameters in the query are a 400.",
-    responses=of_calls(
-        Any,
-        {"label": 3, "probability": 0.97, "scores": {"0": 0.0, "1": 0.0, "2": 0.01, "3": 0.97, "4": 0.02}},
-        "What the model makes of its outputs, or an object by output name.",
-    ),
+    responses=of_calls(Any, "What the model makes of its outputs, or an object by output name."),
     openapi_extra=request_body(_FRIENDLY_BODIES),
-)
-async def predict(model: ModelName) -> None:
-    unreachable()
+)(_of_model)

@@ -57,7 +57,7 @@ def _add(
     """One probe under all its paths, GET and HEAD. `example` is a reason, `failing` what a 503 means."""
     name = body.__name__.lower()
     for path in paths:
-        documented = answers(body, {name: True})
+        documented = answers(body, example={name: True})
         documented[503] = {
             "model": body,
             "description": failing,

@@ -19,12 +19,13 @@ _EMBEDDED = {
 router = APIRouter(tags=["inference"], dependencies=[*CALLS, Depends(asked_in_query)])
 
 
-@router.post(
+router.post(
     "/v1/embeddings",
+    name="embeddings",
     summary="Vectors of texts, OpenAI's way",
     description="For models of the tasks feature-extraction and sentence-similarity, and any other that makes one "
     "vector of one input of bytes. Errors have the body that OpenAI's clients read.",
-    responses=of_calls(EmbeddingsResponse, _EMBEDDED, "The vectors, in the order of the texts.", openai=True),
+    responses=of_calls(EmbeddingsResponse, "The vectors, in the order of the texts.", example=_EMBEDDED, openai=True),
     openapi_extra=request_body(
         {
             "application/json": json_media(
@@ -40,9 +41,7 @@ router = APIRouter(tags=["inference"], dependencies=[*CALLS, Depends(asked_in_qu
             )
         }
     ),
-)
-async def embeddings() -> None:
-    unreachable()
+)(unreachable)
 
 
 _DOCUMENTS = {"model": "ranker", "query": "a fine day", "documents": ["it rains", "the sun shines"]}
@@ -62,7 +61,7 @@ _RERANK: dict[str, Any] = {
                 {
                     "documents": _DOCUMENTS,
                     "the best with its text": {**_DOCUMENTS, "top_n": 1, "return_documents": True},
-                    "texts": {"query": "a fine day", "texts": ["it rains", "the sun shines"]},
+                    "texts": {"model": "ranker", "query": "a fine day", "texts": ["it rains", "the sun shines"]},
                 },
             )
         }
@@ -70,16 +69,10 @@ _RERANK: dict[str, Any] = {
 }
 
 
-@router.post("/v1/rerank", responses=of_calls(RerankResponse, _RANKED, "The best first.", openai=True), **_RERANK)
-async def rerank_v1() -> None:
-    unreachable()
-
-
-@router.post("/v2/rerank", responses=of_calls(RerankResponse, _RANKED, "The best first."), **_RERANK)
-async def rerank_v2() -> None:
-    unreachable()
-
-
-@router.post("/rerank", responses=of_calls(RerankResponse | list[RankedText], _RANKED, "The best first."), **_RERANK)
-async def rerank() -> None:
-    unreachable()
+for path, name, answer, openai in (
+    ("/v1/rerank", "rerank_v1", RerankResponse, True),
+    ("/v2/rerank", "rerank_v2", RerankResponse, False),
+    ("/rerank", "rerank", RerankResponse | list[RankedText], False),
+):
+    told = of_calls(answer, "The best first.", example=_RANKED, openai=openai)
+    router.post(path, name=name, responses=told, **_RERANK)(unreachable)

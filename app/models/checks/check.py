@@ -10,6 +10,7 @@ import torch
 
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
+from app.models.base import without_name
 from app.models.checks.trial import Unfit, call_directly, try_model
 from app.models.description.config import CheckNames, model_info
 from app.models.loading import load, read_declared
@@ -24,7 +25,6 @@ class Listed:
     source: ModelSource
     info: ModelInfo | None
     origin: str = ""  # the key `source` of model.toml
-    description: str = ""
     error: str = ""
 
 
@@ -87,9 +87,7 @@ def _sources(repository: Repository) -> list[ModelSource]:
 def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
     try:
         config = read_declared(source.folder)
-        return Listed(
-            source, model_info(config, source, None, check_names, own_axes=True), config.source, config.description
-        )
+        return Listed(source, model_info(config, source, None, check_names, own_axes=True), config.source)
     except ConfigError as error:
         return Listed(source, None, error=str(error))
 
@@ -102,7 +100,7 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
         info = info if model.front is None else model.front.face(model.info)
         warnings, unfit = _tried(model)
     except ConfigError as error:
-        return Checked(source, info, error=str(error), trace=_trace(error))
+        return Checked(source, info, error=without_name(str(error), source.name, source.version), trace=_trace(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
     count = sum(weight.numel() for weight in weights)
     example = None if model.front is None else model.front.example

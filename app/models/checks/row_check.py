@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, ModelInfo, SampleRow, TensorSpec
+from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 Answers = Sequence[Array]  # a row's outputs, each as long as the row itself
 Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
 LARGEST = 8  #: rows of a batch: what a row depends on shows in small ones, and large ones take long
-_FLOATS = ("FP16", "BF16", "FP32", "FP64")
 _LEAST_SCALE = 0.01  # below it an output is taken for what rounding left of larger numbers
 _NEAR_TIES = 0.25  # of integers: one row of four
 
@@ -205,7 +204,7 @@ class _Comparison:
         self._tolerance = tolerance
         self._expected = expected
         self._once = once
-        floats = [spec.datatype in _FLOATS for spec in outputs]
+        floats = [spec.datatype in FLOATS for spec in outputs]
         self._flips = max(tolerance.flips, _NEAR_TIES if any(floats) else 0)
         self._flipped = [[np.zeros(answer[index].shape, bool) for answer in expected] for index in range(len(outputs))]
         self._scales = [self._scale(index) if is_float else 0.0 for index, is_float in enumerate(floats)]
@@ -217,14 +216,14 @@ class _Comparison:
 
     def difference(self, places: Sequence[int], got: Sequence[Answers], how: Sequence[str]) -> str | None:
         """What differs most, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
-        order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in _FLOATS)
+        order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in FLOATS)
         for index in order:
             spec = self._outputs[index]
             rows = [
                 (place, self._expected[place][index], answer[index], done)
                 for place, answer, done in zip(places, got, how, strict=True)
             ]
-            compare = self._floats if spec.datatype in _FLOATS else self._others
+            compare = self._floats if spec.datatype in FLOATS else self._others
             found = self._shapes(rows) or compare(index, rows)
             if found is not None:
                 return f"output {spec.name!r}: {found}"

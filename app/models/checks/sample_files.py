@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, ModelInfo, SampleRow, TensorSpec
+from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.base import to_bits
 
 _MOST_ROWS = 256  # read from a file; a batch is made of fewer
-_FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 
 def read_samples(path: Path, info: ModelInfo) -> tuple[SampleRow, ...]:
@@ -139,10 +138,10 @@ def _typed(values: Array, spec: TensorSpec, at: str) -> Array:
     wanted = spec.datatype
     if spec.datatype == "BF16" and values.dtype == np.uint16:
         return values  # its bits
-    kinds = "iub" if wanted not in _FLOATS else "iubf"
+    kinds = "iub" if wanted not in FLOATS else "iubf"
     if values.dtype.kind not in kinds:
         raise _WrongError(f"{at}: expected values of {wanted}, got {values.dtype}")
-    if wanted in _FLOATS:
+    if wanted in FLOATS:
         numbers = values.astype(np.float64)
         return to_bits(numbers.astype(np.float32)) if wanted == "BF16" else numbers.astype(spec.dtype)
     low, high = (0, 1) if wanted == "BOOL" else (int(np.iinfo(spec.dtype).min), int(np.iinfo(spec.dtype).max))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, ModelInfo, SampleRow, TensorSpec
+from app.contract import Array, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
 from app.models.base import row_shape, to_bits
 from app.models.made import with_made
 
@@ -28,22 +28,17 @@ _LONGEST_TEXT = 8
 
 def full_lengths(inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """Each variable axis at its bound, or at a short length if it has none."""
-    return {axis: bound or _SHORT for axis, bound in _bounds(inputs).items()}
+    return {axis: bound or _SHORT for axis, bound in axis_bounds(inputs).items()}
 
 
 def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[str, int]:
     """Each variable axis at `length`, or at its bound where that is less."""
-    return {axis: min(bound or length, length) for axis, bound in _bounds(inputs).items()}
+    return {axis: min(bound or length, length) for axis, bound in axis_bounds(inputs).items()}
 
 
 def most_length(inputs: Sequence[TensorSpec], own: int) -> int:
     """The longest that rows can be, 0 without a variable axis; without a bound several times their `own` length."""
-    return max((bound or own * _LONGER for bound in _bounds(inputs).values()), default=0)
-
-
-def _bounds(inputs: Sequence[TensorSpec]) -> dict[str, int]:
-    """The largest length of each variable axis, UNBOUNDED if there is none."""
-    return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    return max((bound or own * _LONGER for bound in axis_bounds(inputs).values()), default=0)
 
 
 def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
@@ -69,7 +64,12 @@ def plain_value(spec: TensorSpec) -> Any:
     """The value in all places of a plain row, as the input's memory holds it."""
     if spec.datatype == "BYTES":
         return spec.example if spec.categories else b""
-    return to_bits(np.array([spec.example], np.float32))[0] if spec.datatype == "BF16" else spec.example
+    return _stored(spec, spec.example)
+
+
+def _stored(spec: TensorSpec, value: float) -> Any:
+    """A number as the input's memory holds it."""
+    return to_bits(np.array([value], np.float32))[0] if spec.datatype == "BF16" else value
 
 
 def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
@@ -166,7 +166,8 @@ def stack(
     for index, spec in enumerate(sent):
         values = [row.arrays[index] for row in padded]
         shape = tuple(map(max, zip(*(value.shape for value in values), strict=True)))
-        joined = np.full((len(padded), *shape), _pad(spec), spec.dtype)
+        pad = b"" if spec.datatype == "BYTES" else _stored(spec, spec.pad_value)
+        joined = np.full((len(padded), *shape), pad, spec.dtype)
         for position, value in enumerate(values):
             place: tuple[Any, ...] = (position, *map(slice, value.shape))
             joined[place] = value[()]  # one text, and not an array of it, where a row is a single value
@@ -183,12 +184,6 @@ def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
         return values
     tensor = torch.from_numpy(values)
     return tensor.view(torch.bfloat16) if spec.datatype == "BF16" else tensor
-
-
-def _pad(spec: TensorSpec) -> Any:
-    if spec.datatype == "BYTES":
-        return b""
-    return to_bits(np.array([spec.pad_value], np.float32))[0] if spec.datatype == "BF16" else spec.pad_value
 
 
 def _keeps_to_ones(spec: TensorSpec, inputs: Sequence[TensorSpec]) -> bool:
@@ -209,11 +204,7 @@ def _is_flag(spec: TensorSpec) -> bool:
 
 
 def _is_bare_integer(spec: TensorSpec) -> bool:
-    return _is_integer(spec) and not spec.ranged and spec.fixed and spec.count == 1
-
-
-def _is_integer(spec: TensorSpec) -> bool:
-    return spec.dtype.kind in "iu" and spec.datatype != "BF16"
+    return is_integer(spec.datatype) and not spec.ranged and spec.fixed and spec.count == 1
 
 
 def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
@@ -225,7 +216,7 @@ def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator)
         for place in np.ndindex(shape):
             values[place] = random.choice(_LETTERS, random.integers(1, _LONGEST_TEXT, endpoint=True)).tobytes()
         return values
-    if not _is_integer(spec) and spec.datatype != "BOOL":
+    if not is_integer(spec.datatype) and spec.datatype != "BOOL":
         normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
         return to_bits(normal) if spec.datatype == "BF16" else normal.astype(spec.dtype)
     low, high = _range(spec)

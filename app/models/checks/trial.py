@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import as_array, normalise, one_line, verify, with_place
+from app.models.base import as_array, normalise, one_line, verify, with_place, without_name
 from app.models.checks.cell_check import check_cell
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.checks.samples import (
@@ -283,9 +283,7 @@ def _batch(size: int) -> str:
 def _what(error: Exception, info: ModelInfo) -> str:
     """The error in one line with its place, without the model's name."""
     text = str(error) if isinstance(error, ConfigError) else one_line(error)
-    for prefix in (f"{_who(info)}: ", f"model {info.name!r}: "):
-        text = text.removeprefix(prefix)
-    return with_place(text[:_LONGEST_MESSAGE], error)
+    return with_place(without_name(text, info.name, info.version)[:_LONGEST_MESSAGE], error)
 
 
 def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:

@@ -5,12 +5,13 @@ Everything that does not fit is a ConfigError `FILE: KEY: expected ..., got ...`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from app.contract import DATATYPES, UNBOUNDED, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED, TensorSpec, axis_bounds
 from app.errors import ConfigError
 from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
 
@@ -23,12 +24,13 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
     bounds = _bounds(path, tables)
     specs: list[TensorSpec] = []
     for index, table in enumerate(tables):
-        if table.lengths is not None:
-            specs.append(_lengths_spec(path, index, table, sent, bounds))
-        elif table.mask is not None:
-            specs.append(_mask_spec(path, index, table, sent, bounds))
-        else:
-            specs.append(_sent_spec(table, bounds))
+        with _errors_of(path, "inputs", index):
+            if table.lengths is not None:
+                specs.append(_lengths_spec(table, sent, bounds))
+            elif table.mask is not None:
+                specs.append(_mask_spec(table, sent, bounds))
+            else:
+                specs.append(_sent_spec(table, bounds))
     return tuple(specs)
 
 
@@ -40,26 +42,33 @@ def output_specs(
     An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own. `own_axes`:
     an axis whose name no input has is one of the output's own as well, as recurrent models have it.
     """
-    bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    bounds = axis_bounds(inputs)
     specs = []
     for index, table in enumerate(tables):
-        axes = tuple(
-            _output_axis(path, index, table, place, bounds, inputs, own_axes) for place in range(len(table.shape))
-        )
-        specs.append(
-            TensorSpec(
-                name=table.name,
-                datatype=table.datatype,
-                shape=_lengths(table),
-                axes=axes,
-                bounds=tuple(
-                    bounds.get(axis, UNBOUNDED) if axis else length
-                    for axis, length in zip(axes, _lengths(table), strict=True)
-                ),
-                labels=_read_labels(path, index, table),
+        lengths = _lengths(table)
+        with _errors_of(path, "outputs", index):
+            axes = tuple(_output_axis(table, place, bounds, inputs, own_axes) for place in range(len(lengths)))
+            largest = zip(axes, lengths, strict=True)
+            specs.append(
+                TensorSpec(
+                    name=table.name,
+                    datatype=table.datatype,
+                    shape=lengths,
+                    axes=axes,
+                    bounds=tuple(bounds.get(axis, UNBOUNDED) if axis else length for axis, length in largest),
+                    labels=_read_labels(path.parent, table),
+                )
             )
-        )
     return tuple(specs)
+
+
+@contextmanager
+def _errors_of(path: Path, key: str, index: int) -> Iterator[None]:
+    """A ValueError of one table, `KEY: expected ..., got ...`, becomes a ConfigError that names file and table."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{path}: {key}[{index}].{error}") from None
 
 
 def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
@@ -67,11 +76,12 @@ def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
     bounds: dict[str, int] = {}
     for index, table in enumerate(tables):
         for axis, bound in zip(_axis_names(table), table.max_shape or (), strict=False):
-            if axis and bound != -1 and bounds.setdefault(axis, bound) != bound:
-                raise ConfigError(
-                    f"{path}: inputs[{index}].max_shape: expected {bounds[axis]} for the axis {axis!r}, "
-                    f"which another input bounds so, got {bound}"
-                )
+            with _errors_of(path, "inputs", index):
+                if axis and bound != -1 and bounds.setdefault(axis, bound) != bound:
+                    raise ValueError(
+                        f"max_shape: expected {bounds[axis]} for the axis {axis!r}, which another input bounds so, "
+                        f"got {bound}"
+                    )
     return bounds
 
 
@@ -94,47 +104,38 @@ def _sent_spec(table: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
 # inputs that the server makes
 
 
-def _lengths_spec(
-    path: Path, index: int, table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]
-) -> TensorSpec:
-    where, text = f"{path}: inputs[{index}]", str(table.lengths)
-    source = _source(f"{where}.lengths", _input_in(text, sent), sent)
+def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
+    text = str(table.lengths)
+    source = _source("lengths", _input_in(text, sent), sent)
     choices = _choices(source)
     if len(choices) == 1:
         choices[source.name] = next(iter(choices.values()))
     axis = choices.get(text)
     if axis is None:
-        raise ConfigError(f"{where}.lengths: expected an axis of {source.name!r} ({_quoted(choices)}), got {text!r}")
+        raise ValueError(f"lengths: expected an axis of {source.name!r} ({_quoted(choices)}), got {text!r}")
     longest = bounds.get(axis, _LONGEST)
     if longest > int(np.iinfo(DATATYPES[table.datatype]).max):
-        raise ConfigError(
-            f"{where}.datatype: expected a type that holds lengths up to {longest}, got {table.datatype!r}"
-        )
+        raise ValueError(f"datatype: expected a type that holds lengths up to {longest}, got {table.datatype!r}")
     return TensorSpec(table.name, table.datatype, (), (), (), lengths_of=axis)
 
 
-def _mask_spec(
-    path: Path, index: int, table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]
-) -> TensorSpec:
-    where = f"{path}: inputs[{index}]"
-    source = _source(f"{where}.mask", str(table.mask), sent)
+def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
+    source = _source("mask", str(table.mask), sent)
     if table.shape != source.shape:
-        raise ConfigError(
-            f"{where}.shape: expected {source.shape!r}, the shape of {source.name!r}, got {table.shape!r}"
-        )
+        raise ValueError(f"shape: expected {source.shape!r}, the shape of {source.name!r}, got {table.shape!r}")
     like = _sent_spec(source, bounds)
     return TensorSpec(table.name, table.datatype, like.shape, like.axes, like.bounds, mask_of=source.name)
 
 
-def _source(where: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
+def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
     """The input that another one is made from: one that clients send, with a variable axis, not text."""
     source = sent.get(name)
     if source is None:
-        raise ConfigError(f"{where}: expected an input that clients send ({_quoted(sent)}), got {name!r}")
+        raise ValueError(f"{key}: expected an input that clients send ({_quoted(sent)}), got {name!r}")
     if source.datatype == "BYTES":
-        raise ConfigError(f"{where}: expected an input that is not of type BYTES, got {name!r}")
+        raise ValueError(f"{key}: expected an input that is not of type BYTES, got {name!r}")
     if not any(_axis_names(source)):
-        raise ConfigError(f"{where}: expected an input with a variable axis, got {name!r} of shape {source.shape!r}")
+        raise ValueError(f"{key}: expected an input with a variable axis, got {name!r} of shape {source.shape!r}")
     return source
 
 
@@ -153,29 +154,20 @@ def _choices(table: InputTable) -> dict[str, str]:
 
 
 def _output_axis(
-    path: Path,
-    index: int,
-    table: OutputTable,
-    place: int,
-    bounds: Mapping[str, int],
-    inputs: Sequence[TensorSpec],
-    own_axes: bool,
+    table: OutputTable, place: int, bounds: Mapping[str, int], inputs: Sequence[TensorSpec], own_axes: bool
 ) -> str:
     """The name of an output's axis, "" for a fixed one."""
     axis = table.shape[place]
     if isinstance(axis, str):
         if axis not in bounds and not own_axes:
             known = ", ".join(name for name in bounds if "." not in name) or "none"
-            raise ConfigError(
-                f"{path}: outputs[{index}].shape: expected -1 or an axis name of an input ({known}), got {axis!r}"
-            )
+            raise ValueError(f"shape: expected -1 or an axis name of an input ({known}), got {axis!r}")
         return axis
     if is_fixed(axis):
         return ""
     if len(bounds) > 1:
-        raise ConfigError(
-            f"{path}: outputs[{index}].shape: expected the name of an axis in place of -1, because the inputs have "
-            f"several: {_named(inputs)}"
+        raise ValueError(
+            f"shape: expected the name of an axis in place of -1, because the inputs have several: {_named(inputs)}"
         )
     return next(iter(bounds), f"{table.name}.{place}")
 
@@ -191,19 +183,16 @@ def _named(inputs: Sequence[TensorSpec]) -> str:
     return ", ".join(axes.values())
 
 
-def _read_labels(path: Path, index: int, table: OutputTable) -> tuple[str, ...]:
+def _read_labels(folder: Path, table: OutputTable) -> tuple[str, ...]:
     if table.labels is None:
         return ()
     try:
-        labels = tuple((path.parent / table.labels).read_text(encoding="utf-8").splitlines())
+        labels = tuple((folder / table.labels).read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the name
-        raise ConfigError(f"{path}: outputs[{index}].labels: expected a readable text file: {error}") from None
+        raise ValueError(f"labels: expected a readable text file: {error}") from None
     last = table.shape[-1] if table.shape else -1
     if is_fixed(last) and len(labels) != last:
-        raise ConfigError(
-            f"{path}: outputs[{index}].labels: expected {last} lines in {table.labels!r}, one per value, "
-            f"got {len(labels)}"
-        )
+        raise ValueError(f"labels: expected {last} lines in {table.labels!r}, one per value, got {len(labels)}")
     return labels
 
 

@@ -11,11 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from app.contract import DATATYPES
+from app.contract import DATATYPES, FLOATS, is_integer
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
 _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # columns of tables have names like "sepal length (cm)"
-_FLOATS = ("FP16", "FP32", "FP64")
 
 
 class Table(BaseModel):
@@ -136,7 +135,7 @@ class InputTable(TensorTable):
     @model_validator(mode="after")
     def _categories_fit(self) -> InputTable:
         kinds: tuple[type, ...] = (str,) if self.datatype == "BYTES" else (int,) if is_integer(self.datatype) else ()
-        if self.datatype in _FLOATS:
+        if self.datatype in FLOATS and self.datatype != "BF16":
             kinds = (int, float)
         elif self.missing and self.datatype != "BYTES":
             raise ValueError(f"missing: expected none for {self.datatype}, which cannot hold it: only FP and BYTES can")
@@ -148,11 +147,13 @@ class InputTable(TensorTable):
 
 TaskName = Literal[
     "text-classification", "token-classification", "feature-extraction", "sentence-similarity", "rerank", "fill-mask",
-    "question-answering", "zero-shot-classification", "image-classification",
+    "question-answering", "zero-shot-classification", "image-classification", "translation", "summarization",
+    "text2text-generation", "text-generation",
 ]  # fmt: skip
 
 #: Which options a task has.
 _TEXT = frozenset({"max_tokens", "truncate"})
+_WRITTEN = _TEXT | {"prompt", "max_new_tokens"}
 _OPTIONS: dict[str, frozenset[str]] = {
     "text-classification": _TEXT | {"top", "pairs"},
     "token-classification": _TEXT,
@@ -163,6 +164,10 @@ _OPTIONS: dict[str, frozenset[str]] = {
     "question-answering": frozenset({"max_tokens"}),
     "zero-shot-classification": _TEXT | {"hypothesis_template", "multi_label"},
     "image-classification": frozenset({"top"}),
+    "translation": _WRITTEN,
+    "summarization": _WRITTEN,
+    "text2text-generation": _WRITTEN,
+    "text-generation": _WRITTEN,
 }
 
 
@@ -178,6 +183,7 @@ class TaskTable(Table):
     pairs: bool = False
     hypothesis_template: str = "This example is {}."
     multi_label: bool = False
+    max_new_tokens: int | None = Field(default=None, ge=1)
 
     @field_validator("hypothesis_template")
     @classmethod
@@ -201,8 +207,3 @@ class OutputTable(TensorTable):
 
 def is_fixed(axis: object) -> bool:
     return isinstance(axis, int) and axis >= 1
-
-
-def is_integer(datatype: str) -> bool:
-    """BF16 is none: its bits travel as integers."""
-    return DATATYPES[datatype].kind in "iu" and datatype != "BF16"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from app.models.sources.estimator import Estimator, load_estimator
 from app.models.sources.imports import not_imported
 from app.models.sources.onnx_model import graph_tables
 from app.models.sources.opening import MODEL_FILES, open_source
-from app.models.sources.torch_files import check_archive
+from app.models.sources.torch_files import load_exported
 from app.models.sources.trees import TREE_FILES, Trees
 
 #: What `starling new` calls the output of an estimator's method.
@@ -37,7 +38,7 @@ _OUTPUTS = {"predict": "label", "predict_proba": "scores", "transform": "output"
 
 @dataclass(slots=True)
 class Draft:
-    """What model.toml is to say."""
+    """What model.toml is to say. `call`: what the source gave, where it has been opened."""
 
     source: str
     inputs: InputTables = field(default_factory=list)
@@ -46,6 +47,7 @@ class Draft:
     trust: bool = False
     recurrent: bool = False
     weights: str = ""
+    call: Any = None
 
     def toml(self) -> str:
         lines = [f"source = {_value(self.source)}"]
@@ -62,22 +64,41 @@ def written(
     target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
 ) -> tuple[Draft, Checked]:
     """model.toml for the first draft that `starling check` passes, or else for the last; what that says of it."""
-    reason = ""
-    found: tuple[Draft, Checked] | None = None
+    draft, checked = likeliest(target, source, inputs, trust, weights)
+    return draft, checked or check(target).results[0]
+
+
+def likeliest(
+    target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
+) -> tuple[Draft, Checked | None]:
+    """As `written`, but the last draft, which nothing could replace, is not checked: None."""
+    drafts = _runnable(target, source, inputs, trust)
+    draft = next(drafts)
+    while True:
+        draft.weights = weights
+        (target / FILE_NAME).write_text(draft.toml(), encoding="utf-8")
+        following = next(drafts, None)
+        if following is None:
+            return draft, None
+        checked = check(target).results[0]
+        if not (checked.error or checked.untried):
+            return draft, checked
+        draft = following
+
+
+def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
+    """The drafts whose inputs the model can be run with, with its outputs. Raises ConfigError where there is none."""
+    reason, none = "", True
     for draft in _drafts(target, source, inputs, trust):
         try:
             draft.outputs = draft.outputs or _outputs(draft, target)
         except (Exception, SystemExit) as error:  # the model's own code
             reason = reason or (str(error) if isinstance(error, ConfigError) else one_line(error))
             continue
-        draft.weights = weights
-        (target / FILE_NAME).write_text(draft.toml(), encoding="utf-8")
-        found = draft, check(target).results[0]
-        if not (found[1].error or found[1].untried):
-            break
-    if found is None:
+        none = False
+        yield draft
+    if none:
         raise ConfigError(f"{source}: cannot be run on made-up rows: {reason}; {ASK}")
-    return found
 
 
 def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
@@ -94,20 +115,20 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
     if source.endswith(TREE_FILES):
         yield Draft(source, inputs or _tree_inputs(Trees(path)))
         return
+    if source.endswith(".pt2"):
+        program = _told(source, partial(load_exported, path))
+        yield Draft(source, inputs or exported_inputs(program), call=program.module())
+        return
     call = _opened(Draft(source), target)
-    recurrent = is_recurrent(call) and not source.endswith((".pt2", ".pt", ".pth"))
-    choices: Any = [inputs]
-    if not inputs and source.endswith(".pt2"):
-        check_archive(path)
-        choices = [exported_inputs(torch.export.load(path))]
-    elif not inputs:
+    choices: Iterable[InputTables] = [inputs]
+    if not inputs:
         if not isinstance(call, torch.nn.Module):
             raise ConfigError(f"{source}: a {type(call).__name__} does not say what it takes: {ASK}")
         choices = guesses(call)
     for tables in choices:
-        if recurrent:
-            yield Draft(source, tables, recurrent=True)
-        yield Draft(source, tables)
+        if is_recurrent(call) and not source.endswith((".pt", ".pth")):
+            yield Draft(source, tables, recurrent=True, call=call)
+        yield Draft(source, tables, call=call)
 
 
 def _estimator(source: str, path: Path, inputs: InputTables, trust: bool) -> Draft:
@@ -136,19 +157,24 @@ def _opened(draft: Draft, target: Path) -> Any:
     some = [{"name": "x", "datatype": "FP32", "shape": []}]
     table = {"source": draft.source, "kwargs": draft.kwargs, "trust": draft.trust}
     config = {**table, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
+    call = _told(draft.source, partial(open_source, ModelTable.model_validate(config), target))
+    return call.eval() if isinstance(call, torch.nn.Module) else call
+
+
+def _told(source: str, opens: Callable[[], Any]) -> Any:
+    """What opening the source gives. Raises ConfigError that names it, whatever code of the model's raises."""
     try:
-        call = open_source(ModelTable.model_validate(config), target)
+        return opens()
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        hint = not_imported(error, draft.source, Path.cwd())
-        raise ConfigError(f"{draft.source}: {one_line(error)}{hint}") from error
-    return call.eval() if isinstance(call, torch.nn.Module) and not draft.source.endswith(".pt2") else call
+        hint = not_imported(error, source, Path.cwd())
+        raise ConfigError(f"{source}: {one_line(error)}{hint}") from error
 
 
 def _outputs(draft: Draft, target: Path) -> list[dict[str, Any]]:
     if not draft.trust:
-        return found_outputs(_opened(draft, target), draft.inputs)
+        return found_outputs(_opened(draft, target) if draft.call is None else draft.call, draft.inputs)
     methods = draft.kwargs["methods"]
     answers = _estimator_of(load_estimator(target / draft.source, draft.trust), methods.values(), draft.inputs)
     found = found_outputs(lambda *inputs: dict(zip(methods, answers(*inputs), strict=True)), draft.inputs)

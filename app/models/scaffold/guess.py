@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from app.contract import DATATYPES, SampleRow, TensorSpec
+from app.contract import DATATYPES, SampleRow, TensorSpec, axis_bounds
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES
 from app.models.checks.samples import made_up_rows, stack
@@ -123,8 +123,10 @@ def found_outputs(call: Callable[..., Any], tables: InputTables) -> list[dict[st
 
 def _lengths(specs: Sequence[TensorSpec], length: int) -> dict[str, int]:
     """A length for each variable axis, no two equal, within its bound."""
-    bounds = {axis: bound for spec in specs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
-    return {axis: min(length + place, bound or length + place) for place, (axis, bound) in enumerate(bounds.items())}
+    return {
+        axis: min(length + place, bound or length + place)
+        for place, (axis, bound) in enumerate(axis_bounds(specs).items())
+    }
 
 
 def _axis(pair: tuple[int, int], axes: Sequence[str], lengths: Sequence[Mapping[str, int]], name: str) -> int | str:

@@ -21,7 +21,7 @@ from app.models.loading import read_declared
 from app.models.repository import NAME
 from app.models.scaffold.draft import source_in, written
 from app.models.scaffold.guess import InputTables, request_row, specs_of
-from app.models.scaffold.new_task import names_task, task_request, write_task
+from app.models.scaffold.new_task import names_task, write_task
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
 
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
@@ -93,7 +93,10 @@ def make(
             write_task(target, found, task)
             checked = check(target).results[0]
             outputs = [] if checked.info is None else [spec.name for spec in checked.info.outputs]
-            made = _made(target, name, checked, outputs, task_request(target, name, checked))
+            curl = ""
+            if checked.info is not None and checked.example is not None:  # else it could not be tried
+                curl = _request(target, name, checked.info.inputs, checked.example)
+            made = _made(target, name, checked, outputs, curl)
         else:
             made = _filled(target, name, found, inputs, trust, weights)
         done = not made.checked.error
@@ -124,7 +127,8 @@ def _filled(
     else:
         draft, checked = written(target, source, inputs, trust, weights.name if weights is not None else "")
         tables, outputs = draft.inputs, [table["name"] for table in draft.outputs]
-    return _made(target, name, checked, outputs, _request(target, name, tables))
+    specs = [spec for spec in specs_of(tables) if not spec.made]
+    return _made(target, name, checked, outputs, _request(target, name, specs, request_row(tables)))
 
 
 def _made(target: Path, name: str, checked: Checked, outputs: Sequence[str], curl: str) -> Made:
@@ -170,17 +174,20 @@ def _copied(origin: str | Path, target: Path) -> str:
     return origin.name
 
 
-def _request(target: Path, name: str, tables: InputTables) -> str:
+def _request(target: Path, name: str, specs: Sequence[TensorSpec], row: SampleRow) -> str:
     """Write a request of one row; the command that sends it."""
-    specs = [spec for spec in specs_of(tables) if not spec.made]
-    row = request_row(tables)
     place = target.as_posix()
     if len(specs) == 1 and row.arrays[0].size > _MOST_VALUES:
         np.save(target / "request.npy", row.arrays[0])
         kind = "-H 'Content-Type: application/x-npy'"
         return f"curl localhost:8000/predict/{name} {kind} --data-binary @{place}/request.npy"
-    (target / "request.json").write_text(json.dumps(_body(specs, row)) + "\n")
-    return f"curl localhost:8000/v2/models/{name}/infer --json @{place}/request.json"
+    try:
+        body = _body(specs, row)
+    except UnicodeDecodeError:
+        (target / "request.png").write_bytes(row.arrays[0].item())
+        return f"curl localhost:8000/predict/{name} -H 'Content-Type: image/png' --data-binary @{place}/request.png"
+    (target / "request.json").write_text(json.dumps(body) + "\n")
+    return f"curl localhost:8000/v2/models/{name}/infer -d @{place}/request.json"
 
 
 def _body(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The files of a new model that transformers has saved: model.toml with its task, and a request. Its weights stay.
+"""model.toml of a new model that transformers has saved, with its task. Its weights stay where they are.
 
 Which task it is made for is read from the files beside the weights; nothing is loaded.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.errors import ConfigError
-from app.models.checks.check import Checked
 from app.models.description.config import FILE_NAME
 from app.models.description.tables import TaskName
 from app.models.tasks.opening import CLASSES, TOKENIZER_FILES
@@ -49,29 +48,6 @@ def write_task(target: Path, origin: str | Path, task: str) -> None:
     (target / FILE_NAME).write_text(text, encoding="utf-8")
 
 
-def task_request(target: Path, name: str, checked: Checked) -> str:
-    """Write a request of one row; the command that sends it. Nothing where the model could not be tried."""
-    if checked.example is None or checked.info is None:
-        return ""
-    specs, arrays = checked.info.inputs, checked.example.arrays
-    try:
-        inputs = [
-            {
-                "name": spec.name,
-                "shape": [1, *array.shape],
-                "datatype": spec.datatype,
-                "data": [value.decode() for value in array.flat],
-            }
-            for spec, array in zip(specs, arrays, strict=True)
-        ]
-    except UnicodeDecodeError:
-        (target / "request.png").write_bytes(arrays[0].item())
-        kind = "-H 'Content-Type: image/png'"
-        return f"curl localhost:8000/predict/{name} {kind} --data-binary @{target.as_posix()}/request.png"
-    (target / "request.json").write_text(json.dumps({"inputs": inputs}) + "\n", encoding="utf-8")
-    return f"curl localhost:8000/v2/models/{name}/infer --json @{target.as_posix()}/request.json"
-
-
 def fitting_task(folder: Path) -> str:
     """The task whose head the architectures of config.json have; with no head but a tokenizer, feature-extraction.
 
@@ -83,8 +59,8 @@ def fitting_task(folder: Path) -> str:
     made = [str(each) for each in named] if isinstance(named, list) else []
     crosses = _is_cross_encoder(folder, config)
     if crosses or not (folder / "modules.json").is_file():
-        for task, (_, marker) in CLASSES.items():
-            if any(marker in each for each in made):
+        for task, (_, markers) in CLASSES.items():
+            if any(marker in each for each in made for marker in markers):
                 ranks = task == "text-classification" and crosses and len(_labels(config)) == 1
                 return "rerank" if ranks else task
     if _gives_vectors(folder, config, made):

@@ -22,15 +22,17 @@ from app.errors import ConfigError, not_installed
 OURS = Path(__file__).resolve().parents[2]
 _NAME = "app"
 
-#: By file: held while it is imported. Two servers in one process may load the same file, under one name.
-_IMPORTING: dict[str, threading.RLock] = {}
+#: Held while anything is imported for a model: models load on several threads, and a package that replaces itself while
+#: it is imported, as transformers does, is incomplete for a thread that comes meanwhile.
+_IMPORTING = threading.RLock()
 
 
 def optional(module: str, package: str = "") -> ModuleType:
     """A library that only some models need. Raises ConfigError naming the `package` that has it in an index."""
     top = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        with _IMPORTING:
+            return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != top:
             raise
@@ -39,7 +41,8 @@ def optional(module: str, package: str = "") -> ModuleType:
 
 def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
-    found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
+    with _IMPORTING:
+        found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
             other = shadowed(module, folder)
@@ -70,7 +73,7 @@ def load_file(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: cannot be loaded as Python")
     spec.submodule_search_locations = [str(path.parent)]
     module = importlib.util.module_from_spec(spec)
-    with _IMPORTING.setdefault(name, threading.RLock()):
+    with _IMPORTING:
         # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
         # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
         # Other threads may import meanwhile, so the loop runs over a copy, which is made in one step.

@@ -50,8 +50,13 @@ _HEAD = 1 << 24  # bytes read of a pickle: the classes are at its beginning
 
 def open_exported(path: Path) -> nn.Module:
     """The module of an archive. Raises ConfigError, and what torch raises."""
+    return load_exported(path).module()
+
+
+def load_exported(path: Path) -> torch.export.ExportedProgram:
+    """The program of an archive. Raises as `open_exported`."""
     check_archive(path)
-    return torch.export.load(path).module()
+    return torch.export.load(path)
 
 
 def check_archive(path: Path) -> None:

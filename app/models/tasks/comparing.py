@@ -6,7 +6,6 @@ Each text or pair is a row of its own length, so that rows of any callers share 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.models.tasks import faces
 from app.models.tasks.answers import Answers, Labels, Outputs, best_first
-from app.models.tasks.texts import TextReader
+from app.models.tasks.texts import CallTexts, TextReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
 
@@ -24,12 +23,16 @@ class SentencesReader:
     """A source sentence and those to compare it with: a row of the model each. The note is how many that makes."""
 
     sent = faces.COMPARED
+    reads_texts = True
 
     def __init__(self, reader: TextReader) -> None:
         self._reader = reader
         self.inputs: tuple[TensorSpec, ...] = reader.inputs
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        return self._reader.translated([self._call_texts(arrays) for arrays in calls])
+
+    def _call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         sources = self._reader.texts(arrays[0], "source_sentence")
         count = arrays[1].shape[1]
         name = partial(_element, "sentences", count=count, rows=len(sources))
@@ -43,7 +46,7 @@ class SentencesReader:
             what = f"sentences[{index - 1}]" if index else "source_sentence"
             return what + _of_row(row, len(sources))
 
-        return replace(self._reader.translated(texts, name_of), note=count + 1)
+        return CallTexts(texts, name_of, count + 1)
 
     def example(self) -> SampleRow | None:
         one = self._reader.example()
@@ -61,19 +64,23 @@ class LabelsReader:
     """
 
     sent = faces.LABELLED
+    reads_texts = True
 
     def __init__(self, reader: TextReader, template: str) -> None:
         self._reader = reader
         self._template = template
         self.inputs: tuple[TensorSpec, ...] = reader.inputs
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        return self._reader.translated([self._call_texts(arrays) for arrays in calls])
+
+    def _call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         given, labels = arrays
         texts, count = self._reader.texts(given, "text"), labels.shape[1]
         name = partial(_element, "candidate_labels", count=count, rows=len(texts))
         sentences = [self._template.replace("{}", label) for label in self._reader.texts(labels, name)]
         pairs = [(texts[place // count], sentence) for place, sentence in enumerate(sentences)]
-        return replace(self._reader.translated(pairs, lambda place: f"text and {name(place)}"), note=labels)
+        return CallTexts(pairs, lambda place: f"text and {name(place)}", labels)
 
     def example(self) -> SampleRow | None:
         one = self._reader.example()

@@ -11,6 +11,8 @@
 | question-answering | question, context BYTES [] | answer BYTES [], score FP32 [], start, end INT64 [] |
 | zero-shot-classification | text BYTES [], candidate_labels BYTES [n] | labels BYTES, scores FP32 [n], the best first |
 | image-classification | image BYTES [] | labels BYTES [k], scores FP32 [k], the best first |
+| translation, summarization, text2text-generation, text-generation | text BYTES [] | generated_text, finish_reason
+  BYTES [], prompt_tokens, generated_tokens INT64 [] |
 """
 
 from __future__ import annotations
@@ -86,6 +88,12 @@ def labels_given() -> _Specs:
     return _along("labels", "BYTES", "candidate_labels"), _along("scores", "FP32", "candidate_labels")
 
 
+def written() -> _Specs:
+    """A text that has been written, why it ended ("stop" or "length"), and the tokens of what was read and written."""
+    kinds = {"generated_text": "BYTES", "finish_reason": "BYTES", "prompt_tokens": "INT64", "generated_tokens": "INT64"}
+    return tuple(_value(name, datatype) for name, datatype in kinds.items())
+
+
 def listed(task: str) -> tuple[_Specs, _Specs]:
     """Inputs and outputs of a task before its model has been loaded: what depends on the model is a variable axis."""
     best = _along("labels", "BYTES", "top"), _along("scores", "FP32", "top")
@@ -98,5 +106,8 @@ def listed(task: str) -> tuple[_Specs, _Specs]:
         "question-answering": (ASKED, span()),
         "zero-shot-classification": (LABELLED, labels_given()),
         "image-classification": ((IMAGE,), best),
+        **dict.fromkeys(
+            ("translation", "summarization", "text2text-generation", "text-generation"), ((TEXT,), written())
+        ),
     }
     return faces.get(task, ((TEXT,), best))

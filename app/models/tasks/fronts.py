@@ -19,7 +19,9 @@ class Reader(Protocol):
     def sent(self) -> tuple[TensorSpec, ...]: ...
     @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    @property
+    def reads_texts(self) -> bool: ...
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """See contract.Front."""
         ...
 
@@ -34,10 +36,18 @@ class TaskFront:
     `example` is made up, unless the owner has given real rows: then it is the first of them.
     """
 
-    def __init__(self, reader: Reader, answers: Answers, embedder: TaskFront | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        answers: Answers,
+        embedder: TaskFront | None = None,
+        chat: TaskFront | None = None,
+    ) -> None:
         self.reader = reader
         self.embedder = embedder
+        self.chat = chat
         self.example = reader.example()
+        self.reads_texts = reader.reads_texts
         self.quick = answers.quick
         self.present: Callable[[Mapping[str, Array]], Any] | None = answers.present
         self.presented = answers.presented
@@ -47,8 +57,8 @@ class TaskFront:
         answers = self._answers
         return replace(info, inputs=self.reader.sent, outputs=answers.outputs, own_axes=answers.own_axes)
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
-        return self.reader.read(arrays)
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        return self.reader.read(calls)
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         return self._answers.answer(outputs, note)
@@ -56,9 +66,10 @@ class TaskFront:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTask:
-    """A model of a task. `outputs`: the module's own."""
+    """A model of a task. `outputs`: the module's own. `read_parameters`: see contract.Model."""
 
     module: nn.Module
     front: TaskFront
     outputs: tuple[TensorSpec, ...]
     samples: tuple[SampleRow, ...]
+    read_parameters: Callable[[Mapping[str, Any]], object] | None = None

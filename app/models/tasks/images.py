@@ -25,6 +25,7 @@ class ImageReader:
     """
 
     sent = (faces.IMAGE,)
+    reads_texts = False
 
     def __init__(self, processor: Any) -> None:
         """Raises ConfigError where the processor fails, or makes images of different sizes of different sizes."""
@@ -36,9 +37,11 @@ class ImageReader:
         shape = shapes[0]
         self.inputs = (TensorSpec("pixel_values", "FP32", shape, ("",) * len(shape), shape),)
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """Raises BadRequest for what is no image, and TooLarge for too many pixels."""
-        values = arrays[0].reshape(-1)
+        return [self._read(files.reshape(-1)) for (files,) in calls]
+
+    def _read(self, values: Array) -> Translated:
         rows = [
             self._row(bytes(value), f" of row {row}" if len(values) > 1 else "") for row, value in enumerate(values)
         ]

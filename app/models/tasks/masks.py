@@ -12,7 +12,7 @@ from app.errors import BadText
 from app.models.tasks import faces
 from app.models.tasks.answers import NUMBER, STRING, Answers, Outputs, best_first, list_schema, object_schema
 from app.models.tasks.heads import MOST_MASKS
-from app.models.tasks.texts import TextReader
+from app.models.tasks.texts import CallTexts, TextReader
 
 _TOKEN = {"token": STRING, "score": NUMBER}
 
@@ -25,9 +25,9 @@ def mask_places(mask: int, one: Any) -> Array:
 class MaskReader(TextReader):
     """Its notes are the places of each row's masks."""
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """Raises BadText for a text without a mask, too."""
-        read = super().read(arrays)
+        read = super().call_rows(call, found)
         for row, places in enumerate(read.note):
             if not 1 <= len(places) <= MOST_MASKS:
                 where = row if len(read.note) > 1 else None

@@ -6,7 +6,6 @@ missing tokenizer of five tokens. Here both are errors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,19 @@ from app.models.tasks.heads import Scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
 
-#: Of each task: transformers' class, its mapping of configurations, and how architectures with such a head are called.
+#: Of each task: transformers' class, and how architectures with such a head are called.
 CLASSES = {
-    "text-classification": ("SequenceClassification", "ForSequenceClassification"),
-    "token-classification": ("TokenClassification", "ForTokenClassification"),
-    "image-classification": ("ImageClassification", "ForImageClassification"),
-    "fill-mask": ("MaskedLM", "ForMaskedLM"),
-    "question-answering": ("QuestionAnswering", "ForQuestionAnswering"),
-    "rerank": ("SequenceClassification", "ForSequenceClassification"),
-    "zero-shot-classification": ("SequenceClassification", "ForSequenceClassification"),
+    "text-classification": ("SequenceClassification", ("ForSequenceClassification",)),
+    "token-classification": ("TokenClassification", ("ForTokenClassification",)),
+    "image-classification": ("ImageClassification", ("ForImageClassification",)),
+    "fill-mask": ("MaskedLM", ("ForMaskedLM",)),
+    "question-answering": ("QuestionAnswering", ("ForQuestionAnswering",)),
+    "rerank": ("SequenceClassification", ("ForSequenceClassification",)),
+    "zero-shot-classification": ("SequenceClassification", ("ForSequenceClassification",)),
+    "text2text-generation": ("Seq2SeqLM", ("ForConditionalGeneration",)),
+    "translation": ("Seq2SeqLM", ("MTModel", "ForConditionalGeneration")),
+    "summarization": ("Seq2SeqLM", ("ForConditionalGeneration",)),
+    "text-generation": ("CausalLM", ("ForCausalLM", "LMHeadModel")),
 }
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
@@ -61,13 +64,14 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
             raise ConfigError(f"kwargs.{refused}: not accepted beside a task")
     config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
     if task in CLASSES:
-        kind, marker = CLASSES[task]
-        mapping = getattr(transformers, f"MODEL_FOR_{_upper(kind)}_MAPPING")
+        kind, markers = CLASSES[task]
         auto_class = getattr(transformers, f"AutoModelFor{kind}")
         made = config.architectures or []
-        if type(config) not in mapping or (made and not any(marker in each for each in made)):
+        fits = not made or any(marker in each for each in made for marker in markers)
+        if type(config) not in auto_class._model_mapping or not fits:
             got = ", ".join(made) or f"the model type {config.model_type}"
-            raise ConfigError(f"task: expected weights of a model {marker} for {task!r}, got those of {got}")
+            wanted = " or ".join(markers)
+            raise ConfigError(f"task: expected weights of a model {wanted} for {task!r}, got those of {got}")
     else:
         auto_class = transformers.AutoModel
         if config.is_encoder_decoder:
@@ -108,11 +112,6 @@ def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTa
     module = Scores(model, ["pixel_values"], function=score_function(model.config))
     front = TaskFront(reader, Labels(labels, options.top or TOP))
     return OpenedTask(module, front, (vector("scores", len(labels)),), ())
-
-
-def _upper(name: str) -> str:
-    """SequenceClassification -> SEQUENCE_CLASSIFICATION, MaskedLM -> MASKED_LM."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
 def _pillow_backend(transformers: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadText
 from app.models.tasks import faces
 from app.models.tasks.answers import Answers, Outputs
-from app.models.tasks.texts import Reading, TextReader
+from app.models.tasks.texts import CallTexts, Reading, TextReader
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 _LONGEST_ANSWER = 15  # tokens, as there
@@ -40,23 +40,26 @@ class QuestionReader(TextReader):
     ) -> None:
         super().__init__(tokenizer, words, replace(reading, truncate=False), sent, keep)
         self._longest = sys.maxsize  # a context may have any number of windows that the queue holds
+        self._encode = tokenizer.backend_tokenizer.encode_batch
         stride = min(reading.most // 2, _STRIDE)
         tokenizer.backend_tokenizer.enable_truncation(reading.most, stride=stride, strategy="only_second")
         #: Tokens of a question, so that each window goes on by one at least.
         self._most_asked = reading.most - stride - tokenizer.num_special_tokens_to_add(True) - 1
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         questions, contexts = self.texts(arrays[0], "question"), self.texts(arrays[1], "context")
         for row, one in enumerate(self.plain.encode_batch(questions, add_special_tokens=False)):
             if len(one) > self._most_asked:
                 wrong = f"expected at most {self._most_asked} tokens, got {len(one)}"
                 raise BadText("question", row if len(questions) > 1 else None, wrong)
-        found = self._encode(list(zip(questions, contexts, strict=True)))
-        asked = [ReadContext(context, [one, *one.overflowing]) for context, one in zip(contexts, found, strict=True)]
+        return CallTexts(list(zip(questions, contexts, strict=True)), "context")
+
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
+        asked = [ReadContext(pair[1], [one, *one.overflowing]) for pair, one in zip(call.texts, found, strict=True)]
         for row, each in enumerate(asked):
             if 1 not in each.windows[0].sequence_ids:
                 raise BadText("context", row if len(asked) > 1 else None, "expected at least one token, got 0")
-        return replace(self.stacked([window for each in asked for window in each.windows]), note=asked)
+        return self.stacked([window for each in asked for window in each.windows], asked)
 
     def example(self) -> SampleRow | None:
         one = super().example()

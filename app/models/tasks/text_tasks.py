@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from app.models.tasks.masks import MaskReader, Masks, mask_places
 from app.models.tasks.questions import Answered, QuestionReader
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.texts import EXAMPLE, Reading, TextReader, kept_tokens, most_tokens
+from app.models.tasks.writing import most_written, open_writing, prefix_of
 
 TOP = 5  # labels answered, unless model.toml says how many
 
@@ -159,6 +160,16 @@ def _zero_shot(text: TextModel) -> OpenedTask:
     return OpenedTask(module, front, (vector("logits", len(labels)),), reader.samples(pairs=True))
 
 
+def _writing(task: str, text: TextModel) -> OpenedTask:
+    model, options = text.model, text.options
+    encodes, positions = bool(model.config.is_encoder_decoder), _positions(model)
+    most = most_written(model, options.max_new_tokens, positions, encodes=encodes)
+    if not encodes and positions is not None and options.max_tokens is None:  # both have to fit
+        options = options.model_copy(update={"max_tokens": positions - most})
+    prompt = prefix_of(model, task) if options.prompt is None else options.prompt
+    return open_writing(model, replace(text, options=options).reader(prompt=prompt), text.tokenizer, most)
+
+
 _OPENED: dict[str, Callable[[TextModel], OpenedTask]] = {
     "text-classification": _text_classification,
     "token-classification": _token_classification,
@@ -168,6 +179,10 @@ _OPENED: dict[str, Callable[[TextModel], OpenedTask]] = {
     "fill-mask": _fill_mask,
     "question-answering": _question_answering,
     "zero-shot-classification": _zero_shot,
+    "translation": partial(_writing, "translation"),
+    "summarization": partial(_writing, "summarization"),
+    "text2text-generation": partial(_writing, "text2text-generation"),
+    "text-generation": partial(_writing, "text-generation"),
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,23 @@ class Reading:
     example: str = EXAMPLE
 
 
+@dataclass(frozen=True, slots=True)
+class CallTexts:
+    """The texts, or pairs of texts, of one call; what messages call each of them; and the note for its answer."""
+
+    texts: Sequence[Any]
+    name: Names
+    note: Any = None
+
+
 class TextReader:
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
     `sent` are the inputs of clients: where there are two, each row's texts are read as a pair. `inputs` are the
     model's, in order. `keep` returns what answering needs of a row's encoding.
     """
+
+    reads_texts = True
 
     def __init__(
         self,
@@ -82,7 +94,8 @@ class TextReader:
             backend.enable_truncation(reading.most, direction=tokenizer.truncation_side)
             if tokenizer.truncation_side == "left":
                 self._longest = sys.maxsize  # offsets count from the beginning, so that is never cut off
-        self._encode = backend.encode_batch
+        #: Where nothing is kept of an encoding, places of characters are not worked out.
+        self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
@@ -96,36 +109,46 @@ class TextReader:
             return ids, mask
         return ids, TensorSpec("token_type_ids", "INT64", (-1,), axes, bounds, self._pad_type), mask
 
-    def read(self, arrays: Sequence[Array]) -> Translated:
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """Raises BadText for bytes that are no UTF-8, and for a text without tokens or with too many."""
+        return self.translated([self.call_texts(arrays) for arrays in calls])
+
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
+        """The texts of a call. Raises BadText."""
         columns = [self.texts(array, spec.name) for array, spec in zip(arrays, self.sent, strict=True)]
         texts: Sequence[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        return self.translated(texts, " and ".join(spec.name for spec in self.sent))
+        return CallTexts(texts, " and ".join(spec.name for spec in self.sent))
 
     def texts(self, array: Array, name: Names) -> list[str]:
         """The texts of an input. Raises BadText."""
         values = array.reshape(-1)
         return [self._text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
 
-    def translated(self, texts: Sequence[Any], name: Names) -> Translated:
-        """The model's rows of these texts or pairs of texts. Raises BadText."""
-        found = self._encode([self.reading.prompt + text for text in texts] if self.reading.prompt else texts)
+    def translated(self, calls: Sequence[CallTexts], *, whole: bool = False) -> list[Translated]:
+        """The model's rows of each call, all of them tokenized at once. Raises BadText.
+
+        `whole`: the texts have their prompt and their special tokens.
+        """
+        prompt = "" if whole else self.reading.prompt
+        texts = [prompt + text if prompt else text for call in calls for text in call.texts]
+        found = iter(self._encode(texts, add_special_tokens=not whole))
+        return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
+
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
+        """The rows of a call's encodings, with what answering needs of them. Raises BadText."""
         for row, one in enumerate(found):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
-                raise _wrong(name, row, len(found), f"expected {expected}, got {len(one)}")
-        return self.stacked(found)
+                raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
+        return self.stacked(found, call.note if self._keep is None else [self._keep(one) for one in found])
 
-    def stacked(self, found: Sequence[Any]) -> Translated:
+    def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
         lengths = [len(one) for one in found]
-        longest = max(lengths)
-        read = [_stacked([one.ids for one in found], longest, self.reading.pad)]
+        read = [_stacked([one.ids for one in found], lengths, self.reading.pad)]
         if self._types:
-            read.append(_stacked([one.type_ids for one in found], longest, self._pad_type))
-        own = {TOKENS: lengths} if len(lengths) > 1 else None
-        note = None if self._keep is None else [self._keep(one) for one in found]
-        return Translated(read, {TOKENS: longest}, own, note)
+            read.append(_stacked([one.type_ids for one in found], lengths, self._pad_type))
+        return Translated(read, {TOKENS: max(lengths)}, {TOKENS: lengths} if len(lengths) > 1 else None, note)
 
     def _text(self, value: Any, wrong: Callable[[str], BadText]) -> str:
         """A text, cut where it may be."""
@@ -145,7 +168,7 @@ class TextReader:
         for count in range(len(words), 0, -1):
             row: Array = np.array(" ".join(words[:count]).encode(), object)
             with suppress(BadRequest):
-                self.read([row] * len(self.sent))
+                self.read([[row] * len(self.sent)])
                 return SampleRow((row,) * len(self.sent))
         return None
 
@@ -191,10 +214,10 @@ def _wrong(name: Names, row: int, rows: int, wrong: str) -> BadText:
     return BadText(name(row), None, wrong)
 
 
-def _stacked(rows: Sequence[Sequence[int]], longest: int, pad: int) -> Array:
+def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) -> Array:
+    longest = max(lengths)
     values: Array = np.full((len(rows), longest), pad, np.int64)
-    for place, row in zip(values, rows, strict=True):
-        place[: len(row)] = row
+    values[np.arange(longest) < np.array(lengths)[:, None]] = list(chain.from_iterable(rows))
     return values
 
 

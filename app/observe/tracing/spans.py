@@ -110,16 +110,16 @@ def _described(exc: BaseException) -> tuple[str, str]:
 class Unrecorded:
     """A call that is not sampled: all that is left of its span is the header that says so."""
 
-    __slots__ = ("_traceparent",)
+    __slots__ = ("traceparent",)
 
     def __init__(self, ident: SpanId) -> None:
-        self._traceparent = traceparent(*ident, False)
+        self.traceparent = traceparent(*ident, False)
 
     def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
-        return self._traceparent
+        return self.traceparent
 
     def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
-        return self._traceparent
+        return self.traceparent
 
 
 class CallSpan:
@@ -155,6 +155,11 @@ class CallSpan:
         self.answer: tuple[int, int, int] | None = None  # largest batch, nanoseconds of queue and of compute
         self.failure: Failure | None = None
 
+    @property
+    def traceparent(self) -> bytes:
+        """The value of the header of its answer."""
+        return traceparent(*self.ident, True)
+
     def asks(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
         """What is asked for. `route`: the path, with the names of model and version left out."""
         self.method, self.path, self.model = method[:_LONGEST_NAME], path[:_LONGEST_PATH], model[:_LONGEST_NAME]
@@ -174,7 +179,7 @@ class CallSpan:
 
     def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
         """The call has its answer. Returns the value of its `traceparent`."""
-        self.answer = (answer.batch, answer.queue_ns, answer.compute_ns)
+        self.answer = (answer.batch, answer.queue_ns, sum(answer.times))
         return self._end(info, klass)
 
     def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
@@ -188,4 +193,4 @@ class CallSpan:
             self.model = info.name
         self.ended = monotonic_ns()
         self._leave(self, self._lease)
-        return traceparent(*self.ident, True)
+        return self.traceparent

@@ -21,7 +21,8 @@ import orjson
 from app.contract import CLASSES, IndexEntry, Plan, Served, TensorSpec
 from app.http.codecs.files import takes_files
 from app.http.examples import form_body
-from app.observe.metrics import CallStats, Gauges, Snapshot
+from app.observe.metrics import CallStats
+from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui.history import Machine
 from app.scheduler.types import Outcome, Unit
 
@@ -101,6 +102,7 @@ def _described(served: Served) -> Event:
         "inputs": [_tensor(spec) for spec in info.client_inputs],
         "outputs": [_tensor(spec) for spec in info.outputs],
         "sends": _sends(served),
+        "writes": served.model.writes,
         "example": form_body(served),
     }
 
@@ -202,7 +204,7 @@ def _counted(gauges: Gauges, plan: Plan) -> Event:
         # calls with an answer and all their nanoseconds; the parts are of calls that ran, whether answered or not
         "calls": [success.count, success.ns],
         "queue": [queued.count, queued.ns],
-        "compute": [parts.input.ns, parts.infer.ns, parts.output.ns],
+        "compute": [parts.input_ns, parts.infer_ns, parts.output_ns],
         "rows": stats.rows,
         "executions": stats.executions,
         "formed": formed,

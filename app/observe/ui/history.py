@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.metrics import ModelStats
+from app.observe.snapshot import Gauges, Snapshot
 
 EVERY_US = 10_000_000
 SAMPLES = 90

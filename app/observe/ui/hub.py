@@ -16,7 +16,7 @@ from app.contract import Catalog, Plan
 from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
-from app.observe.metrics import Snapshot
+from app.observe.snapshot import Snapshot
 from app.observe.ui import events
 from app.observe.ui.history import History, Machine
 from app.scheduler.types import Outcome, Unit

@@ -36,10 +36,9 @@ class RateMonitor:
         self.rate = 0.0  # rows per second
         self.steady = 0.0  # rows per second
 
-    def arrive(self, rows: int) -> None:
+    def tick(self, now: int, rows: int) -> None:
+        """So many rows have arrived since the last tick."""
         self._count += rows
-
-    def tick(self, now: int) -> None:
         elapsed = now - self._opened
         if elapsed <= 0:
             return

@@ -2,8 +2,8 @@
 
 The table keeps the curve's shape, which is neither linear nor monotone on real hardware (three rows can take longer
 than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
-table updated size by size would mix moods. What a size takes beyond that corrects its own entry, slowly (`live`), where
-the profile has errors. Units that run at once have tables of their own where they were measured.
+table updated size by size would mix moods. What a size takes beyond that corrects its own entry, slowly, where the
+profile has errors (`LiveTimes`). Units that run at once have tables of their own where they were measured.
 The scale is that of computing alone: the hand-over is the same for all sizes, and has its own moods.
 
 Where times depend on the longest row, a batch whose rows are known is predicted by its length. What is
@@ -12,14 +12,25 @@ planned for any rows (`batch_ns`) has a scale of its own, which also follows how
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import sqrt
+
+from app.scheduler.estimates.curve import FLOOR
 from app.scheduler.estimates.lengths import time_at
-from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.types import Profile
 
 _WEIGHT = 0.05  # of one observation in the scale or the hand-over: about the last 20 batches
 _OUTLIER = 4.0  # an observation counts at most so many times the prediction: a page fault is not a trend
 _RETURN = 0.1  # of the way back to the profile, for each window in which no batch ran
 _ROOM_NS = 100_000  # a hand-over counts as at most so far off, or as far as the present value where that is more
+
+# of `LiveTimes`
+_SEEN = 256  # batches of a size that count
+_MOST_WORTH = 16.0  # and the profile of a size at most as so many
+_OFF = 0.5  # one batch is at most so far off, as a share of its prediction
+_NOISE = 0.1  # of one batch, as a share of its time, before any has run
+_COMMON = 0.01  # of one batch in what all sizes share: about the last 100
+_OF_MEAN = 1.25  # standard deviations in a mean absolute deviation, of normal noise
 
 
 class Latency:
@@ -60,12 +71,12 @@ class Latency:
         """
         if not self._tables:
             return 0
-        return self.compute(size, running, length) + max(0, self.handover.ns - lead_ns)
+        scale = self._planned if self.by_length and not length else self.scale
+        return int(self._profiled(size, running, length) * scale) + max(0, self.handover.ns - lead_ns)
 
     def compute(self, size: int, running: int = 1, length: int = 0) -> int:
         """As `predict`, without the hand-over."""
-        scale = self._planned if self.by_length and not length else self.scale
-        return int(self._profiled(size, running, length) * scale) if self._tables else 0
+        return self.predict(size, running, length, self.handover.ns)
 
     def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
         """Observed over profiled time for which a batch of `size` keeps its worker from the next one, of any rows."""
@@ -160,3 +171,51 @@ class Handover:
             self._value += _RETURN * (self._profiled - self._value)
             self.ns = int(self._value)
         self._observed = False
+
+
+class LiveTimes:
+    """What live batches say of each size: by what factor its time differs from the profile's, and how sure that is.
+
+    All sizes share the machine's mood, which is the scale; what is left of a batch's time over its prediction is
+    evidence about its size alone. Each size keeps a running mean of that (Robbins and Monro, A Stochastic Approximation
+    Method, 1951), in which the profile counts as so many batches as its error is worth, and the last 256 batches at
+    most. One batch counts as at most half off: noise is heavy-tailed. Bounding makes all means alike a little low, so
+    what deviations have in common is taken out. Without that, factors and scale would drift apart without end.
+
+    `factors` by size, less one: observed over profiled time. `seen`: batches of each size, up to a bound.
+    """
+
+    __slots__ = ("_centre", "_errors", "_noise", "_worth", "factors", "seen")
+
+    def __init__(self, errors: Sequence[float]) -> None:
+        self.factors = [1.0] * len(errors)
+        self.seen = [0] * len(errors)
+        self._errors = errors  # of the profile
+        #: Batches that the profile counts as: few, since calls see what counts.
+        self._worth = [min(_MOST_WORTH, (_NOISE / max(FLOOR, error)) ** 2) for error in errors]
+        self._noise = _NOISE / _OF_MEAN  # mean absolute deviation
+        self._centre = 0.0  # mean deviation
+
+    def observe(self, size: int, off: float) -> None:
+        """A batch took 1 + `off` times what was predicted for its size and for the machine's mood. O(1)."""
+        if size > len(self.seen):
+            return
+        if not -_OFF <= off <= _OFF:
+            off = _OFF if off > 0 else -_OFF
+        self._centre += _COMMON * (off - self._centre)
+        off -= self._centre
+        self._noise += _COMMON * (abs(off) - self._noise)
+        index = size - 1
+        seen = self.seen[index]
+        if seen < _SEEN:
+            seen += 1
+            self.seen[index] = seen
+        self.factors[index] *= 1 + off / (self._worth[index] + seen)
+
+    def errors(self) -> tuple[float, ...]:
+        """By size: the standard error of its time as a share. One batch alone says nothing."""
+        noise = max(FLOOR, _OF_MEAN * self._noise)
+        return tuple(
+            sqrt(FLOOR**2 + 1 / (1 / max(FLOOR, error) ** 2 + max(0, seen - 1) / noise**2))
+            for error, seen in zip(self._errors, self.seen, strict=True)
+        )

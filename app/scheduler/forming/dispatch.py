@@ -1,9 +1,9 @@
 """Forms units: which key, which rows of it, which worker.
 
-While a worker is usable: the arbiter names the key with the best head; a group of that key that must be run again goes
-as it is; otherwise the key's policy cuts a unit or holds the key back until a time. Of the rows cut, those that are
-predicted to end after their deadline leave instead, and others take their places: in overload a device that finishes
-late work does nothing else.
+While a worker is usable: the ready table names the key with the best head; a group of that key that must be run again
+goes as it is; otherwise the key's policy cuts a unit or holds the key back until a time. Of the rows cut, those that
+are predicted to end after their deadline leave instead, and others take their places: in overload a device that
+finishes late work does nothing else.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from app.scheduler.forming.arbiter import Arbiter
 from app.scheduler.forming.gate import Allowance
 from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
 from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Cut, Hold
-from app.scheduler.rows.lanes import rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key, ReadySet
@@ -33,9 +31,9 @@ class Dispatch:
         self._ledger = ledger
         self._workers = workers
         self.gate = preset_class(device.classes.preset)(device, ledger, workers)
-        self._arbiter = Arbiter(ledger.ready, self._rank)
+        self._rank = self.gate.rank
         self._views = Views(device, ledger, workers, leaves_room=self.gate.separates)
-        self.multi_step = MultiStep(ledger, workers, self.gate, self._views, self._arbiter)
+        self.multi_step = MultiStep(ledger, workers, self.gate, self._views)
         self._next_unit = 0
         self._shared = False  # best-effort work is there: without it the gate is not asked
         self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
@@ -51,8 +49,8 @@ class Dispatch:
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False
-        while not workers.full:  # it is full in the step that most calls get
-            ready = self._arbiter.first(held)
+        while ledger.ready.nonempty and not workers.full:  # it is full in the step that most calls get
+            ready = ledger.ready.first(held, self._rank)
             if ready is None:
                 return _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
             usable = workers.usable(now)
@@ -71,12 +69,6 @@ class Dispatch:
                 held.append(ready)
                 wake_at = _earlier(wake_at, hold.until)
         return wake_at
-
-    def _rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
-        """Real-time rows have the same order whatever best-effort work there is, where classes are told apart."""
-        if row.call.klass or not self.gate.separates:
-            return self.gate.rank(ready, row)
-        return rank(row)
 
     def _strike(self, start: list[Unit], now: int) -> None:
         """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
@@ -106,6 +98,8 @@ class Dispatch:
         """Start one unit of this key, or say until when the key is held back."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
+        if state.program.one_unit and state.units:
+            return Hold(None)  # until that ends
         if state.program.stages[stage].repeats and self._device.push_depth > 1:
             usable = [worker for worker in usable if not self._workers.has_cell(worker, program, stage, ready.klass)]
             if not usable:
@@ -113,10 +107,10 @@ class Dispatch:
                 return Hold(None)
         if self._shared and not ready.klass and not state.policy.sizes_itself:
             usable = self.gate.for_realtime(usable)
+        capacities = _capacities(state.capacity[stage], usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self._views.room(state, ready.klass)
         going = ready.started if stage or state.program.stages[0].repeats else 0
-        capacities = _capacities(state.capacity[stage], usable)
         limit = min(capacities[0], room + going)
         if limit < 1:
             if self._shared:
@@ -135,8 +129,7 @@ class Dispatch:
             fits = found.within(capacities[0])
             limit = fits.rows
             capacities = [min(limit, capacity) for capacity in capacities]
-        group = ready.take_retry(limit if fits is None else fits.exact, room)
-        if group:
+        if ready.retries.groups and (group := ready.take_retry(limit if fits is None else fits.exact, room)):
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
         view = self._views.of(ready, state, usable, limit, room + going, now)
@@ -161,7 +154,7 @@ class Dispatch:
         if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
             return []
         others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
-        if others.retries:
+        if others.retries.groups:
             return []
         room = self._views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
         found = others.first(size - len(rows), room)
@@ -172,14 +165,13 @@ class Dispatch:
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
-        workers, stage = self._workers, ready.key[1]
-        worker = workers.choose(usable, cut.size, state.capacity[stage])
+        stage = ready.key[1]
+        _, begins, running = self._workers.place(usable, cut.size, state.capacity[stage], now)
         if cut.shorter >= 0:
             rows = ready.similar(cut.rows, cut.shorter)
         else:
             rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
-        begins = workers.begins(worker, now)
-        ends = begins + state.time(cut.size, stage, workers.running([worker]), longest_of(rows), begins - now)
+        ends = begins + state.time(cut.size, stage, running, longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
@@ -190,9 +182,7 @@ class Dispatch:
         program, stage, bucket = key
         state = self._ledger.states[program]
         size = max(cut.size, len(rows))
-        worker = self._workers.choose(usable, size, state.capacity[stage])
-        running = self._workers.running([worker])
-        begins = self._workers.begins(worker, now)
+        worker, begins, running = self._workers.place(usable, size, state.capacity[stage], now)
         length = longest_of(rows) if state.latency[stage].by_length else 0
         batches = state.batches
         self._ledger.start(rows, state)
@@ -205,7 +195,10 @@ class Dispatch:
             if rows[0].call.klass:
                 steps = self.gate.steps(steps, rows, size, stage, state, now)
             continue_without = continues_without(rows, stage, state, worker)
-        predicted, times = state.unit_times(stage, steps, size, running, length, begins - now)
+        times: tuple[int, ...] = ()
+        predicted = state.latency[stage].predict(size, running, length, begins - now)
+        if steps > 1 and predicted:
+            predicted, times = state.unit_times(predicted, stage, steps, size, running, length)
         unit = Unit(
             id=self._next_unit,
             worker=worker,

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
-from app.scheduler.forming.arbiter import Arbiter
 from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
@@ -123,17 +122,16 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
 class MultiStep:
     """Of one device: which of its units are to end early, and those that workers have continued by themselves."""
 
-    def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views, arbiter: Arbiter) -> None:
+    def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views) -> None:
         self._ledger = ledger
         self._workers = workers
         self._gate = gate
         self._views = views
-        self._arbiter = arbiter
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the step or stage that runs, and those that are to end with the first of their
         rows that does."""
-        waiting = self._arbiter.first(())
+        waiting = self._ledger.ready.first((), self._gate.rank)
         head = None if waiting is None else waiting.head()
         level = None if head is None else self._gate.level(head)
         recalled: list[Unit] = []

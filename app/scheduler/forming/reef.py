@@ -144,7 +144,7 @@ class Reef(Gate):
                 return Hold(until)
             busy = self.units and self._budget_ns < UNBOUNDED
             return Hold(None) if busy else Allowance(workers, limit, limit)
-        running = self._workers.running(workers)
+        running, _ = self._workers.room(workers)
         length = longest_of([*ready.retry_rows(), *ready.first(limit, limit)]) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
         left = self._budget_left(now)

@@ -43,8 +43,8 @@ class Views:
     ) -> KeyView:
         """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
         facts = state.facts[ready.key[1]]
-        waiting = ready.free_count
-        running = self._workers.running(usable)
+        waiting = ready.free_count if ready.retries.groups else ready.count
+        running, free = self._workers.room(usable)
         due = _NEVER
         if facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
@@ -53,11 +53,11 @@ class Views:
             ready=waiting,
             limit=limit,
             full=state.full[ready.key[1]],
-            oldest=ready.oldest(),
+            oldest=ready.oldest,
             max_delay=state.program.max_delay_ns,
             room=room,
             due=due,
-            free=self._workers.free(len(usable)),
+            free=free,
             running=running,
             facts=facts,
             neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,

@@ -22,11 +22,14 @@ def lead_of(device: DeviceSpec) -> int:
 class Workers:
     """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
 
+    `full`: nobody may be handed a unit, known without a look at each.
+
     `units`: all of them by id, oldest first. `multi_step`: those of several stages or steps, unless recalled.
     """
 
     __slots__ = (
-        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "multi_step", "units",
+        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "full", "multi_step",
+        "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
@@ -40,11 +43,7 @@ class Workers:
         self.units: dict[int, Unit] = {}
         self.multi_step: dict[int, Unit] = {}
         self.busy = 0
-
-    @property
-    def full(self) -> bool:
-        """Nobody may be handed a unit, known without a look at each."""
-        return self._depth == 1 and self.busy == self._most
+        self.full = False
 
     def usable(self, now: int) -> list[int]:
         """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
@@ -99,23 +98,25 @@ class Workers:
         """When the first of some workers would turn to a unit."""
         return min(self.begins(worker, now) for worker in usable)
 
-    def running(self, usable: Sequence[int]) -> int:
-        """Units at work when one of these workers has turned to one more."""
-        if self._depth == 1:  # a usable worker is an idle one
-            return min(self.busy + 1, self._most)
-        return min(self.busy + self.idle(usable), self._most)
+    def room(self, usable: Sequence[int]) -> tuple[int, int]:
+        """Units at work when one of these usable workers has turned to one more.
 
-    def free(self, usable: int) -> int:
-        """Units that may start now on so many usable workers, each on one of its own."""
-        return min(usable, max(1, self._most - self.busy))
+        Also how many units may start now, each on a worker of its own.
+        """
+        idle = self._depth == 1 or self.idle(usable)  # a worker that holds one unit at most is usable when it is idle
+        return min(self.busy + idle, self._most), min(len(usable), max(1, self._most - self.busy))
 
-    def choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
+    def place(self, usable: Sequence[int], size: int, capacity: Sequence[int], now: int) -> tuple[int, int, int]:
+        """The worker for a unit of `size` rows, when it would turn to it, and the units that would be at work then."""
+        worker = usable[0] if len(usable) == 1 else self._choose(usable, size, capacity)
+        running = self.busy if self._queues[worker] else min(self.busy + 1, self._most)
+        return worker, self.begins(worker, now), running
+
+    def _choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
         """An idle worker before a busy one, and the smallest that takes `size` rows, so that larger ones stay free.
 
         Among equals the one with the least to do, and then the one that has been idle longest.
         """
-        if len(usable) == 1:
-            return usable[0]
         fits = (worker for worker in usable if capacity[worker] >= size)
         return min(fits, key=lambda w: (len(self._queues[w]) > 0, capacity[w], self._ends[w], self._idle_since[w], w))
 
@@ -126,8 +127,11 @@ class Workers:
         unit.behind = bool(queue)
         if not queue:
             self.busy += 1
+            self.full = self._depth == 1 and self.busy == self._most
         queue.append(unit)
-        self._note(unit)
+        self.units[unit.id] = unit
+        if unit.steps > 1 or unit.continue_without:
+            self.multi_step[unit.id] = unit
         known = unit.predicted and self._ends[worker] < AT_ONCE
         self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
 
@@ -136,15 +140,13 @@ class Workers:
         queue = self._queues[unit.worker]
         if not queue:
             self.busy += 1
+            self.full = self._depth == 1 and self.busy == self._most
         queue.appendleft(unit)
         unit.behind = True  # so that nothing is learnt of its hand-over
-        self._note(unit)
-        self._plan(unit.worker, now)
-
-    def _note(self, unit: Unit) -> None:
         self.units[unit.id] = unit
         if unit.steps > 1 or unit.continue_without:
             self.multi_step[unit.id] = unit
+        self._plan(unit.worker, now)
 
     def give_back(self, unit_id: int, now: int) -> Unit | None:
         """A unit has ended: its worker turns to the next one. None for an unknown id."""
@@ -160,6 +162,7 @@ class Workers:
             self._plan(worker, now)
         else:
             self.busy -= 1
+            self.full = False
             self._ends[worker] = 0
             self._returns += 1
             self._idle_since[worker] = self._returns

@@ -132,8 +132,7 @@ def _level(view: KeyView, control: ControlTables, now: int) -> int:
 
 def _burst(view: KeyView, now: int) -> float:
     """Rows per second at which those that wait arrived, where that is beyond chance for the known rate; else 0."""
-    span = now - view.oldest
-    if view.ready >= _CROWD and span > 0:
+    if view.ready >= _CROWD and (span := now - view.oldest()) > 0:
         expected = view.facts.rate * span / 1e9
         if view.ready - 1 > expected + _DEVIATIONS * sqrt(expected):
             return view.ready * 1e9 / span

@@ -38,7 +38,7 @@ class Hold(NamedTuple):
 
 def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
     """Hold rows for company, or the reason why no longer: the oldest has waited `longest` ns, or one is due."""
-    ends = min(view.oldest + longest, view.due)
+    ends = min(view.oldest() + longest, view.due)
     if now < ends:
         return Hold(ends)
     return Formed.DEADLINE if ends == view.due else Formed.HOLD_ENDED
@@ -68,8 +68,8 @@ class Policy:
     holds = False
     #: It runs beside programs of other policies.
     shares_device = True
-    #: The most units that a worker may hold at once under it; None: as many as the device has.
-    push_depth: int | None = None
+    #: A worker may be given a unit behind the one at work.
+    pushes_ahead = True
     #: Threads, workers and bounds of a device follow the policy alone, never the profiles of its models.
     sizes_itself = False
     #: It looks its decisions up in control tables, which the driver must solve.
@@ -111,9 +111,8 @@ class Policy:
             lonely = self.name if not self.shares_device else alone[0]
             beside = ", ".join(different if lonely == self.name else [self.name])
             raise ValueError(f"policy: {lonely} shares a device with no other policy, here {beside}")
-        if self.push_depth is not None and device.push_depth > self.push_depth:
-            depth, got = self.push_depth, device.push_depth
-            raise ValueError(f"push_depth: expected {depth} for the policy {self.name}, got {got}")
+        if not self.pushes_ahead and device.push_depth > 1:
+            raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """Start a unit or hold. Here: serve what waits, up to the largest batch, as soon as a worker may take a unit.

@@ -47,11 +47,11 @@ class DvaInput(Policy):
         if active >= view.full:
             return Hold(None)  # until some of them end
         rows = min(view.ready, view.full - active)
-        if view.ready + other_buckets >= view.full or last_formed < 0 or view.oldest <= last_formed:
+        if view.ready + other_buckets >= view.full or last_formed < 0 or view.oldest() <= last_formed:
             return go(view, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
         behind = remaining[1][view.full - 1] if len(remaining) > 1 else 0
         window = remaining[0][view.full - 1] - behind if remaining else 0
-        ended = held(view, last_formed + window - view.oldest, now)
+        ended = held(view, last_formed + window - view.oldest(), now)
         return ended if isinstance(ended, Hold) else go(view, rows, ended)
 
 

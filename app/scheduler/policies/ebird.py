@@ -22,7 +22,7 @@ class Ebird(Policy):
 
     name = "ebird"
     shares_device = False
-    push_depth = 1
+    pushes_ahead = False
     sizes_itself = True
 
     @classmethod

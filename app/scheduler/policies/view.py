@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ class KeyView:
     ready: int  # rows that wait, at least 1
     limit: int  # the most rows one unit can have now: idle workers, the model's largest batch, rows alive
     full: int  # the most rows a unit of this key ever has: what a policy that waits waits for
-    oldest: int  # arrival of the row that has waited longest
+    oldest: Callable[[], int]  # arrival of the row that has waited longest: few policies ask
     max_delay: int
     room: int  # rows that may become or stay alive: Ebird's MaxInf less CurInf
     due: int  # when rows that could run now must be handed over to end by their deadlines; far off where none has one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -71,11 +71,10 @@ class Lane:
         self.by_length = sorted((row.length, row.order, row) for row in self.rows if self.waits(row))
         self.total = sum(entry[0] for entry in self.by_length)
 
-    def count_in(self, row: Row) -> None:
-        """A row has been put into `rows`."""
-        self.count += 1
-        self.started += row.started
-        if self.by_length is not None:
+    def sort_in(self, added: Sequence[Row]) -> None:
+        """These have been put into `rows`, for a lane that is sorted by length."""
+        assert self.by_length is not None
+        for row in added:
             insort(self.by_length, (row.length, row.order, row))
             self.total += row.length
 

@@ -44,7 +44,6 @@ class Ledger:
         call.left = n = len(rows)
         self.calls[call.id] = call
         state.calls += 1
-        state.rate.arrive(n)
         state.asked[call.klass] += n
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
@@ -62,19 +61,24 @@ class Ledger:
             row.call = call
             row.index = index
             row.order = (first, sequence + index)
-            if entry is not None:
-                entry.add(row)
-            else:
-                self.ready.at(key_of(row, state), call.klass).add(row)
+        if entry is not None:
+            entry.add(rows)
+        elif not state.program.length_buckets:
+            self.ready.at(key_of(rows[0], state), call.klass).add(rows)
+        else:
+            for key, group in groupby(rows, key=lambda row: key_of(row, state)):
+                self.ready.at(key, call.klass).add(list(group))
 
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows taken from the ready table go to a worker as one unit."""
+        new = 0
         for row in rows:
             row.state = _RUNNING
             if not row.started:
                 row.started = True
-                self.alive += 1
-                state.alive += 1
+                new += 1
+        self.alive += new
+        state.alive += new
         state.waiting -= len(rows)
         if rows and rows[-1].call.klass:  # alone, or as the padding of others
             state.best_effort -= sum(row.call.klass for row in rows)
@@ -143,6 +147,19 @@ class Ledger:
             self.alive -= 1
             if state is not None:
                 state.alive -= 1
+
+    def end_unit(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """The rows of a unit, of a program in one piece, have run well: they end, and so do calls with their last."""
+        self.alive -= len(rows)
+        state.alive -= len(rows)
+        for row in rows:
+            row.state = _ENDED
+            row.started = False
+            call = row.call
+            if call.alive:
+                call.left -= 1
+                if not call.left:
+                    self.complete(call, state)
 
     def complete(self, call: Call, state: ProgramState) -> None:
         """The call's last row has ended well. As `leave`, without the search for rows that wait."""

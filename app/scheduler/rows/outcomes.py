@@ -8,14 +8,15 @@ from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
 
 
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
-    """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done.
+    """A unit of a stage or a cell ran well. Rows move to their next stage, or end; so do calls with their last row.
 
     Returns the rows with which its worker has continued.
     """
+    batches = state.batches
+    assert batches is not None  # of a program of several stages, or a cell
     repeats = state.program.stages[unit.stage].repeats
     passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
     last = unit.stage + passed + 1 == len(state.program.stages)
-    batches = state.batches
     ended = frozenset(outcome.ended)
     ready: list[Row] = []
     staying: list[Row] = []
@@ -26,23 +27,21 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
             row.advanced = True
             staying.append(row)
             continue
-        if passed and batches is not None:
-            for _ in range(passed):
-                batches.pass_on(row)
-                row.stage += 1
+        for _ in range(passed):
+            batches.pass_on(row)
+            row.stage += 1
         if not call.alive:
             ledger.end(row)
         elif repeats and position not in ended:
             row.steps += outcome.steps
             ready.append(row)
         elif not last:
-            if batches is not None:
-                batches.complete(row)
+            batches.complete(row)
             row.stage += 1
             row.steps = 0
             ready.append(row)
         else:
-            if batches is not None and not repeats:
+            if not repeats:
                 batches.finish(row)
             ledger.end(row)
             call.left -= 1
@@ -53,16 +52,14 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     return staying
 
 
-def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool) -> None:
+def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
     """The first stage or step of the unit failed, by its model or for memory. Halve and re-run it, or fail the calls of
     its rows.
-
-    `split`: units that the model fails are halved.
     """
     rows = _alive(ledger, unit)
     if error is Fault.OOM and unit.size > 1:
         state.cap(unit.worker, max(1, unit.size // 2), unit.stage)
-    elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
+    elif error is Fault.MODEL and (state.broken or len(unit.rows) == 1):
         _fail_calls(ledger, rows, Reason.MODEL, alone=len(unit.rows) == 1)
         return
     elif error is Fault.OOM:

@@ -18,6 +18,7 @@ from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
 
 _NEARLY = 0.95  # of the most rows a second
+_LINE = 256  # batches of a window in the line at most: of earlier ones 1 % would be left (`Regression`)
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
 
@@ -50,9 +51,11 @@ class ProgramState:
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
         self.rate = RateMonitor(now)
-        self.asked = [0 for _ in Klass]  # rows by class that arrived in this window, refused ones too
+        # In this window, by class: rows that arrived, refused ones too, and rows that ended well.
+        self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
         self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
-        self._row_steps = self._ended = 0  # of a cell, in this window: steps of its rows, and rows that ended
+        self._line: deque[tuple[int, int]] = deque(maxlen=_LINE)  # sizes and times of batches of this window
+        self._row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
@@ -92,15 +95,11 @@ class ProgramState:
         return first.predict(rows, running, length, lead_ns) + later
 
     def unit_times(
-        self, stage: int, steps: int, size: int, running: int, length: int, lead_ns: int
+        self, first: int, stage: int, steps: int, size: int, running: int, length: int
     ) -> tuple[int, tuple[int, ...]]:
-        """Nanoseconds for one unit: `steps` of a cell, or stages from `stage` on, of which one is handed over.
-
-        Of several stages also those of each.
+        """Nanoseconds for one unit of several steps of a cell, or of stages from `stage` on: `first` is that of the
+        first, with its hand-over. Of several stages also those of each.
         """
-        first = self.latency[stage].predict(size, running, length, lead_ns)
-        if steps == 1 or not first:
-            return first, ()
         if self.program.stages[stage].repeats:
             return first + (steps - 1) * self.latency[stage].compute(size, running, length), ()
         later = (one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
@@ -120,14 +119,9 @@ class ProgramState:
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if unit.stage == 0:
-            self.regression.observe(unit.size, times[0])
+            self._line.append((unit.size, times[0]))
         if self.program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
-
-    def served(self, klass: Klass, rows: int) -> None:
-        """So many rows of a class have ended well."""
-        self.patience[klass].served(rows)
-        self._ended += rows
 
     def cap(self, worker: int, rows: int, stage: int = 0) -> None:
         """More rows did not fit in this worker's memory at this stage."""
@@ -148,10 +142,13 @@ class ProgramState:
         """The rate monitor's window has closed."""
         if self._room > self.program.max_alive:
             self._set_room()
-        self.rate.tick(now)
+        self.rate.tick(now, sum(self.asked))
+        for patience, ended in zip(self.patience, self.ended, strict=True):
+            patience.tick(now, ended)
         self._count_demand()
-        for patience in self.patience:
-            patience.tick(now)
+        for size, compute_ns in self._line:
+            self.regression.observe(size, compute_ns)
+        self._line.clear()
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = self._algorithm_1(self.rate.rate)
@@ -162,9 +159,9 @@ class ProgramState:
 
         Batches that are not full take longer for each row, but only while there is time for that.
         """
-        if self._ended:
-            self._steps_each = max(1.0, self._row_steps / self._ended)
-            self._row_steps = self._ended = 0
+        if any(self.ended):
+            self._steps_each = max(1.0, self._row_steps / sum(self.ended))
+            self._row_steps, self.ended = 0, [0 for _ in Klass]
         if any(self.asked):
             each = 0.0
             for stage, latency, size in zip(self.program.stages, self.latency, self.full, strict=True):
@@ -181,6 +178,7 @@ class ProgramState:
         self._set_full(stage)
         if stage == 0:
             self.regression = Regression(profile.batch_ns)
+            self._line.clear()
         self._set_remaining()
         self._set_level()
 

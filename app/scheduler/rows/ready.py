@@ -17,7 +17,7 @@ of the lane that is nearer to their place.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
@@ -36,7 +36,7 @@ class ReadySet:
     """The rows of one class ready at one key, and the groups that must be run again as they are."""
 
     __slots__ = (
-        "_arrivals", "_by_length", "_edf", "_lanes", "_levels", "_nonempty", "_retries", "count", "key", "klass",
+        "_arrivals", "_by_length", "_edf", "_lanes", "_levels", "_nonempty", "count", "key", "klass", "retries",
         "started",
     )  # fmt: skip
 
@@ -46,9 +46,9 @@ class ReadySet:
         klass: Klass = Klass.REALTIME,
         *,
         edf: bool = False,
-        nonempty: dict[tuple[Key, Klass], ReadySet] | None = None,
+        nonempty: dict[ReadySet, None] | None = None,
     ) -> None:
-        """`edf`: rows are ordered by deadline, not by arrival. The set enters `nonempty` when its first row comes."""
+        """`edf`: rows are ordered by deadline, not by arrival. The set is in `nonempty` while rows wait."""
         self._edf = edf
         self._nonempty = {} if nonempty is None else nonempty
         self.key = key
@@ -57,32 +57,34 @@ class ReadySet:
         self.started = 0  # those of them that have run before, and hold memory on the device
         self._levels: list[Level] = []  # of the lanes, sorted
         self._lanes: dict[Level, Lane] = {}
-        self._retries = Retries()
+        self.retries = Retries()  # groups that must be run again
         self._by_length = False
         self._arrivals: list[tuple[int, int, Row]] = []  # heap of (arrival, sequence, row), where order is by deadline
 
-    def add(self, row: Row) -> None:
-        """Put a row in its place. Rows nearly always arrive in order, which is an append."""
-        call = row.call
+    def add(self, added: Sequence[Row]) -> None:
+        """Put rows of one call that have not run in their place. Calls nearly always arrive in order."""
+        call, order = added[0].call, added[0].order
         level = (call.klass, call.priority)
         lane = self._lanes.get(level)
         if lane is None:
             lane = self._open(level)
         rows = lane.rows
-        if rows and row.order < rows[-1].order:
+        if rows and order < rows[-1].order:
             if len(rows) > 2 * self.count + _SLACK:
                 self._rebuild()
                 rows = lane.rows
-            rows.insert(bisect_left(rows, row.order, key=by_order), row)
+            for place, row in enumerate(added, bisect_left(rows, order, key=by_order)):
+                rows.insert(place, row)
         else:
-            rows.append(row)
-        lane.count_in(row)
+            rows.extend(added)
+        lane.count += len(added)
+        if self._by_length:
+            lane.sort_in(added)
         if not self.count:
-            self._nonempty[self.key, self.klass] = self
-        self.count += 1
-        self.started += row.started
+            self._nonempty[self] = None
+        self.count += len(added)
         if self._edf:
-            self._note_arrivals((row,))
+            self._note_arrivals(added)
 
     def _open(self, level: Level) -> Lane:
         """A lane for rows of another priority. Clients may name any, so lanes in which nothing waits go first."""
@@ -94,8 +96,8 @@ class ReadySet:
         return lane
 
     def add_all(self, rows: Iterable[Row]) -> None:
-        """As `add`, of many rows at once: those of a unit are nearly always in order."""
-        self._nonempty[self.key, self.klass] = self
+        """Put rows that return in their places: those of a unit are nearly always in order."""
+        self._nonempty[self] = None
         for level, group in groupby(rows, key=level_of):
             lane = self._lanes.get(level)
             if lane is None:
@@ -107,25 +109,25 @@ class ReadySet:
             self.count += len(added)
             started = sum(row.started for row in added)
             self.started += started
-            if lane.by_length is None:
-                lane.count += len(added)
-                lane.started += started
-            else:
-                for row in added:
-                    lane.count_in(row)
+            lane.started += started
+            lane.count += len(added)
+            if self._by_length:
+                lane.sort_in(added)
             if self._edf:
                 self._note_arrivals(added)
 
     def add_retry(self, group: list[Row]) -> None:
         """Put a group before the other rows of its priority: it runs as one unit."""
-        self._nonempty[self.key, self.klass] = self
-        self._retries.add(group)
+        self._nonempty[self] = None
+        self.retries.add(group)
         self.count += len(group)
         self.started += sum(row.started for row in group)
 
     def forget(self, row: Row) -> None:
         """The call of a waiting row has left; the row is passed over from now on. Called before its room is freed."""
         self.count -= 1
+        if not self.count:
+            self._nonempty.pop(self, None)
         self.started -= row.started
         if not row.grouped:
             self._lanes[row.call.klass, row.call.priority].count_out(row)
@@ -142,12 +144,12 @@ class ReadySet:
     def before(self, level: Level) -> int:
         """Rows that wait with this class and priority or a better one."""
         count = sum(lane.count for theirs, lane in self._lanes.items() if theirs <= level)
-        return count + self._retries.before(level)
+        return count + self.retries.before(level)
 
     def head(self) -> Row | None:
         """The row that goes first, or None."""
         row = self._lane_head()
-        group = self._retries.head() if self._retries.groups else None
+        group = self.retries.head() if self.retries.groups else None
         if group is None:
             return row
         return group[0] if row is None or rank(group[0]) <= rank(row) else row
@@ -184,10 +186,10 @@ class ReadySet:
 
         See `Retries.take`.
         """
-        if not self._retries.groups:
-            return []
-        able = self._retries.take(most, room, next(self.first(1, room), None))
+        able = self.retries.take(most, room, next(self.first(1, room), None))
         self.count -= len(able)
+        if not self.count:
+            self._nonempty.pop(self, None)
         self.started -= sum(row.started for row in able)
         return able
 
@@ -225,6 +227,8 @@ class ReadySet:
             if len(taken) == n:
                 break
         self.count -= len(taken)
+        if not self.count:
+            self._nonempty.pop(self, None)
         return taken
 
     def first(self, n: int, room: int) -> Iterator[Row]:
@@ -241,11 +245,6 @@ class ReadySet:
                 room -= not row.started
                 started -= row.started
                 yield row
-
-    @property
-    def retries(self) -> bool:
-        """Whether groups wait that must be run again."""
-        return bool(self._retries.groups)
 
     def sort_by_length(self) -> None:
         """Keep the rows in order of length as well, from now on."""
@@ -265,7 +264,7 @@ class ReadySet:
 
         None while a group must be run again.
         """
-        row = None if self._retries.groups else self._lane_head()
+        row = None if self.retries.groups else self._lane_head()
         if row is None:
             return None
         lane = self._lanes[level_of(row)]
@@ -301,6 +300,8 @@ class ReadySet:
         lane.total -= sum(row.length for row in taken)
         lane.picked = True
         self.count -= n
+        if not self.count:
+            self._nonempty.pop(self, None)
         self.started -= started
         return sorted(taken, key=by_order)
 
@@ -310,7 +311,7 @@ class ReadySet:
 
         If the first retry group does not fit, every other row counts: those behind it may hold the room it needs.
         """
-        group = self._retries.head() if self._retries.groups else None
+        group = self.retries.head() if self.retries.groups else None
         if group is None:
             return self.count
         first = level_of(group[0])
@@ -319,7 +320,7 @@ class ReadySet:
 
     def retry_rows(self) -> Iterator[Row]:
         """The rows that wait in groups that must be run again."""
-        return self._retries.rows()
+        return self.retries.rows()
 
     def rows(self) -> Iterator[Row]:
         """All rows that wait, in no particular order."""

@@ -1,16 +1,19 @@
-"""The ready table: the rows that wait on a device, by key and class."""
+"""The ready table: the rows that wait on a device, by key and class, and which of its sets goes first.
+
+The oldest head first is what keeps one busy model from starving another: a row of the quiet model is served as soon as
+the rows that came before it are. A lower priority can wait for ever behind a higher one; that is what it asks for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Collection
 
 from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ready import Key, ReadySet
-from app.scheduler.types import Klass
+from app.scheduler.types import Klass, Row
 
-_EMPTY = 8  # empty sets in the list of those in which rows wait, before they are removed
-_has_rows: Callable[[ReadySet], object] = attrgetter("count")
+#: Which set goes first, by its first row: the smaller.
+Order = Callable[[ReadySet, Row], tuple[int, ...]]
 
 
 class ReadyTable:
@@ -22,21 +25,32 @@ class ReadyTable:
     def __init__(self, *, edf: bool = False) -> None:
         self._edf = edf
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
-        self._nonempty: dict[tuple[Key, Klass], ReadySet] = {}  # and some that have become empty since
+        self.nonempty: dict[ReadySet, None] = {}  # those in which rows wait: each enters and leaves it by itself
 
     def at(self, key: Key, klass: Klass) -> ReadySet:
         ready = self._sets.get((key, klass))
         if ready is None:
-            ready = self._sets[key, klass] = ReadySet(key, klass, edf=self._edf, nonempty=self._nonempty)
+            ready = self._sets[key, klass] = ReadySet(key, klass, edf=self._edf, nonempty=self.nonempty)
         return ready
 
     def waiting(self) -> list[ReadySet]:
         """The sets in which rows wait."""
-        found = list(filter(_has_rows, self._nonempty.values()))
-        if len(self._nonempty) > len(found) + _EMPTY:
-            self._nonempty.clear()
-            self._nonempty.update({(ready.key, ready.klass): ready for ready in found})
-        return found
+        return list(self.nonempty)
+
+    def first(self, held: Collection[ReadySet], order: Order) -> ReadySet | None:
+        """The set to serve next in this order among those not held back, or None."""
+        best: ReadySet | None = None
+        if len(self.nonempty) == 1:  # most often; nothing is compared
+            (best,) = self.nonempty
+            return None if best in held else best
+        best_rank: tuple[int, ...] | None = None
+        for ready in self.nonempty:
+            if ready in held or (row := ready.head()) is None:
+                continue
+            own = order(ready, row)
+            if best_rank is None or own < best_rank:
+                best, best_rank = ready, own
+        return best
 
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
         """The sets of a program's rows of one class in which rows wait."""
@@ -62,6 +76,5 @@ class ReadyTable:
         )
 
     def drop_program(self, program: int) -> None:
-        for key, klass in [place for place in self._sets if place[0][0] == program]:
-            del self._sets[key, klass]
-            self._nonempty.pop((key, klass), None)
+        for place in [place for place in self._sets if place[0][0] == program]:
+            self.nonempty.pop(self._sets.pop(place), None)

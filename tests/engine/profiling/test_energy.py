@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from app.engine.profiling import energy
-from app.engine.profiling.energy import EnergyMeter, find_counter, find_meter
-from app.observe.metrics import Energy, Snapshot
+from app.engine.profiling.energy import EnergyMeter, find_meter, powercap
 from app.observe.prometheus import Metrics
+from app.observe.snapshot import Energy, Snapshot
 
 UUID = "GPU-0000"
 
@@ -57,8 +57,8 @@ def zone(root: Path, name: str, energy: int, most: int = 1_000_000) -> Path:
 def test_powercap_adds_packages_without_their_parts_and_wraps(tmp_path: Path, monkeypatch):
     one, two = zone(tmp_path, "intel-rapl:0", 999_000), zone(tmp_path, "intel-rapl:1", 5)
     zone(tmp_path, "intel-rapl:0:0", 77)  # a part of the first
-    counter = find_counter(tmp_path)
-    monkeypatch.setattr(energy, "find_counter", lambda: counter)
+    counter = powercap(tmp_path)
+    monkeypatch.setattr(energy, "powercap", lambda: counter)
     meter = find_meter()
     assert meter.read(0, None) == Energy("powercap", 0)
     one.write_text("499999")  # wrapped round at 1,000,000
@@ -71,10 +71,10 @@ def test_powercap_adds_packages_without_their_parts_and_wraps(tmp_path: Path, mo
 
 
 def test_no_counter(tmp_path: Path):
-    assert find_counter(tmp_path) is None
-    assert find_counter(tmp_path / "none") is None
+    assert powercap(tmp_path) is None
+    assert powercap(tmp_path / "none") is None
     zone(tmp_path, "intel-rapl:0", 1).write_text("a word")
-    assert find_counter(tmp_path) is None
+    assert powercap(tmp_path) is None
 
 
 class FakeNvml(ModuleType):
@@ -112,7 +112,7 @@ def test_nvml_counts_millijoules_from_start(monkeypatch):
 
 def test_a_gpu_without_a_counter_or_without_pynvml(monkeypatch, caplog):
     """The CPU's is not read in its place."""
-    monkeypatch.setattr(energy, "find_counter", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(energy, "powercap", lambda: pytest.fail("asked"))
     for nvml in (FakeNvml(FakeNvml.NVMLError("Not Supported")), None):  # None: importing it fails
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         assert find_meter(UUID).read(0, None).source == "busy_seconds"

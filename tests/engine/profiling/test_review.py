@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from app.engine.profiling.review import Review
-from app.scheduler.estimates.latency import Latency
-from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.latency import Latency, LiveTimes
 from app.scheduler.estimates.profile import ModelProfile, linear
 
 S = 1_000_000_000

@@ -174,7 +174,7 @@ async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRu
         answer = await ask(served, rows_of(3.0))
         parts = served.stats.parts
         assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
-        assert parts.infer.ns < parts.input.ns
+        assert parts.infer_ns < parts.input_ns
 
 
 def allocated(runtime: CudaRuntime) -> int:

@@ -11,7 +11,7 @@ from app.engine.device import DeviceOptions
 from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
 
 from ..rig import answers, rows_of
-from .bench import Bench
+from .bench import Bench, raising
 from .worlds import try_batch
 
 
@@ -71,18 +71,12 @@ def test_outputs_are_set_aside_in_one_buffer_that_grows() -> None:
             assert aside.is_contiguous()
 
 
-def test_a_graph_without_memory_for_its_results_stays_with_its_stream() -> None:
+def test_a_graph_without_memory_for_its_results_stays_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that goes takes its stream's workspace from those that were captured there before."""
-
-    def no_memory(*_: object) -> torch.Tensor:
-        raise torch.OutOfMemoryError("full")
-
-    def replay() -> None:
-        pass
-
-    graphs = WorkerGraphs(None, None)
-    piece = Piece(replay, [torch.ones(1, 3)])
-    with pytest.raises(torch.OutOfMemoryError):
-        graphs.add(Shape(1), [piece], no_memory)
-    assert graphs.graphs == {}
-    assert graphs.kept == [piece]
+    bench = Bench(options=DeviceOptions())
+    monkeypatch.setattr(bench.runtime, "empty", raising(torch.OutOfMemoryError("full")))
+    try_batch(bench.device, bench.executor, 2, {})
+    (memory,) = bench.executor.memories
+    assert memory.graphs is not None
+    assert memory.graphs.graphs == {}
+    assert 0 < len(memory.graphs.kept) == len(bench.executor.without_graph)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import torch
 from runtimes import FakeRuntime
 
 from app.engine.streams.device_pool import Copies, StreamPool
-from app.engine.streams.loading import TransferBench
+from app.engine.streams.loading import transfer_cost
 
 from ..rig import tensor
 
@@ -31,10 +33,17 @@ def pool_on(runtime: FakeRuntime) -> StreamPool:
 def test_a_visit_is_shared_by_its_copies() -> None:
     """A visit is two pieces of work, the copies and the event behind them, and eight rounds of copies."""
     runtime = Counting()
-    transfer = TransferBench(runtime, runtime.stream(), runtime.clock).measure(
-        pool_on(runtime), 4, [np.zeros((4, 2), np.float32)]
-    )
+    outputs = [np.zeros((4, 2), np.float32)]
+    transfer = transfer_cost(runtime, runtime.stream(), pool_on(runtime), 4, outputs, runtime.clock)
     assert transfer == (200, 200)
+
+
+def test_the_first_visit_of_each_way_does_not_count() -> None:
+    runtime = FakeRuntime()
+    reads = count()  # the clock is read as a visit begins and as it ends: from 0, the nth takes 8 (4 n + 1) ns
+    outputs = [np.zeros((4, 2), np.float32)]
+    transfer = transfer_cost(runtime, runtime.stream(), pool_on(runtime), 4, outputs, lambda: 8 * next(reads) ** 2)
+    assert transfer == (4 * 3 + 1, 4 * 9 + 1)  # six visits with the inputs, then six with the outputs
 
 
 def test_the_rows_are_copied_and_no_others() -> None:
@@ -42,8 +51,7 @@ def test_the_rows_are_copied_and_no_others() -> None:
     pool = pool_on(runtime)
     for rows in pool.rows:
         rows.fill_(-1)
-    TransferBench(runtime, runtime.stream()).measure(
-        pool, 2, [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)]
-    )
+    outputs = [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)]
+    transfer_cost(runtime, runtime.stream(), pool, 2, outputs)
     assert torch.equal(pool.rows[0][:, 0], torch.tensor([0.0, 3, -1, -1, -1, -1, -1, -1]))
     assert pool.rows[1].tolist() == [0, 1, -1, -1, -1, -1, -1, -1]

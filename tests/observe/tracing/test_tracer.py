@@ -25,7 +25,7 @@ class OneLease:
 
 
 def answer(batch: int = 3) -> Answer:
-    return Answer([np.zeros((1, 2))], 2_000_000, 5_000_000, batch)
+    return Answer([np.zeros((1, 2))], 2_000_000, (1_000_000, 3_000_000, 1_000_000), batch)
 
 
 def begin(tracer: Tracer, **headers: bytes) -> Any:

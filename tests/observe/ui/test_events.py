@@ -10,7 +10,8 @@ import pytest
 from test_http.catalog import FakeServed, served, spec
 
 from app.contract import IndexEntry, Plan, SampleRow
-from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.metrics import ModelStats
+from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import events
 from app.observe.ui.history import Machine
 
@@ -21,7 +22,7 @@ ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 def gauges(model: str = "echo", version: str = "1") -> Gauges:
     stats = ModelStats(model, version)
-    stats.batch_ran(0, "idle", 2, (1 * MS, 2 * MS, 3 * MS), "realtime")
+    stats.whole["realtime"].ran(0, "idle", "", 2, (1 * MS, 2 * MS, 3 * MS))
     stats.call_ran(5 * MS, (1 * MS, 2 * MS, 3 * MS), "realtime")
     stats.call_answered("ok", 12 * MS, "")
     stats.call_answered("queue_full", 1 * MS, "best_effort")
@@ -63,7 +64,7 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     assert [len(table) for table in echo["tables"]] == [65, 65]  # twice the largest batch, and none waiting
     assert echo["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["rows", "4"]}]
     assert echo["example"]["inputs"][0]["data"] == [[1.0] * 4]
-    assert (echo["sends"], echo["stages"], echo["cell"]) == ("values", 0, False)
+    assert (echo["sends"], echo["writes"], echo["stages"], echo["cell"]) == ("values", False, 0, False)
 
 
 def test_models_are_told_again_when_something_has_changed_that_no_tick_tells() -> None:

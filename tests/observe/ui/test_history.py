@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.metrics import ModelStats
+from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui.history import EVERY_US, SAMPLES, History, Machine
 
 

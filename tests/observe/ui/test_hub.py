@@ -14,7 +14,8 @@ from test_http.catalog import FakeCatalog, served, spec
 from app.contract import IndexEntry, Plan
 from app.errors import NotReady, QueueFull
 from app.observe.last_errors import LastErrors
-from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.metrics import ModelStats
+from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui.events import FIELDS
 from app.observe.ui.history import EVERY_US, Machine
 from app.observe.ui.hub import MOST_BLOCKS, MOST_WATCHERS, Hub, Watcher

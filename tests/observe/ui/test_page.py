@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from lifespan import started, with_state
+from lifespan import with_state
 
 from app.main import create_app
 from app.observe.ui.page import _FOLDER, Page
@@ -27,7 +27,7 @@ async def server(folder: Path, **settings: Any) -> AsyncIterator[tuple[Any, http
     (folder / "models").mkdir(exist_ok=True)
     given = {"models": str(folder / "models"), "allow_empty": True, "profile_dir": folder, **settings}
     made = create_app(Settings(**given))
-    async with started(made) as state:
+    async with made.running() as state:
         app = with_state(made, state)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://one") as client:
             yield app, client

@@ -24,8 +24,7 @@ PROFILE = linear(3, 0.35, LARGEST).batch_ns
 def windows(*counts: int, length: int = SECOND) -> RateMonitor:
     monitor = RateMonitor(7)
     for number, count in enumerate(counts, 1):
-        monitor.arrive(count)
-        monitor.tick(7 + number * length)
+        monitor.tick(7 + number * length, count)
     return monitor
 
 
@@ -39,10 +38,9 @@ class TestRate:
 
     def test_a_window_of_no_length_is_not_closed(self) -> None:
         monitor = windows()
-        monitor.arrive(10)
-        monitor.tick(7)
+        monitor.tick(7, 10)
         assert monitor.rate == 0.0
-        monitor.tick(7 + SECOND)
+        monitor.tick(7 + SECOND, 0)
         assert monitor.rate == pytest.approx(10.0)
 
     @pytest.mark.parametrize(
@@ -71,8 +69,7 @@ class TestRate:
         """Over thousands of windows of a Poisson process its mean is the rate, however few arrive in a window."""
         counts, monitor, means = np.random.default_rng(1).poisson(rate, 4_000).tolist(), RateMonitor(0), []
         for window, count in enumerate(counts, 1):
-            monitor.arrive(count)
-            monitor.tick(window * SECOND)
+            monitor.tick(window * SECOND, count)
             means.append(monitor.steady)
         assert sum(means[20:]) / len(means[20:]) == pytest.approx(rate, rel=0.15)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from tiers import full
 
-from app.scheduler.estimates.latency import Handover, Latency
-from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.latency import Handover, Latency, LiveTimes
 from app.scheduler.types import Profile
 
 US = 1_000
@@ -172,6 +172,7 @@ class TestLiveTimes:
         live.observe(9, 0.5)  # beyond the table
         assert live.seen == [1, 1]
 
+    @full
     def test_factors_do_not_drift_where_noise_has_a_long_tail(self) -> None:
         """Bounding makes all deviations low on average; factor and scale must not run apart because of it."""
         latency = served(Profile(TRUE, errors=(0.02,) * 6), 20_000, noise=0.5)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import repeatable
+from tiers import full, repeatable
 
 from app.scheduler.estimates.pairs import Pair, Paired, PairTime, parse_pair, slowdowns
 
@@ -24,6 +24,7 @@ times = st.builds(
 )  # fmt: skip
 
 
+@full
 @repeatable(60)
 @given(st.lists(times, min_size=1, max_size=4))
 def test_a_pair_is_read_as_it_was_written(times: list[PairTime]):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few
+from tiers import repeatable
 
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile, fit, linear, parse
 from app.scheduler.types import Profile
 
-EXAMPLES = settings(max_examples=few(100))
+EXAMPLES = repeatable(100)
 FULL: dict[str, Any] = {
     "model": "mlp",
     "device": "cpu",

@@ -97,6 +97,7 @@ def test_measured_once_it_is_served_as_by_no_wait() -> None:
     assert set(solve(Profile(LINE, errors=(0.25,) * 16), loads=LOADS).tables) == {EVERY}
 
 
+@full
 def test_close_to_the_peak_a_size_that_serves_more_is_kept_though_no_curve_may_keep_up() -> None:
     bent = (*LINE[:12], *(round(1.25 * time) for time in LINE[12:]))
     (table,) = solve(Profile(bent, errors=(0.02,) * 16), loads=(0.98,)).tables

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few, full
+from tiers import full, repeatable
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal.solver import Optimum, evaluate, solve, values
@@ -158,12 +158,13 @@ def cost_of(found: Optimum, price: float) -> float:
     return found.mean_ns + price * found.power_w
 
 
-@settings(derandomize=True, deadline=None, max_examples=few(60), phases=[Phase.generate])
+@repeatable(60)
 @given(
     curve=st.lists(st.integers(MS, 10 * MS), min_size=2, max_size=12),
     load=st.sampled_from([0.02, 0.1, 0.3, 0.45, 0.7, 0.9]),
     weight=st.sampled_from([0.5, 0.9, 0.99, 0.999, 0.9999]),
 )
+@full
 def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: float, weight: float) -> None:
     """Jagged curves, power that counts for nearly all: tables that wait for k rows and run them, for every k."""
     batch_ns = tuple(curve)

@@ -55,6 +55,7 @@ def test_padding_alone_is_that_of_the_curve_alone() -> None:
     assert (one.sizes, one.alone) == ((1, 2, 3, 4), ())
 
 
+@full
 @pytest.mark.parametrize(("lead_ns", "left_ns"), some([(2 * MS, MS), (0, 3 * MS), (9 * MS, 0)]))
 def test_a_hand_over_keeps_the_worker_as_computing_does(lead_ns: int, left_ns: int) -> None:
     """But for what of it passes while the worker ends its last unit."""
@@ -127,6 +128,7 @@ def test_slower_clock_has_the_same_tables(weight: float) -> None:
     assert slow.level(30, 1.0) == once.level(30, 3.0) == once.level(90, 1.0)
 
 
+@full
 def test_row_is_held_for_four_times_what_the_last_row_of_the_batch_takes_to_come() -> None:
     tables = solved("overhead", 0.9)
     for table, load, hold in zip(tables.tables, GRID, tables.hold_ns, strict=True):

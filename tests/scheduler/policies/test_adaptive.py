@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few, repeatable
+from tiers import repeatable
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
@@ -20,7 +20,7 @@ from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(300)
-FEW = settings(CI, max_examples=few(12))
+FEW = repeatable(12)
 MS, S = 1_000_000, 1_000_000_000
 #: At low load one row waits for a second; at high load one and two wait for a third. Three rows are run as four.
 TABLES = ControlTables(

@@ -48,6 +48,7 @@ def decide(given: KeyView, now: int = 0) -> Cut | Hold:
     return policy_class("adaptive")().decide(given, (LARGEST,), now)
 
 
+@full
 def test_goes_on_where_nobody_comes_and_batching_pays() -> None:
     assert decide(view(3, 1, [FLAT, FLAT])) == Cut(3, 3, Formed.IDLE)
     assert decide(view(LARGEST, 1, [FLAT, FLAT])) == Cut(LARGEST, LARGEST, Formed.FULL)
@@ -99,6 +100,7 @@ def test_does_not_wait(change: dict[str, int]) -> None:
     assert decide(replace(given, **change)) == Cut(1, 1, Formed.IDLE)
 
 
+@full
 def test_rows_that_catch_up_go_straight_on() -> None:
     """Those that wait ahead of them would wait for ever otherwise; and no more begin than have room beside them."""
     stages = [FLAT, STEEP, STEEP]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from app.contract import Answer
 from app.errors import ModelFailed, OutputNotJson
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.present import own_rows, present_rows
+from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.v1 import encode_v1
 
 from ..catalog import served, spec
@@ -23,7 +24,7 @@ VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
 
 def encoded(value: Any) -> Any:
     """The answer as a client reads it."""
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    return orjson.loads(json_text(value, "m"))
 
 
 def call_of(rows: int, *, single: bool) -> DecodedCall:
@@ -95,7 +96,7 @@ def test_nan_is_never_a_silent_null(bad: float) -> None:
     for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
         model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
         with pytest.raises(OutputNotJson, match="answer"):
-            present_rows(model, [rows], call_of(1, single=True))
+            encoded(present_rows(model, [rows], call_of(1, single=True)))
 
 
 def test_a_present_that_fails_is_the_models_failure() -> None:
@@ -104,4 +105,14 @@ def test_a_present_that_fails_is_the_models_failure() -> None:
 
     for present in (broken, lambda outputs: object()):
         with pytest.raises(ModelFailed, match="present"):
-            present_rows(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False))
+            encoded(present_rows(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False)))
+
+
+def test_what_json_does_not_have() -> None:
+    """A text "null" and None are values as others; a date is none, whatever the encoder makes of it."""
+    assert encoded([{"a": None, "b": "null", "c": (1, b"x"), 3: np.int64(4)}]) == [
+        {"a": None, "b": "null", "c": [1, "x"], "3": 4}
+    ]
+    for value in (datetime.date(2026, 1, 2), DecodedCall(1, [], {})):
+        with pytest.raises(ModelFailed, match=r"at answer\[0\].day"):
+            encoded([{"day": value}])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.contract import DATATYPES
 from app.errors import BadRequest, OutputNotJson
-from app.http.codecs.tensors import check_rows, check_shape, parse_values, to_json
+from app.http.codecs.tensors import check_rows, check_shape, has_bools, has_null, parse_values, to_json
 
 from ..catalog import spec
 
@@ -137,6 +137,13 @@ def test_floats_go_round(numbers: list[float]) -> None:
     values = parse_values(numbers, spec("x", "FP32", len(numbers)), (1, len(numbers)), "f")
     text = orjson.dumps(to_json(values, "y"), option=orjson.OPT_SERIALIZE_NUMPY)
     assert np.array(orjson.loads(text), "f4").tolist() == [numbers]
+
+
+@given(st.lists(st.sampled_from([True, False, None, 1.5, "rl", "tru", "n"]), max_size=4))
+def test_words_are_found_in_a_text(values: list[Any]) -> None:
+    text = orjson.dumps(values)
+    assert has_bools(text) == any(type(value) is bool for value in values)
+    assert has_null(text) == (None in values)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -290,6 +290,11 @@ def test_examples_name_what_is_served_and_nothing_else() -> None:
     answer = shown["responses"]["200"]["content"]["application/json"]["example"]
     assert (answer["name"], answer["inputs"]) == ("text", [{"name": "t", "datatype": "BYTES", "shape": [-1, 2]}])
     assert shown["parameters"][0]["schema"]["examples"] == ["text"]
+    for path in KINDS:
+        asked = made(MODELS["text"])["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert all(name.startswith("text, ") for name in asked["examples"])
+        for example in asked["examples"].values():
+            Draft202012Validator(asked["schema"]).validate(example["value"])
     none = made()
     assert "echo" not in json.dumps(none)
     assert "examples" not in none["paths"]["/predict/{model}"]["post"]["requestBody"]["content"]["application/json"]

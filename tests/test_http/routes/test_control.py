@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from pydantic import BaseModel
 
 from app import __version__
 from app.contract import IndexEntry
@@ -30,10 +29,6 @@ TEXT = served("text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES
 STATS = served("stats", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
-class Flag(BaseModel):
-    on: bool
-
-
 def make_app() -> FastAPI:
     app = FastAPI()
     app.include_router(control.router)
@@ -46,9 +41,6 @@ def make_app() -> FastAPI:
     @app.get("/full")
     async def full() -> None:
         raise QueueFull("the queue is full", retry_after_s=3)
-
-    @app.post("/flag")
-    async def flag(body: Flag) -> None: ...
 
     return app
 
@@ -149,7 +141,9 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
 
 
 async def test_v1_status(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v1/models/echo")).json() == {"name": "echo", "ready": True}
+    assert (await http.get("/v1/models/echo")).json() == {
+        "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
+    }  # fmt: skip
     assert (await http.get("/v1/models/broken")).status_code == 503
 
 
@@ -324,14 +318,6 @@ async def test_framework_errors_name_what_was_asked(http: httpx.AsyncClient) -> 
     wrong = await http.delete("/v2")
     assert wrong.json() == {"error": "DELETE is not allowed on /v2"}
     assert wrong.headers["allow"] == "GET"
-
-
-async def test_bodies_that_the_framework_parses(http: httpx.AsyncClient) -> None:
-    for content, part in [(b"{", "body"), (b'{"on": "maybe"}', "body.on"), (b"{}", "body.on")]:
-        answer = await http.post("/flag", content=content, headers={"content-type": "application/json"})
-        assert answer.status_code == 400
-        assert list(answer.json()) == ["error"]
-        assert part in answer.json()["error"]
 
 
 def test_error_parts() -> None:

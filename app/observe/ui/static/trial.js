@@ -2,7 +2,7 @@
 
 import { byId, element, ms, say } from "./format.js";
 import { keyOf } from "./state.js";
-import { errorOf, headers } from "./stream.js";
+import { errorOf, headers, split } from "./stream.js";
 
 const LONGEST = 20_000; // characters of an answer that are shown
 
@@ -115,6 +115,11 @@ export class Trial {
       const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/infer`;
       return [url, { method: "POST", body: expanded(byId("try-body").value), headers: headers({ "Content-Type": "application/json", ...more }) }];
     }
+    if (one.writes) {
+      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/generate_stream`;
+      const body = JSON.stringify({ text_input: byId("try-text").value });
+      return [url, { method: "POST", body, headers: headers({ "Content-Type": "application/json", ...more }) }];
+    }
     const file = byId("try-way").value === "file" ? byId("try-upload").files[0] : null;
     const kind = file ? (file.type ? { "Content-Type": file.type } : {}) : { "Content-Type": "text/plain" };
     return [`predict/${name}`, { method: "POST", body: file ?? byId("try-text").value, headers: headers({ ...kind, ...more }) }];
@@ -151,11 +156,31 @@ export class Trial {
       }
       if (!answer.ok) return { error: await errorOf(answer), status: answer.status };
       const kind = answer.headers.get("content-type") ?? "";
+      if (kind.startsWith("text/event-stream")) return await this.read(answer, began);
       const text = /json|text/.test(kind) ? await answer.text() : `${(await answer.arrayBuffer()).byteLength} bytes of ${kind}`;
       return { status: answer.status, text, took: performance.now() - began, timing: timing(answer), batch: Number(answer.headers.get("x-batch-size")) };
     } catch (error) {
       return { error: `the server was not reached: ${error.message}`, status: 0 };
     }
+  }
+
+  /** A text that is shown while it is written. */
+  async read(answer, began) {
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const body = byId("answer-body");
+    let events, rest = "", text = "", last = {}, first = null;
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      [events, rest] = split(rest + part.value);
+      for (const [, data] of events) {
+        last = JSON.parse(data);
+        text += last.text_output ?? "";
+      }
+      first ??= performance.now() - began;
+      body.hidden = false;
+      body.textContent = text;
+    }
+    if (last.error || !last.finish_reason) return { error: last.error ?? "the text broke off", status: answer.status };
+    return { status: answer.status, text, took: performance.now() - began, timing: null, tokens: last.generated_tokens, first };
   }
 
   show(answers) {
@@ -167,8 +192,9 @@ export class Trial {
     const spread = right.map((one) => one.timing?.total ?? one.took).sort((a, b) => a - b);
     const said = [];
     if (wrong.length) said.push(`${answers.length > 1 ? `${wrong.length} of ${answers.length}: ` : ""}${wrong[0].status || "no answer"}: ${wrong[0].error}`);
-    if (right.length === 1) said.push(`${first.status} in ${ms(first.timing?.total ?? first.took)}, in a batch of ${first.batch || "?"} row${first.batch === 1 ? "" : "s"}`);
-    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, in batches of ${sizes} rows (a browser sends no more than six at a time)`);
+    if (right.length === 1 && first.tokens) said.push(`${first.tokens} tokens in ${ms(first.took)}, the first after ${ms(first.first)}`);
+    else if (right.length === 1) said.push(`${first.status} in ${ms(first.timing?.total ?? first.took)}, in a batch of ${first.batch || "?"} row${first.batch === 1 ? "" : "s"}`);
+    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, ${first.tokens ? "" : `in batches of ${sizes} rows `}(a browser sends no more than six at a time)`);
     say(status, said.join(". "));
     this.bar(first?.timing ?? null);
     body.hidden = !first;

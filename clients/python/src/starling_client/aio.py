@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -13,9 +14,10 @@ import numpy.typing as npt
 
 from starling_client.batches import Calls, Inputs
 from starling_client.core import Action, Failure, Flow, Send, Wait
+from starling_client.errors import BadAnswer
 from starling_client.http import address, answer_of, common_headers, failure_of, timeout
 from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry
-from starling_client.wire import Answer
+from starling_client.wire import Answer, Events
 
 T = TypeVar("T")
 
@@ -63,6 +65,27 @@ class AsyncClient:
     async def infer(self, model: str, inputs: Inputs, **options: Unpack[Options]) -> Result:
         """As `predict`, with the version, times and lengths of rows beside the outputs by name."""
         return await self._run(self._calls.infer(Call(model, **options), inputs))
+
+    async def stream(self, model: str, text: str, **options: Unpack[Options]) -> AsyncGenerator[str]:
+        """What a model writes to a text, piece by piece: see `Client.stream`."""
+        call, events, calls = Call(model, **options), Events(), self._calls
+        deadline = calls.deadline(call.deadline_s)
+        answer = await self._run(calls.stream(call, text, deadline))
+        async with answer.response as response, contextlib.aclosing(self._chunks(response, deadline)) as chunks:
+            async for chunk in chunks:
+                for piece in events.read(chunk):
+                    yield piece
+        if not events.ended:
+            raise BadAnswer("the stream ended before the text had")
+
+    async def _chunks(self, response: httpx.Response, deadline: float) -> AsyncGenerator[bytes]:
+        try:
+            async for chunk in response.aiter_bytes():
+                if (error := self._calls.broken(None, deadline)) is not None:
+                    raise error
+                yield chunk
+        except (httpx.TransportError, httpx.DecodingError) as exc:
+            raise self._calls.broken(failure_of(exc), deadline) or exc from exc
 
     async def ready(
         self, model: str | None = None, version: str | int | None = None, *, timeout_s: float = 5.0
@@ -138,6 +161,8 @@ class AsyncClient:
 
     async def _send(self, send: Send) -> Answer | Failure:
         request = send.request
+        if send.streams:
+            return await self._open(send)
         try:
             async with asyncio.timeout(send.timeout_s):
                 response = await self._http.request(
@@ -147,3 +172,29 @@ class AsyncClient:
                 return answer_of(response, response.content)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:
             return failure_of(exc)
+
+    async def _open(self, send: Send) -> Answer | Failure:
+        """The beginning of a stream, or a whole answer that is none."""
+        request = send.request
+        try:
+            response = await self._http.send(
+                self._http.build_request(
+                    request.method, self._url + request.path, headers={**self._headers, **request.headers},
+                    content=request.body, timeout=timeout(send),
+                ),
+                stream=True,
+            )  # fmt: skip
+            if response.status_code == 200:
+                return Answer(200, {}, b"", _closing(response))
+            async with _closing(response):
+                return answer_of(response, await response.aread())
+        except (httpx.TransportError, httpx.DecodingError) as exc:
+            return failure_of(exc)
+
+
+@contextlib.asynccontextmanager
+async def _closing(response: httpx.Response) -> AsyncIterator[httpx.Response]:
+    try:
+        yield response
+    finally:
+        await response.aclose()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from time import monotonic, sleep
 from types import TracebackType
@@ -13,9 +14,10 @@ import numpy.typing as npt
 
 from starling_client.batches import Calls, Inputs
 from starling_client.core import Action, Failure, Flow, Send, Wait
+from starling_client.errors import BadAnswer
 from starling_client.http import address, answer_of, common_headers, failure_of, timeout
 from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry
-from starling_client.wire import Answer
+from starling_client.wire import Answer, Events
 
 T = TypeVar("T")
 
@@ -70,6 +72,30 @@ class Client:
     def infer(self, model: str, inputs: Inputs, **options: Unpack[Options]) -> Result:
         """As `predict`, with the version, times and lengths of rows beside the outputs by name."""
         return self._run(self._calls.infer(Call(model, **options), inputs))
+
+    def stream(self, model: str, text: str, **options: Unpack[Options]) -> Generator[str]:
+        """What a model writes to a text, piece by piece, as it is written.
+
+        Nothing is sent before the first piece is asked for, and nothing is sent again behind it. `options`: see
+        `Options`; `parameters` are those of the model, such as max_new_tokens. Close the generator to end it early.
+        Raises what `predict` raises, or Interrupted where the server ends the text with an error.
+        """
+        call, events, calls = Call(model, **options), Events(), self._calls
+        deadline = calls.deadline(call.deadline_s)
+        with self._run(calls.stream(call, text, deadline)).response as response:
+            for chunk in self._chunks(response, deadline):
+                yield from events.read(chunk)
+        if not events.ended:
+            raise BadAnswer("the stream ended before the text had")
+
+    def _chunks(self, response: httpx.Response, deadline: float) -> Iterator[bytes]:
+        try:
+            for chunk in response.iter_bytes():
+                if (error := self._calls.broken(None, deadline)) is not None:
+                    raise error
+                yield chunk
+        except (httpx.TransportError, httpx.DecodingError) as exc:
+            raise self._calls.broken(failure_of(exc), deadline) or exc from exc
 
     def ready(self, model: str | None = None, version: str | int | None = None, *, timeout_s: float = 5.0) -> bool:
         """Whether the server is ready, or a model, or one version of it. Asked once, for at most `timeout_s` seconds.
@@ -131,6 +157,8 @@ class Client:
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
         request, end = send.request, monotonic() + send.timeout_s
+        if send.streams:
+            return self._open(send)
         try:
             with self._http.stream(
                 request.method, self._url + request.path, headers={**self._headers, **request.headers},
@@ -143,4 +171,22 @@ class Client:
                         raise TimeoutError("the answer came too slowly")
                 return answer_of(response, bytes(body))
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:
+            return failure_of(exc)
+
+    def _open(self, send: Send) -> Answer | Failure:
+        """The beginning of a stream, or a whole answer that is none."""
+        request = send.request
+        try:
+            response = self._http.send(
+                self._http.build_request(
+                    request.method, self._url + request.path, headers={**self._headers, **request.headers},
+                    content=request.body, timeout=timeout(send),
+                ),
+                stream=True,
+            )  # fmt: skip
+            if response.status_code == 200:
+                return Answer(200, {}, b"", contextlib.closing(response))
+            with contextlib.closing(response):
+                return answer_of(response, response.read())
+        except (httpx.TransportError, httpx.DecodingError) as exc:
             return failure_of(exc)

@@ -26,8 +26,16 @@ from starling_client.errors import (
     Unauthorized,
     Unavailable,
 )
-from starling_client.types import Metadata, Retry
-from starling_client.wire import Answer, Request, decode_error, decode_json, decode_metadata, model_path
+from starling_client.types import Call, Metadata, Retry
+from starling_client.wire import (
+    Answer,
+    Request,
+    decode_error,
+    decode_json,
+    decode_metadata,
+    encode_text,
+    model_path,
+)
 
 T = TypeVar("T")
 
@@ -49,10 +57,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """`timeout_s`: the whole of it, from connecting to the last byte of the answer."""
+    """`timeout_s`: the whole of it, from connecting to the last byte of the answer; of one that `streams`, each wait.
+
+    An answer of 200 that streams has its `response`, and no body.
+    """
 
     request: Request
     timeout_s: float
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ class Core:
         """When a call that begins now must have ended."""
         return self.clock() + (self.retry.deadline_s if seconds is None else seconds)
 
-    def ask(self, request: Request, deadline: float) -> Flow[tuple[Answer, int]]:
+    def ask(self, request: Request, deadline: float, *, streams: bool = False) -> Flow[tuple[Answer, int]]:
         """Send a request until it is answered with 200, and return that with the number of tries.
 
         Raises what the last try met: a ServerError, NotConnected, ConnectionLost or TimedOut.
@@ -96,7 +108,7 @@ class Core:
             left = deadline - self.clock()
             if left <= 0:
                 raise _counted(TimedOut("the deadline passed before the request could be sent"), tries)
-            reply: Answer | Failure = yield Send(request, left)
+            reply: Answer | Failure = yield Send(request, left, streams)
             tries += 1
             if isinstance(reply, Answer) and reply.status == 200:
                 return reply, tries
@@ -130,6 +142,19 @@ class Core:
         if reply.kind is Kind.LOST:
             return ConnectionLost(f"the connection to {self.server} broke before the whole answer: {why}{unsure}")
         return NotConnected(f"no connection to {self.server}: {why}")
+
+    def stream(self, call: Call, text: str, deadline: float) -> Flow[Answer]:
+        """The answer that streams what a model writes."""
+        answer, _ = yield from self.ask(encode_text(call, text), deadline, streams=True)
+        return answer
+
+    def broken(self, reply: Failure | None, deadline: float) -> StarlingError | None:
+        """Why a stream ends here: it broke, as `reply` says, or the deadline has passed. None: it does not."""
+        if reply is not None and reply.kind is not Kind.TIMED_OUT:
+            return ConnectionLost(f"the connection to {self.server} broke before the whole text")
+        if reply is not None or self.clock() > deadline:
+            return TimedOut(f"the whole text did not come from {self.server} before the deadline")
+        return None
 
     # what a server tells
 

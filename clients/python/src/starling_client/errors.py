@@ -14,6 +14,7 @@ StarlingError
  +-- NotConnected           no connection was made, so nothing was sent; was retried
  +-- ConnectionLost         it broke before the whole answer came: the model may have run
  +-- TimedOut               `deadline_s` passed here: the model may have run
+ +-- Interrupted            a text that was streamed ended with an error, behind what had been sent
  +-- BadAnswer              the answer is not what the protocol says
  +-- VersionChanged         parts of a batch were answered by different versions of the model
 """
@@ -101,6 +102,10 @@ class ConnectionLost(StarlingError):
 
 class TimedOut(StarlingError):
     code = "timed_out"
+
+
+class Interrupted(StarlingError):
+    code = "interrupted"
 
 
 class BadAnswer(StarlingError):

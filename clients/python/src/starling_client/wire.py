@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from starling_client.errors import BadAnswer, ServerError, server_error
+from starling_client.errors import BadAnswer, Interrupted, ServerError, server_error
 from starling_client.tensors import from_bytes, from_json, to_bytes, to_json
 from starling_client.types import Array, Call, Metadata, Tensor
 
@@ -35,11 +35,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Header names are in lower case; the body is whole and not compressed."""
+    """Header names are in lower case; the body is whole and not compressed.
+
+    `response`: httpx's, of a stream that has begun. Its body is still to come, and whoever gets it closes it.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    response: Any = None
 
 
 @dataclass(slots=True)
@@ -92,11 +96,53 @@ def encode(call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, bin
     headers = {"content-type": "application/octet-stream" if binary else "application/json"}
     if binary:
         headers[_LENGTH] = str(len(head))
+    headers |= _headers(call, request_id)
+    return Request("POST", model_path(*call.key, "/infer"), headers, b"".join([head, *tails]))
+
+
+def encode_text(call: Call, text: str) -> Request:
+    """The request for a text that is streamed. Raises ValueError for a call that names outputs."""
+    if call.outputs is not None:
+        raise ValueError("outputs: a text that is streamed has none")
+    document: dict[str, Any] = {"text_input": text, "parameters": _parameters(call)}
+    headers = {"content-type": "application/json", **_headers(call, call.request_id or "")}
+    body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return Request("POST", model_path(*call.key, "/generate_stream"), headers, body)
+
+
+class Events:
+    """The events of a stream. `ended`: the last has come."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._rest = b""
+
+    def read(self, chunk: bytes) -> Iterator[str]:
+        """The pieces of the text in what has come. Raises Interrupted or BadAnswer."""
+        # Not `splitlines`: text may have separators of its own.
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: ") and (piece := self._piece(line.removeprefix(b"data: "))):
+                yield piece
+
+    def _piece(self, data: bytes) -> str:
+        try:
+            event = json.loads(data)
+            if "error" in event:
+                raise Interrupted(str(event["error"]))
+            self.ended = "finish_reason" in event
+            return str(event["text_output"])
+        except _NOT_V2:
+            raise BadAnswer(f"expected an event with text_output, got {data[:_QUOTED]!r}") from None
+
+
+def _headers(call: Call, request_id: str) -> dict[str, str]:
+    headers: dict[str, str] = {}
     if call.service_class is not None:
         headers["x-class"] = call.service_class  # as a header it is known before the body has been read
     if request_id:
         headers["x-request-id"] = request_id
-    return Request("POST", model_path(*call.key, "/infer"), headers, b"".join([head, *tails]))
+    return headers
 
 
 def _parameters(call: Call) -> dict[str, Any]:

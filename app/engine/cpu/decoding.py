@@ -1,0 +1,200 @@
+"""A decoder on a CPU, step by step: rows begin together, then each step gives every row of a unit one more token.
+
+New rows of a unit first read what they were sent, while the others make their steps; then all step together, until one
+has written its text, or the unit is recalled. Nothing is padded but what rows read. A long prompt is read in pieces,
+one before each step, so that it holds up the others for a bounded time.
+
+Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
+where a later one fails, the unit ends well with the steps before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.contract import Array, Model
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.places import Places, Written
+from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran, Steps
+from app.engine.pool import Pool, Slots
+from app.engine.tensors import padded
+from app.models.decoders.texts import TOKENS, Text, TextDecoder
+
+if TYPE_CHECKING:  # transformers is imported when a model needs it
+    from app.models.decoders.decoder import Begun, Encoding, Prompts
+
+_TRIED = 8  # tokens of a trial: later steps show nothing else
+_PIECE_NS = 50_000_000  # how long a prompt may hold up a step; an encoder reads whole
+_LEAST = 16  # tokens of a piece: fewer read no faster
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Rows that read what they were sent: their slots, texts, and how far they are."""
+
+    slots: list[int]
+    texts: list[Text]
+    pieces: Encoding | Prompts
+    begun: Begun | None = None  # once they have read all
+
+
+class DecodingExecutor(CpuExecutor):
+    """Implements engine.device.Executor, of a model whose `call` is a TextDecoder. One thread runs it at a time."""
+
+    activations: Places
+    one_unit = True  # its rows are at the front of one slab
+
+    def __init__(self, model: Model, pool: Pool) -> None:
+        super().__init__(model, pool)
+        call = model.call
+        assert isinstance(call, TextDecoder)
+        self._call = call
+        encodes = call.decoder.encodes
+        longest = call.most + (1 if encodes else call.max_tokens)
+        self.activations = Places(call.decoder, longest, call.max_tokens if encodes else 0)
+        self.steps = Steps(call.most + (0 if encodes else -(-call.max_tokens // _LEAST)), True)
+        self._reading: _Reading | None = None
+        self._token_ns = 0.0  # of a prompt
+        self._read_ns = 0  # by the unit that runs, for rows that begin
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """A few steps of the rows, as one batch."""
+        return self._whole(slots, size, _TRIED)
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        """Up to as many steps as the job has, or one. `size` means nothing: there is no padding.
+
+        WHOLE: whole texts, as a batch of `size`, and nothing is kept.
+        """
+        if stage == WHOLE:
+            return self._whole(slots, size, NO_BOUND)
+        begin = time.perf_counter_ns()
+        places, self._read_ns = self.activations, 0
+        new = [slot for slot in slots if places.known(slot) is None]
+        going = [row for slot in slots if (row := places.known(slot)) is not None]
+        going = places.arrange(going, len(new))
+        gathered = time.perf_counter_ns()
+        made, most = 0, job.steps if job is not None else 1
+        while True:
+            try:
+                going = self._with_new(new, going)
+            except Exception:  # a later one will be raised again by the next unit of these rows, which begins there
+                if not made:
+                    raise
+                break
+            made += 1
+            self._note(job, made)
+            new = new and [slot for slot in new if places.known(slot) is None]
+            if made == most or any(row.text.reason for row in going) or (job is not None and job.recalled):
+                break
+        inferred = time.perf_counter_ns()
+        return self._ran(slots, made, job, (begin, gathered, inferred))
+
+    def _ran(self, slots: Slots, made: int, job: Job | None, times: tuple[int, int, int]) -> Ran:
+        begin, gathered, inferred = times
+        places = self.activations
+        rows = [places.known(slot) for slot in slots]
+        ended = [at for at, row in enumerate(rows) if row is not None and row.text.reason]
+        over = [row for at in ended if (row := rows[at]) is not None]
+        outputs: list[Array] = list(self._call.answers([row.text for row in over])) if over else []
+        for row in over:
+            places.leave(row)
+        continues = job is not None and job.continue_without and not job.recalled and 0 < len(ended) < len(rows)
+        if job is not None and continues:
+            left = [slot for at, slot in enumerate(slots) if at not in ended]
+            job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
+        infer_ns = inferred - gathered - self._read_ns  # 0 where all rows only read
+        return Ran(
+            outputs,
+            gathered - begin + self._read_ns,
+            infer_ns,
+            time.perf_counter_ns() - inferred,
+            stages_ns=(infer_ns,),
+            step_ns=max(1, infer_ns // made),
+            steps=made,
+            ended=tuple(ended),
+            continues=continues,
+        )
+
+    def _note(self, job: Job | None, made: int) -> None:
+        """So many steps have been made: the loop may read that, and calls that read along get what was written."""
+        if job is None:
+            return
+        job.done = made
+        if job.on_pieces is not None:
+            rows = ((slot, self.activations.known(slot)) for slot in job.read.intersection(job.slots))
+            found = [(slot, row.text) for slot, row in rows if row is not None]
+            pieces = [Piece(slot, piece, text.tokens) for slot, text in found if (piece := text.piece())]
+            if pieces:
+                job.on_pieces(pieces)
+
+    def _with_new(self, new: list[int], going: list[Written]) -> list[Written]:
+        """A step of the rows that have begun; new ones read a piece before it. Returns all that have begun."""
+        reading, tokens = None, []
+        if new:
+            before = time.perf_counter_ns()
+            reading = self._read(new)
+            if reading.begun is not None:
+                tokens = self._call.choose(reading.texts, reading.begun.logits)
+            self._read_ns += time.perf_counter_ns() - before
+        if going:
+            self._step(going)
+        if reading is None or reading.begun is None:
+            return going
+        self._reading = None
+        self._call.extend(reading.texts, tokens)
+        return [*going, *self.activations.begin(reading.slots, reading.texts, reading.begun, going)]
+
+    def _read(self, new: list[int]) -> _Reading:
+        """Have new rows read one more piece. Those that come meanwhile wait; where one has left, all begin anew."""
+        reading = self._reading
+        slots = self.activations.reading
+        if reading is None or not slots or not slots <= set(new):
+            reading = self._reading = self._start_reading(new)
+        if reading.begun is None:  # else the step behind it failed
+            rows = len(reading.slots)
+            piece = max(_LEAST, int(_PIECE_NS / (rows * self._token_ns))) if self._token_ns else 4 * _LEAST
+            before = time.perf_counter_ns()
+            reading.begun = reading.pieces.advance(piece)
+            if reading.begun is None:  # the last may have been shorter
+                self._token_ns = (time.perf_counter_ns() - before) / (rows * piece)
+        return reading
+
+    def _start_reading(self, new: list[int]) -> _Reading:
+        lengths, longest = self._lengths(new)
+        (ids, *_), keywords = self._gather(new, new, lengths, longest)
+        own = lengths[TOKENS].tolist()
+        rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
+        texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
+        self.activations.reading = frozenset(new)
+        return _Reading(list(new), texts, self._call.decoder.reading(ids, own))
+
+    def _step(self, rows: Sequence[Written]) -> None:
+        """One more token for each of these, which are at the first places."""
+        places = self.activations
+        places.make_room(rows)
+        texts: list[Text] = [row.text for row in rows]
+        written, read = [row.written for row in rows], [row.read for row in rows]
+        logits = self._call.step([text.last for text in texts], places.cache, rows[0].end, written, read)
+        self._call.extend(texts, self._call.choose(texts, logits))
+        places.stepped(rows)
+
+    def _whole(self, slots: Slots, size: int, most: int) -> Ran:
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        lengths, longest = self._lengths(rows)
+        (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
+        gathered = time.perf_counter_ns()
+        own = lengths[TOKENS].tolist()
+        given = keywords["parameters"]
+        if most < NO_BOUND:
+            given = [{**each, "max_new_tokens": min(most, self._call.most)} for each in given]
+        texts, steps = self._call.whole(ids, own, given)
+        inferred = time.perf_counter_ns()
+        outputs = list(self._call.answers(texts[: len(slots)]))
+        infer_ns = inferred - gathered
+        output_ns = time.perf_counter_ns() - inferred
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // steps)

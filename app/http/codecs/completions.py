@@ -1,0 +1,207 @@
+"""`POST /v1/completions` and `/v1/chat/completions`, as OpenAI's clients send and read them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.contract import Answer, Front, Served
+from app.errors import BadRequest
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.by_body import texts_of, unlike, wrong
+from app.http.codecs.events import event
+from app.http.codecs.tensors import shown
+from app.http.codecs.writing import Writing, WrittenText
+
+_DONE = event(b"[DONE]")
+#: Fields with the only value that is taken, since another asks for what is not there.
+_ONLY: Mapping[str, Any] = {
+    "n": 1, "best_of": 1, "echo": False, "suffix": "", "logprobs": False, "top_logprobs": 0, "logit_bias": {},
+    "frequency_penalty": 0, "presence_penalty": 0, "tools": [], "tool_choice": "none", "functions": [],
+    "function_call": "none", "response_format": {"type": "text"}, "modalities": ["text"],
+}  # fmt: skip
+#: Fields that say nothing about the text.
+_ASIDE = frozenset({
+    "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "service_tier", "store", "user",
+})  # fmt: skip
+_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"})
+
+
+class Completions(Writing):
+    """Texts that continue others. Fields that OpenAI does not know are parameters of the model."""
+
+    sent = "prompt"
+    objects = ("text_completion", "text_completion")  # of the whole answer, and of a piece
+    prefix = "cmpl"
+
+    def __init__(self, body: Mapping[str, Any] | None = None) -> None:
+        super().__init__(body)
+        self._id = f"{self.prefix}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+
+    # what is asked
+
+    def columns(self, served: Served) -> list[list[str]]:
+        value = self.body.get("prompt")
+        if isinstance(value, str):
+            return [[value]]
+        if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
+            raise wrong(
+                "prompt", "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer"
+            )
+        texts = texts_of(value, "prompt")
+        if self.streams and len(texts) > 1:
+            raise wrong("prompt", f"expected one text where it is streamed, got {len(texts)}")
+        return [texts]
+
+    def place(self, name: str, row: int | None) -> str:
+        return self.sent if isinstance(self.body.get(self.sent), str) else f"{self.sent}[{row or 0}]"
+
+    @property
+    def streams(self) -> bool:
+        return _flag(self.body, "stream", "stream")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the stream ends with the counts of tokens."""
+        options = self.body.get("stream_options")
+        if options is None:
+            return False
+        if not isinstance(options, dict):
+            raise unlike("stream_options", "an object", options)
+        if not self.streams:
+            raise wrong("stream_options", "expected nothing without stream")
+        return _flag(options, "include_usage", "stream_options.include_usage")
+
+    def ask(self, served: Served, call: DecodedCall) -> None:
+        self.counts  # noqa: B018  # which may be wrong
+        body = {name: value for name, value in self.body.items() if value is not None and name not in _ASIDE}
+        for name, only in _ONLY.items():
+            if body.pop(name, only) != only:
+                raise wrong(name, f"expected {shown(only)}, got {shown(self.body[name])}")
+        given = {name: value for name, value in body.items() if name not in _OWN}
+        limit = next((name for name in ("max_completion_tokens", "max_tokens") if name in body), None)
+        if limit is not None:
+            given["max_new_tokens"] = body[limit]
+        given.setdefault("do_sample", True)  # OpenAI's temperature is 1 where none is given; 0 samples nothing
+        _check(served, given, {} if limit is None else {"max_new_tokens": limit})
+        call.parameters = given
+
+    # what is answered
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        texts = self.texts(call, answer)
+        if call.stream is not None:
+            return self._last(served, texts[0], begun=call.stream.sent > 0), None
+        choices = [
+            {**self.whole(one.text), "index": row, "logprobs": None, "finish_reason": one.reason}
+            for row, one in enumerate(texts)
+        ]
+        return orjson.dumps({**self._head(served, 0), "choices": choices, "usage": _usage(texts)}), None
+
+    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
+        return self._chunk(served, self.piece(piece, first), None)
+
+    def whole(self, text: str) -> dict[str, Any]:
+        """The text of a choice."""
+        return {"text": text}
+
+    def piece(self, text: str, first: bool) -> dict[str, Any]:
+        """The piece of a chunk's choice; "" of the last."""
+        return {"text": text}
+
+    def _last(self, served: Served, text: WrittenText, begun: bool) -> bytes:
+        """The events that end the stream."""
+        rest = self._chunk(served, self.piece(text.text, not begun), None) if text.text or not begun else b""
+        end = self._chunk(served, self.piece("", False), text.reason)
+        counts = b""
+        if self.counts:
+            counts = event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage([text])}))
+        return b"".join((rest, end, counts, _DONE))
+
+    def _chunk(self, served: Served, piece: Mapping[str, Any], reason: str | None) -> bytes:
+        choice = {**piece, "index": 0, "logprobs": None, "finish_reason": reason}
+        usage = {"usage": None} if self.counts else {}
+        return event(orjson.dumps({**self._head(served, 1), "choices": [choice], **usage}))
+
+    def _head(self, served: Served, kind: int) -> dict[str, Any]:
+        return {"id": self._id, "object": self.objects[kind], "created": self._created, "model": served.info.name}
+
+
+class ChatCompletions(Completions):
+    """Answers in a conversation, which the model's own chat template makes a text of."""
+
+    sent = "messages"
+    objects = ("chat.completion", "chat.completion.chunk")
+    prefix = "chatcmpl"
+
+    def front(self, served: Served) -> Front | None:
+        front = served.model.front
+        return None if front is None else front.chat
+
+    def columns(self, served: Served) -> list[list[str]]:
+        if self.front(served) is None:
+            raise wrong("model", f"{served.info.name!r} has no chat template; ask it with /v1/completions")
+        messages = self.body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise unlike("messages", "a list of at least one message", messages)
+        return [[orjson.dumps([_message(one, f"messages[{at}]") for at, one in enumerate(messages)]).decode()]]
+
+    def place(self, name: str, row: int | None) -> str:
+        return "messages"
+
+    def whole(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def piece(self, text: str, first: bool) -> dict[str, Any]:
+        role = {"role": "assistant"} if first else {}
+        return {"delta": {**role, "content": text} if text or first else {}}
+
+
+def _flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise unlike(field, "true or false", value)
+    return bool(value)
+
+
+def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise BadRequest if the model does not take a parameter. `names`: the request's own, of those that differ."""
+    read = served.model.read_parameters
+    try:
+        if read is not None:
+            read(given)
+    except BadRequest as error:
+        name, _, what = error.message.removeprefix("parameters.").partition(": ")
+        raise wrong(names.get(name, name), what) from None
+
+
+def _message(message: Any, place: str) -> dict[str, Any]:
+    """A message whose content is one text. Templates know more fields than are checked here."""
+    if not isinstance(message, dict):
+        raise unlike(place, "an object with role and content", message)
+    if not isinstance(message.get("role"), str):
+        raise unlike(f"{place}.role", "a text", message.get("role"))
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{place}.content[{at}]") for at, part in enumerate(content))
+    if not isinstance(content, str):
+        raise unlike(f"{place}.content", "a text", content)
+    return {**message, "content": content}
+
+
+def _part(part: Any, place: str) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        raise unlike(place, 'a part of type "text"', part)
+    text: str = part["text"]
+    return text
+
+
+def _usage(texts: Sequence[WrittenText]) -> dict[str, int]:
+    read, written = sum(one.read for one in texts), sum(one.written for one in texts)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

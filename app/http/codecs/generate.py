@@ -1,0 +1,83 @@
+"""`POST /v2/models/M/generate` and `/generate_stream`: Triton's generate extension.
+
+Fields beside `text_input` and `parameters` count as parameters, as Triton has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from app.contract import Answer, Served
+from app.errors import BadRequest
+from app.http.body import Limits
+from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.codecs.by_body import unlike, wrong
+from app.http.codecs.events import event
+from app.http.codecs.tensors import shown
+from app.http.codecs.v2_decode import may_name_class, take_parameters
+from app.http.codecs.writing import Writing
+
+_TEXT = "text_input"
+_FIELDS = (_TEXT, "parameters", "id")
+
+
+class Generate(Writing):
+    """The one text, as a JSON object. The path names the model, so the body is opened when it is decoded."""
+
+    names_class = True
+    streams = False
+
+    def may_name_class(self, body: bytes) -> bool:
+        return may_name_class(body)
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        return super(Generate, self.opened(body, limits)).decode(served, headers, body, limits)
+
+    def columns(self, served: Served) -> list[list[str]]:
+        text = self.body.get(_TEXT)
+        if not isinstance(text, str):
+            raise unlike(_TEXT, "a text", text)
+        return [[text]]
+
+    def place(self, name: str, row: int | None) -> str:
+        return _TEXT
+
+    def ask(self, served: Served, call: DecodedCall) -> None:
+        own = self.body.get("parameters")
+        if own is not None and not isinstance(own, dict):
+            raise BadRequest("parameters: expected an object")
+        given = {**{name: value for name, value in self.body.items() if name not in _FIELDS}, **(own or {})}
+        streams = given.pop("stream", self.streams)  # as the examples of Triton's backends have it
+        if streams is not self.streams:
+            other = "generate" if self.streams else "generate_stream"
+            raise wrong("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
+                        f"the other route is {other}")  # fmt: skip
+        if "max_tokens" in given:  # what Triton's backends call it
+            given["max_new_tokens"] = given.pop("max_tokens")
+        take_parameters({"parameters": given}, call)
+        call.id = self.body.get("id")
+        if call.id is not None and not isinstance(call.id, str):
+            raise BadRequest("id: expected a string")
+
+    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
+        return event(orjson.dumps(_object(served, call, piece)))
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        (one,) = self.texts(call, answer)
+        found = _object(served, call, one.text)
+        found |= {"finish_reason": one.reason, "prompt_tokens": one.read, "generated_tokens": one.written}
+        body = orjson.dumps(found)
+        return body if call.stream is None else event(body), None
+
+
+class GenerateStream(Generate):
+    """The same as events: pieces of the text, the last of them with the reason and the counts."""
+
+    streams = True
+
+
+def _object(served: Served, call: DecodedCall, text: str) -> dict[str, Any]:
+    head = {} if call.id is None else {"id": call.id}
+    return {**head, "model_name": served.info.name, "model_version": served.info.version, "text_output": text}

@@ -1,0 +1,64 @@
+"""What the routes of models that write texts share: one text is one row, and a stream is the answer to one text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.contract import Answer, Served
+from app.http.body import Limits
+from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.codecs.by_body import ByBody
+from app.http.codecs.events import Stream
+
+
+class WrittenText(NamedTuple):
+    """`reason`: why it ended, "stop" or "length"; `read` and `written`: tokens."""
+
+    text: str
+    reason: str
+    read: int
+    written: int
+
+
+class Writing(ByBody):
+    """Implements Codec, but for what raises NotImplementedError."""
+
+    may_stream = True
+    kind = "a model that writes texts"
+
+    # for subclasses
+
+    @property
+    def streams(self) -> bool:
+        """Whether the request is answered by a stream."""
+        raise NotImplementedError
+
+    def ask(self, served: Served, call: DecodedCall) -> None:
+        """Write into the call what the request asks for beside its texts. Raises BadRequest."""
+        raise NotImplementedError
+
+    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
+        """The event of a piece of the text."""
+        raise NotImplementedError
+
+    # Codec
+
+    def takes(self, served: Served) -> bool:
+        return served.model.writes
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        call = super().decode(served, headers, body, limits)
+        self.ask(served, call)
+        if self.streams:
+            call.stream = Stream(lambda piece, first: self.event(served, call, piece, first))
+        return call
+
+    def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
+        """What the rows have written; of a stream, only what it has not sent."""
+        columns = [column.tolist() for column in answer.outputs]
+        found = [
+            WrittenText(text.decode(), reason.decode(), *counts) for text, reason, *counts in zip(*columns, strict=True)
+        ]
+        if call.stream is None:
+            return found
+        return [one._replace(text=call.stream.rest(one.text)) for one in found]

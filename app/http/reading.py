@@ -1,0 +1,95 @@
+"""What calls of tasks send, read by their models' fronts on the helper threads: many calls in one hand-over.
+
+To tokenize a sentence takes some 50 us. A thread takes longer than that to begin and to report, and while it does it
+competes for the interpreter lock with the event loop and with the worker that computes. So the calls that come in one
+turn of the loop, and those that come while all threads are busy, are read together. A turn's texts are read on the loop
+itself if they are as short as a sentence or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.contract import Array, Front, Translated
+from app.http.threads import HelperThreads
+
+_SHORT_BYTES = 512  # of all texts of a turn, up to which they are read on the event loop: some 0.2 ms
+_BATCH_BYTES = 8 << 10  # of texts that are read together, but for the first: some 3 ms, for which each of them waits
+
+
+class _Unread(NamedTuple):
+    """What one call sent, `size` bytes, and the future of its rows."""
+
+    sent: Sequence[Array]
+    size: int
+    read: asyncio.Future[Translated]
+
+
+class Readings:
+    """Calls that their fronts have yet to read, in order. Used on the event loop; as many calls as have their bodies.
+
+    A front and class has one task that waits for a thread, as long as calls wait.
+    """
+
+    def __init__(self, threads: HelperThreads) -> None:
+        self._threads = threads
+        self._waiting: dict[tuple[Front, bool], deque[_Unread]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Translated:
+        """What the front makes of `sent`, a body of `size` bytes. Raises what the front raises."""
+        read: asyncio.Future[Translated] = asyncio.get_running_loop().create_future()
+        key = front, best_effort
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = deque()
+            self._begin(key)
+        waiting.append(_Unread(sent, size, read))
+        return await read
+
+    def _begin(self, key: tuple[Front, bool]) -> None:
+        task = asyncio.get_running_loop().create_task(self._read(*key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, front: Front, best_effort: bool) -> None:
+        """Have a thread read the calls that have come when it is free, or read them here if they are short."""
+        key = front, best_effort
+        waiting = self._waiting[key]
+        here = front.reads_texts and sum(one.size for one in waiting) <= _SHORT_BYTES
+        if not here:
+            await self._threads.turn(best_effort)
+        batch = _next_batch(waiting, front.reads_texts)
+        if waiting:
+            self._begin(key)
+        else:
+            del self._waiting[key]
+        sent = [one.sent for one in batch]
+        found = read_each(front, sent) if here else await self._threads.work(read_each, front, sent)
+        for one, rows in zip(batch, found, strict=True):
+            if one.read.done():  # its caller was cancelled
+                continue
+            if isinstance(rows, Translated):
+                one.read.set_result(rows)
+            else:
+                one.read.set_exception(rows)
+
+
+def _next_batch(waiting: deque[_Unread], many: bool) -> list[_Unread]:
+    batch = [waiting.popleft()]
+    size = batch[0].size
+    while many and waiting and size + waiting[0].size <= _BATCH_BYTES:
+        batch.append(waiting.popleft())
+        size += batch[-1].size
+    return batch
+
+
+def read_each(front: Front, calls: Sequence[Sequence[Array]]) -> list[Translated | Exception]:
+    """The rows of each call, or why it has none. If reading all at once fails, each is read alone."""
+    try:
+        return list(front.read(calls))
+    except Exception as error:
+        return [error] if len(calls) == 1 else [one for call in calls for one in read_each(front, [call])]

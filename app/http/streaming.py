@@ -1,0 +1,87 @@
+"""A call whose answer may be a stream: the same call, which begins to answer with the first piece of its text.
+
+Before that piece an error is an ordinary answer; behind it, an event that ends the stream.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from app.contract import Answer, Lease, Served
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.events import Stream
+from app.http.connection.connection import Carrier
+from app.http.tasked_call import TaskedCall
+
+#: nginx does not buffer an answer that says so.
+_HEAD = (
+    b"x-request-id: %s\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+    b"x-accel-buffering: no\r\n"
+)
+
+
+class StreamCarrier(Carrier, Protocol):
+    """What can carry a stream, too."""
+
+    def begin(self, head: bytes, stream: Stream) -> None:
+        """Send the head of a stream, and then its events. An answer that follows is the last of them. Once."""
+        ...
+
+
+class StreamingCall(TaskedCall):
+    """A call that is carried by ASGI."""
+
+    __slots__ = ("_piece_at", "_tokens")
+
+    connection: StreamCarrier
+    _piece_at: int  # when the last piece was written, and the tokens up to there
+    _tokens: int
+
+    def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
+        lease = super().take_slots(served, decoded)
+        if decoded.stream is not None:
+            lease.on_piece = self._wrote
+        return lease
+
+    def _wrote(self, row: int, piece: str, tokens: int) -> None:
+        """The row has written more of its text."""
+        if (stream := self._stream) is None or self.served is None:
+            return
+        now = time.monotonic_ns()
+        if not stream.begun:
+            self._begin(stream)
+            self.served.first_piece(now - self.arrived, self.klass)
+        else:
+            self.served.next_piece(now - self._piece_at, tokens - self._tokens, self.klass)
+        self._piece_at, self._tokens = now, tokens
+        stream.add(piece)
+
+    @property
+    def _stream(self) -> Stream | None:
+        """None of a call that is answered in one piece, or has been."""
+        return None if self.decoded is None else self.decoded.stream
+
+    def _begin(self, stream: Stream) -> None:
+        if stream.begun:
+            return
+        stream.begun = True
+        head = _HEAD % self.request_id
+        if self.observer is not None:
+            head += self.observer.begun()
+        if self.resources.cors is not None:
+            head += self.resources.cors.lines(self.headers.get(b"origin"))
+        self.connection.begin(head, stream)
+
+    def compress_and_succeed(self, served: Served, answer: Answer, body: bytes, json_length: int | None) -> None:
+        if self._stream is not None:
+            self.succeed(served, answer, body, json_length, None)
+        else:
+            super().compress_and_succeed(served, answer, body, json_length)
+
+    def succeed(
+        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str | None
+    ) -> None:
+        if (stream := self._stream) is not None:
+            self._begin(stream)
+        super().succeed(served, answer, body, json_length, encoding)

@@ -1,0 +1,124 @@
+"""Chooses the next token of each row: the likeliest, or a sample. transformers' own processors change the logits.
+
+A sample is drawn with a number that depends on the row's seed and on how many tokens it has, and on nothing else: so a
+text does not depend on what runs beside it, and a step that is made again chooses as before.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.models.decoders.parameters import Defaults, Parameters
+
+#: (ids of the row so far [1, length], logits [1, words]) -> logits.
+Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Choice:
+    """How the tokens of one row are chosen. `ids`: all that its decoder has read and written."""
+
+    __slots__ = ("_first", "_processors", "_samples", "_seed", "ids")
+
+    def __init__(self, parameters: Parameters, defaults: Defaults, prompt: Sequence[int], most: int) -> None:
+        """`prompt`: what the decoder begins with; `most`: tokens that it may write behind that."""
+        self.ids = list(prompt)
+        self._first = len(prompt)
+        samples = parameters.samples
+        self._samples = defaults.do_sample if samples is None else samples
+        self._processors = _processors(parameters, defaults, len(prompt), most)
+        if self._samples:
+            self._processors += _warpers(parameters, defaults)
+        seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
+        self._seed = seed % (1 << 64)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the likeliest token is taken as it is."""
+        return not self._samples and not self._processors
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens behind the prompt."""
+        return self.ids[self._first :]
+
+    @property
+    def count(self) -> int:
+        """Tokens that it has written."""
+        return len(self.ids) - self._first
+
+    def choose(self, logits: torch.Tensor) -> int:
+        """The next token, from `logits` [words]."""
+        scores = logits[None].float()
+        if self._processors:
+            ids = torch.tensor([self.ids], device=logits.device)
+            for process in self._processors:
+                scores = process(ids, scores)
+        if not self._samples:
+            return int(scores.argmax())
+        shares = torch.softmax(scores[0].double(), 0).cumsum(0)
+        number = np.random.Generator(np.random.Philox(key=[self._seed, len(self.ids)])).random()
+        return int(torch.searchsorted(shares, number * float(shares[-1]), right=True).clamp(max=len(shares) - 1))
+
+
+def choose(logits: torch.Tensor, choices: Sequence[Choice]) -> list[int]:
+    """The next token of each row, from `logits` [rows, words]."""
+    tokens: list[int] = logits.argmax(-1).tolist()
+    for row, choice in enumerate(choices):
+        if not choice.plain:
+            tokens[row] = choice.choose(logits[row])
+    return tokens
+
+
+def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> list[Processor]:
+    """Those that both sampling and the likeliest token have, in the order of transformers' `generate`."""
+    from transformers.generation import logits_process as processors  # imported with the model
+
+    found: list[Any] = []
+    values, ends = defaults.values, sorted(defaults.ends)
+
+    def wanted(name: str) -> Any:
+        given = getattr(parameters, name)
+        return values.get(name) if given is None else given
+
+    if (penalty := wanted("repetition_penalty")) not in (None, 1.0):
+        found.append(processors.RepetitionPenaltyLogitsProcessor(penalty))
+    if size := wanted("no_repeat_ngram_size"):
+        found.append(processors.NoRepeatNGramLogitsProcessor(size))
+    if bad := values.get("bad_words_ids"):
+        found.append(processors.NoBadWordsLogitsProcessor(bad, ends))
+    if ends and (least := values.get("min_length")) and parameters.min_new_tokens is None:
+        found.append(processors.MinLengthLogitsProcessor(least, ends))
+    if ends and (least := wanted("min_new_tokens")):
+        found.append(processors.MinNewTokensLengthLogitsProcessor(prompt, least, ends))
+    if (forced := values.get("forced_bos_token_id")) is not None:
+        found.append(processors.ForcedBOSTokenLogitsProcessor(forced))
+    if (forced := values.get("forced_eos_token_id")) is not None:
+        found.append(processors.ForcedEOSTokenLogitsProcessor(prompt + most, forced))
+    if suppressed := values.get("suppress_tokens"):
+        found.append(processors.SuppressTokensLogitsProcessor(suppressed))
+    if first := values.get("begin_suppress_tokens"):
+        found.append(processors.SuppressTokensAtBeginLogitsProcessor(first, prompt))
+    return found
+
+
+def _warpers(parameters: Parameters, defaults: Defaults) -> list[Processor]:
+    """Those of sampling."""
+    from transformers.generation import logits_process as processors
+
+    found: list[Any] = []
+    values = defaults.values
+    temperature = values.get("temperature") if parameters.temperature is None else parameters.temperature
+    if temperature not in (None, 1.0):
+        found.append(processors.TemperatureLogitsWarper(float(temperature)))
+    top_k = values.get("top_k") if parameters.top_k is None else parameters.top_k
+    if top_k:
+        found.append(processors.TopKLogitsWarper(top_k))
+    top_p = values.get("top_p") if parameters.top_p is None else parameters.top_p
+    if top_p is not None and top_p < 1.0:
+        found.append(processors.TopPLogitsWarper(float(top_p)))
+    return found

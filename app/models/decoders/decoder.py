@@ -1,0 +1,209 @@
+"""A decoder of transformers, run step by step for rows that are at any positions: their forward, our cache and mask.
+
+A row begins with `begin`: its encoder or its prompt, whole, with other rows of about its length. Each `step` then gives
+every row of a window one more token. What chooses the tokens is `choosing`; which rows run together, and where they lie
+in the slabs, is for whoever calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from app.errors import ConfigError
+from app.models.decoders.slabs import Slab, SlabCache, SlabShape
+
+#: By the model type of its configuration: whether it has an encoder, and what else it needs.
+ENCODER_DECODERS = ("t5", "marian")
+DECODERS_ONLY = ("gpt2", "llama", "mistral", "qwen2")
+SUPPORTED = (*ENCODER_DECODERS, *DECODERS_ONLY)
+
+
+class Begun(NamedTuple):
+    """Rows before their first token of their own: `logits` [rows, words] of it, and what their places are to hold.
+
+    In `own` row r is place r, all ending at its last column; `read` is the encoder's, from the first column on, None
+    without one. `written` and `has_read` are the columns of each row in both.
+    """
+
+    logits: torch.Tensor
+    own: Slab
+    read: Slab | None
+    written: list[int]
+    has_read: list[int]
+
+
+class _RowPositions(nn.Module):
+    """Marian's sinusoids of the positions of each row; its decoder counts those of the window for all rows alike."""
+
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table = table
+        self.of = threading.local()  # `positions` [rows, new] of the forward that this thread runs
+
+    def forward(self, shape: Any, before: int = 0, position_ids: torch.Tensor | None = None) -> Any:
+        weights: Any = self.table.weight
+        return nn.functional.embedding(self.of.positions, weights)
+
+
+class DecoderModel(nn.Module):
+    """A causal or encoder-decoder model of transformers. Nothing is kept between calls but in the slabs."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises ConfigError for an architecture that is not known to run so."""
+        super().__init__()
+        config = model.config
+        if config.model_type not in SUPPORTED:
+            raise ConfigError(f"expected a decoder of {', '.join(SUPPORTED)}, got {config.model_type}")
+        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+            raise ConfigError(f"expected attention without a sliding window, got {config.sliding_window}")
+        self.model = model
+        self.encodes = config.model_type in ENCODER_DECODERS
+        self.start = self._start()
+        self.shape = _slab_shape(config, self.encodes, next(model.parameters()).dtype)
+        self._positions: _RowPositions | None = None
+        if config.model_type == "marian":
+            decoder = model.model.decoder
+            decoder.embed_positions = self._positions = _RowPositions(decoder.embed_positions)
+
+    def _start(self) -> int:
+        """The token that a decoder behind an encoder begins with."""
+        if not self.encodes:
+            return -1
+        start = self.model.generation_config.decoder_start_token_id
+        if start is None:
+            start = self.model.config.decoder_start_token_id
+        if not isinstance(start, int):
+            raise ConfigError(f"expected a decoder_start_token_id, got {start}")
+        return start
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+
+    def begin(self, ids: torch.Tensor, lengths: Sequence[int]) -> Begun:
+        """Rows of `ids` [rows, longest], padded behind their `lengths`, up to their first token."""
+        reading = self.reading(ids, lengths)
+        while (begun := reading.advance(ids.shape[1])) is None:
+            pass
+        return begun
+
+    def reading(self, ids: torch.Tensor, lengths: Sequence[int]) -> Encoding | Prompts:
+        """The same in pieces."""
+        return Encoding(self, ids, lengths) if self.encodes else Prompts(self, ids, lengths)
+
+    def step(
+        self, tokens: torch.Tensor, cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
+    ) -> torch.Tensor:
+        """One more token each, `tokens` [rows], for the rows at the first places -> logits [rows, words] of the next.
+
+        All of them end at column `end`, where it is written; `written` and `read` [rows] are the columns that each has
+        in both slabs.
+        """
+        longest, most_read = max(written), max(read)
+        mask = _mask([length + 1 for length in written], longest + 1, tokens.device).flip(1)
+        positions = torch.tensor(written, device=tokens.device)[:, None]
+        keys = cache.window(len(tokens), end - longest, end, most_read)
+        if not self.encodes:
+            return self.forward(tokens[:, None], keys, mask, positions)
+        seen = _mask(read, most_read, tokens.device)
+        # the layers ask whether there is an encoder, and how long it is; its keys and values are in the cache
+        encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
+        return self.forward(tokens[:, None], keys, mask, positions, seen, encoded)
+
+    def slab(self, places: int, columns: int) -> Slab:
+        return Slab(self.shape, places, columns, self.device)
+
+    def cache(self, own: Slab, read: Slab | None) -> SlabCache:
+        return SlabCache(own, read)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        cache: Any,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        seen: torch.Tensor | None = None,
+        encoded: Any = None,
+    ) -> torch.Tensor:
+        """Logits [rows, words] of the last token of each row."""
+        if encoded is None:
+            return self.model(  # type: ignore[no-any-return]
+                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]  # fmt: skip
+        if self._positions is not None:
+            self._positions.of.positions = positions
+        return self.model(  # type: ignore[no-any-return]
+            decoder_input_ids=tokens, decoder_attention_mask=mask, attention_mask=seen, encoder_outputs=encoded,
+            past_key_values=cache, use_cache=True,
+        ).logits[:, -1]  # fmt: skip
+
+
+class Encoding:
+    """Rows that an encoder reads, whole: each token attends to those behind it."""
+
+    def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
+        self._model, self._ids, self._lengths = model, ids, lengths
+
+    def advance(self, columns: int) -> Begun | None:
+        model, ids, lengths = self._model, self._ids, self._lengths
+        rows, longest = ids.shape
+        mask = _mask(lengths, longest, ids.device)
+        encoded = model.model.get_encoder()(input_ids=ids, attention_mask=mask)
+        own, read = model.slab(rows, 1), model.slab(rows, longest)
+        first = ids.new_full((rows, 1), model.start)
+        cache = SlabCache(own, read).window(rows, 0, 0)
+        logits = model(first, cache, ids.new_ones((rows, 1)), ids.new_zeros((rows, 1)), mask, encoded)
+        return Begun(logits, own, read, [1] * rows, list(lengths))
+
+
+class Prompts:
+    """Prompts that a decoder reads in pieces: rows of a batch that is padded on the left, some columns at a time."""
+
+    def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
+        rows, longest = ids.shape
+        self._model, self._lengths = model, list(lengths)
+        self._ids = torch.zeros_like(ids)
+        for row, length in enumerate(lengths):
+            self._ids[row, longest - length :] = ids[row, :length]
+        self._mask = _mask(lengths, longest, ids.device).flip(1)
+        self._positions = (self._mask.cumsum(1) - 1).clamp(min=0)
+        self._own = model.slab(rows, longest)
+        self._cache = SlabCache(self._own)
+        self._done = 0
+
+    def advance(self, columns: int) -> Begun | None:
+        """Read up to so many columns more. What has begun, after the last of them."""
+        rows, longest = self._ids.shape
+        begin, end = self._done, min(longest, self._done + max(1, columns))
+        cache = self._cache.window(rows, 0, begin)
+        logits = self._model(
+            self._ids[:, begin:end], cache, self._mask[:, :end], self._positions[:, begin:end]
+        )  # fmt: skip
+        self._done = end
+        return Begun(logits, self._own, None, self._lengths, [0] * rows) if end == longest else None
+
+
+def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.Tensor:
+    """[rows, longest], 1 up to each length."""
+    return (torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]).long()
+
+
+def _slab_shape(config: Any, encodes: bool, dtype: torch.dtype) -> SlabShape:
+    if config.model_type == "t5":
+        return SlabShape(config.num_decoder_layers, config.num_heads, config.d_kv, dtype)
+    if encodes:
+        return SlabShape(
+            config.decoder_layers,
+            config.decoder_attention_heads,
+            config.d_model // config.decoder_attention_heads,
+            dtype,
+        )
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return SlabShape(config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, size, dtype)

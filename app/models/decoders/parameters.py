@@ -1,0 +1,108 @@
+"""What a request may ask of a decoder: how many tokens, how they are chosen, and where the text ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from app.errors import BadRequest
+
+MOST_STOPS = 16
+_ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
+
+
+class Parameters(BaseModel):
+    """As transformers' `generate` calls them; None: as the model's generation_config.json says.
+
+    Tokens are sampled where `do_sample` says so, or where it is not given and one of `temperature`, `top_k` and `top_p`
+    is. A temperature of 0 is no sampling. With `seed` the text is the same whatever it runs with.
+    """
+
+    # strict: "5" where a number belongs is a mistake
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    min_new_tokens: int | None = Field(default=None, ge=0)
+    do_sample: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_k: int | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
+    stop: tuple[str, ...] = ()
+    num_beams: int = 1
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        texts = (value,) if isinstance(value, str) else value
+        fits = isinstance(texts, (list, tuple)) and all(isinstance(text, str) and text for text in texts)
+        if not fits or len(texts) > MOST_STOPS:
+            raise ValueError(f"expected a text, or at most {MOST_STOPS} of them, none empty, got {value!r}")
+        return tuple(texts)
+
+    @field_validator("num_beams")
+    @classmethod
+    def _no_beams(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError(f"{_ONE_BEAM}, got {value}")
+        return value
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any] | None, most: int) -> Self:
+        """Raises BadRequest naming the first parameter that does not fit. `most`: tokens that the model may write."""
+        try:
+            read = cls.model_validate(dict(given or {}))
+        except ValidationError as error:
+            raise BadRequest(_first(error)) from None
+        for name in ("max_new_tokens", "min_new_tokens"):
+            value = getattr(read, name)
+            if value is not None and value > most:
+                raise BadRequest(f"parameters.{name}: expected at most {most}, got {value}")
+        return read
+
+    @property
+    def samples(self) -> bool | None:
+        """Whether tokens are to be sampled; None: as the model does."""
+        if self.temperature == 0:
+            return False
+        if self.do_sample is None and any(each is not None for each in (self.temperature, self.top_k, self.top_p)):
+            return True
+        return self.do_sample
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, in the words of other errors."""
+    wrong = error.errors()[0]
+    name, got = wrong["loc"][0], wrong["input"]
+    if wrong["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Parameters.model_fields))
+        return f"parameters.{name}: expected one of {known}"
+    if wrong["type"] == "value_error":
+        return f"parameters.{name}: {wrong['ctx']['error']}"
+    expected = wrong["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+    return f"parameters.{name}: expected {expected}, got {got!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the model's generation_config.json says, where a request says nothing. `ends`: tokens that end a text."""
+
+    ends: frozenset[int]
+    max_new_tokens: int
+    do_sample: bool
+    values: Mapping[str, Any]  # of the processors, by their names in generation_config
+
+    @classmethod
+    def of(cls, config: Any, most: int, *, encodes: bool) -> Self:
+        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write."""
+        ends = config.eos_token_id
+        ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
+        length = config.max_new_tokens
+        if length is None and config.max_length is not None and encodes:
+            length = config.max_length - 1  # the token that it begins with is counted there
+        return cls(ends, min(length or most, most), bool(config.do_sample), config.to_dict())

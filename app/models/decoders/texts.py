@@ -1,0 +1,196 @@
+"""A decoder with its tokenizer: rows of token ids in, texts out. What a device calls, whole or step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.contract import Array
+from app.models.decoders.choosing import Choice, choose
+from app.models.decoders.parameters import Defaults, Parameters
+
+if TYPE_CHECKING:  # transformers is imported when a model needs it
+    from app.models.decoders.decoder import DecoderModel
+    from app.models.decoders.slabs import SlabCache
+
+TOKENS = "tokens"  # the axis of what is read
+_BROKEN = "\ufffd"  # what a tokenizer makes of part of a character
+STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its stop strings; as many tokens as asked
+
+
+class Text:
+    """A row that is being written, and why it ended, once it has."""
+
+    __slots__ = (
+        "_cut",
+        "_longest_stop",
+        "_read",
+        "_sent",
+        "_shown",
+        "_stops",
+        "_words",
+        "choice",
+        "most",
+        "prompt",
+        "reason",
+        "text",
+    )
+
+    def __init__(self, words: Any, choice: Choice, prompt: int, most: int, stops: Sequence[str]) -> None:
+        """`words`: the tokenizer; `prompt`: tokens that were read; `most`: tokens to write."""
+        self.choice = choice
+        self.prompt = prompt
+        self.most = most
+        self.reason = ""
+        self.text = ""  # of the tokens that have been read
+        self._words = words
+        self._read = self._shown = 0  # tokens whose text is in `text`, and those before the last piece of it
+        self._cut = False
+        self._sent = 0  # characters of `text`
+        self._stops = stops
+        self._longest_stop = max(map(len, stops), default=0)
+
+    @property
+    def tokens(self) -> int:
+        return self.choice.count
+
+    @property
+    def last(self) -> int:
+        """The token to read next."""
+        return self.choice.ids[-1]
+
+    def add(self, token: int, ends: frozenset[int]) -> None:
+        """Its next token."""
+        self.choice.ids.append(token)
+        if token in ends or (self._stops and self._stopped()):
+            self.reason = STOP
+        elif self.tokens >= self.most:
+            self.reason = LENGTH
+        if self.reason:
+            self.read(whole=True)
+
+    def read(self, *, whole: bool = False) -> None:
+        """Bring `text` up to the last token, or to the last whole character: one may be made of several tokens.
+
+        What a token adds is seen beside those before it, since its first space depends on them. `whole`: no more
+        tokens come.
+        """
+        if whole and self._cut:
+            return
+        ids = self.choice.written
+        before = self._words.decode(ids[self._shown : self._read])
+        after = self._words.decode(ids[self._shown :])
+        if len(after) > len(before) and (whole or not after.endswith(_BROKEN)):
+            self.text += after[len(before) :]
+            self._shown, self._read = self._read, len(ids)
+
+    def _stopped(self) -> bool:
+        """Whether the text now holds one of its stop strings, before which it ends."""
+        before = max(0, len(self.text) - self._longest_stop)
+        self.read()
+        places = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
+        if places:
+            self.text = self.text[: min(places)]
+            self._cut = True
+        return bool(places)
+
+    def piece(self) -> str:
+        """What has been written since this was last called, as far as no later token can take it back: a stop string
+        may have begun."""
+        if not self.reason:
+            self.read()
+        end = len(self.text)
+        if self._stops and not self.reason:
+            held = range(min(self._longest_stop - 1, end), 0, -1)
+            end -= next((n for n in held if any(stop.startswith(self.text[-n:]) for stop in self._stops)), 0)
+        piece, self._sent = self.text[self._sent : end], max(self._sent, end)
+        return piece
+
+
+class TextDecoder(nn.Module):
+    """`forward` writes the texts of a batch from beginning to end; `start`, `decoder.reading`, `step` do so in pieces.
+
+    `max_tokens`: of a prompt, or of what the encoder reads; `most`: tokens of a text.
+    """
+
+    def __init__(self, decoder: DecoderModel, tokenizer: Any, max_tokens: int, most: int) -> None:
+        """`tokenizer`: of the Rust library."""
+        super().__init__()
+        self.decoder = decoder
+        self.max_tokens = max_tokens
+        self.most = most
+        self.defaults = Defaults.of(decoder.model.generation_config, most, encodes=decoder.encodes)
+        self._words = tokenizer
+
+    def read_parameters(self, given: Mapping[str, Any] | None) -> Parameters:
+        """Raises BadRequest naming the parameter."""
+        return Parameters.read(given, self.most)
+
+    def start(self, ids: Sequence[int], given: Mapping[str, Any] | None) -> Text:
+        """A row that has read nothing yet."""
+        parameters = self.read_parameters(given)
+        most = parameters.max_new_tokens or self.defaults.max_new_tokens
+        prompt = [self.decoder.start] if self.decoder.encodes else ids
+        choice = Choice(parameters, self.defaults, prompt, most)
+        return Text(self._words, choice, len(ids), most, parameters.stop)
+
+    def step(
+        self, tokens: Sequence[int], cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
+    ) -> torch.Tensor:
+        """See DecoderModel."""
+        return self.decoder.step(torch.tensor(tokens, device=self.decoder.device), cache, end, written, read)
+
+    def choose(self, texts: Sequence[Text], logits: torch.Tensor) -> list[int]:
+        """The next token of each text, from `logits` [rows, words]."""
+        return choose(logits, [text.choice for text in texts])
+
+    def extend(self, texts: Sequence[Text], tokens: Sequence[int]) -> None:
+        """Each text gets its next token."""
+        for text, token in zip(texts, tokens, strict=True):
+            text.add(token, self.defaults.ends)
+
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]
+    ) -> tuple[Array, ...]:
+        """Whole texts of `ids` [rows, longest], padded where `mask` is 0."""
+        return self.answers(self.whole(ids, mask.sum(1).tolist(), parameters)[0])
+
+    def whole(
+        self, ids: torch.Tensor, lengths: Sequence[int], parameters: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Text], int]:
+        """All texts, and how many steps the longest took. All rows run until the last has ended."""
+        rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
+        texts = [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
+        begun = self.decoder.begin(ids, lengths)
+        self.extend(texts, self.choose(texts, begun.logits))
+        steps, end = 1, begun.own.columns
+        own = self.decoder.slab(len(texts), end + max(text.most for text in texts))
+        own.values[..., :end, :] = begun.own.values
+        cache, written = self.decoder.cache(own, begun.read), begun.written
+        while not all(text.reason for text in texts):
+            logits = self.step([text.last for text in texts], cache, end, written, begun.has_read)
+            steps, end, written = steps + 1, end + 1, [length + 1 for length in written]
+            left = [row for row, text in enumerate(texts) if not text.reason]
+            writing = [texts[row] for row in left]
+            self.extend(writing, self.choose(writing, logits[left]))
+        return texts, steps
+
+    @staticmethod
+    def answers(texts: Sequence[Text]) -> tuple[Array, ...]:
+        """The outputs of rows that have ended, as `tasks.faces.generated` declares them."""
+        return (
+            _objects([text.text for text in texts]),
+            _objects([text.reason for text in texts]),
+            np.array([text.prompt for text in texts], np.int64),
+            np.array([text.tokens for text in texts], np.int64),
+        )
+
+
+def _objects(texts: Sequence[str]) -> Array:
+    values: Array = np.empty(len(texts), object)
+    values[:] = [text.encode() for text in texts]
+    return values

@@ -1,0 +1,73 @@
+"""Tasks that write a text: translation, summarization, text2text-generation and text-generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from app.contract import Array
+from app.errors import ConfigError
+from app.models.decoders.texts import TextDecoder
+from app.models.tasks import faces
+from app.models.tasks.answers import STRING, Answers, Outputs, object_schema
+from app.models.tasks.chat import ConversationReader
+from app.models.tasks.fronts import OpenedTask, TaskFront
+from app.models.tasks.texts import TextReader
+
+MOST = 256  # tokens of a text, where neither model.toml nor the model says how many
+_COUNT = {"type": "integer", "minimum": 0}
+_TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model is tried with
+
+
+class Texts(Answers):
+    """Texts that have been written, as they are."""
+
+    outputs = faces.written()
+    presented = object_schema(
+        generated_text=STRING, finish_reason=STRING, prompt_tokens=_COUNT, generated_tokens=_COUNT
+    )
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+        return list(outputs), None
+
+    def present(self, outputs: Mapping[str, Array]) -> Any:
+        values: Iterator[Any] = (outputs[spec.name] for spec in self.outputs)
+        text, reason, read, written = (value.decode() if isinstance(value, bytes) else int(value) for value in values)
+        return {"generated_text": text, "finish_reason": reason, "prompt_tokens": read, "generated_tokens": written}
+
+
+def open_writing(model: Any, reader: TextReader, tokenizer: Any, most: int) -> OpenedTask:
+    """`tokenizer`: transformers' own; `most`: tokens of a text.
+
+    Raises ConfigError for an architecture that cannot run step by step.
+    """
+    from app.models.decoders.decoder import DecoderModel  # which imports transformers
+
+    module = TextDecoder(DecoderModel(model), reader.plain, reader.reading.most, most)
+    samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
+    chat = None
+    if tokenizer.chat_template is not None:
+        chat = TaskFront(ConversationReader(reader, tokenizer), Texts())
+    return OpenedTask(module, TaskFront(reader, Texts(), chat=chat), faces.written(), samples, module.read_parameters)
+
+
+def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
+    """How many tokens a text may have: `asked`, or as the model's generation_config.json says. Raises ConfigError where
+    the model has no positions for them."""
+    config = model.generation_config
+    length = asked or config.max_new_tokens or (config.max_length - 1 if encodes and config.max_length else None)
+    most = length or (MOST if positions is None else min(MOST, positions // 2))
+    room = most if positions is None else positions - 1
+    if most > room:
+        raise ConfigError(
+            f"task_options.max_new_tokens: expected fewer than the model's {positions} positions, got {most}"
+        )
+    return int(most)
+
+
+def prefix_of(model: Any, task: str) -> str:
+    """What a T5 is to read before each text: its configuration may have one for the task."""
+    tasks = getattr(model.config, "task_specific_params", None) or {}
+    wanted = [each for name, each in tasks.items() if name == task or name.startswith(f"{task}_")]
+    return str(wanted[0].get("prefix", "")) if len(wanted) == 1 else ""

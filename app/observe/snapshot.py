@@ -1,0 +1,90 @@
+"""What a scrape and the live page show of one moment: the models that serve, the device, the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.observe.metrics import BEST_EFFORT, CallStats, ModelStats
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What a device keeps of rows between two stages; bytes of all batches of which a row is left.
+
+    `places`: rows that memory is reserved for, of a model that writes; 0: none is reserved.
+    """
+
+    rows: int
+    nbytes: int
+    places: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is true of one model at this moment."""
+
+    stats: ModelStats
+    pending_rows: int
+    pending_calls: int
+    preferred: int
+    rate: float
+    slots_used: int
+    regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
+    between: Between | None = None  # for a model in stages
+    waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
+    demand_ns: Mapping[str, int] = field(default_factory=dict)  # device time asked for since start, by class
+    at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
+    oldest_ns: int = 0  # how long the oldest best-effort row has waited
+
+    def classes(self) -> dict[str, dict[str, Any]]:
+        """The statistics of each class of which there have been calls."""
+        return {
+            klass: {
+                "queue_length": self.waiting.get(klass, 0),
+                **({"oldest_ms": self.oldest_ns / 1e6} if klass == BEST_EFFORT else {}),
+                **self.stats.calls.get(klass, CallStats()).as_dict(),
+            }
+            for klass in self.shown()
+        }
+
+    def shown(self) -> list[str]:
+        """The classes to show: the default, and those of calls that have ended or wait."""
+        first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
+        return [*self.stats.calls, *first]
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules since start, and where the number is from."""
+
+    source: str
+    joules: float
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy.
+
+    `lag_s`: how late the event loop turned to its last tick.
+    """
+
+    models: list[Gauges]
+    busy_s: list[float]
+    energy: Callable[[], Energy] | None = None
+    lag_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the server is and how it is: its build, what its probes say, whether each model can be called, its HTTP."""
+
+    build: Mapping[str, str]
+    live: bool
+    ready: bool
+    models: Sequence[tuple[str, str, bool]]  # name, version, ready
+    connections: int = 0  # open
+    held_bytes: int = 0  # of bodies
+    certificate_expires: float | None = None  # seconds since the epoch; None: no HTTPS
+    rejected: Mapping[str, int] = field(default_factory=dict)  # requests that count for no model, by error code

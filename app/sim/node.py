@@ -1,0 +1,86 @@
+"""A node of a simulation: one replica, which is a scheduler, its device, and a front where that is simulated."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Program, Row, Unit
+
+from .device import Device
+from .front import Front
+from .transfers import CopyEngine
+
+PROGRAM = 1  # the id of the one program of a node
+
+
+@dataclass(slots=True, eq=False)
+class Stepped(Row):
+    """A row with the steps that the device has run of it at its stage, which must repeat."""
+
+    made: int = 0
+
+
+class Node:
+    """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
+    `front`: what requests pass before they are submitted and when they are answered; None where that takes no time.
+
+    `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and learn of its end. All of it passes
+    before the unit computes, which to the scheduler is the same. A unit handed to an idle worker starts that much
+    later. The launch of a unit handed over behind a running one overlaps with it: the unit starts when the one before
+    it has ended and its own launch is over.
+    """
+
+    __slots__ = (
+        "armed", "cells", "copies", "copying", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
+        "scheduler", "starting", "submitted", "taken", "timer", "touched", "unanswered",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        program: Program,
+        device: Device,
+        copies: CopyEngine | None = None,
+        launch_ns: int = 0,
+        front: Front | None = None,
+    ) -> None:
+        if program.id != PROGRAM:
+            raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
+        scheduler.add_program(program, 0)
+        self.scheduler = scheduler
+        self.device = device
+        self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
+        self.copies = copies
+        self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
+        self.launch_ns = launch_ns
+        self.front = front
+        self.front_due: int | None = None  # the front's `due` of the last scheduled event
+        self.submitted = False  # since its last step, by the front
+        self.starting: list[Unit] = []  # the loop has yet to hand them over
+        self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
+        self.taken: set[Unit] = set()  # of those that are launched or wait for copies, the ones that are taken back
+        self.index = 0
+        self.due: int | None = None  # the device's `due` of the last scheduled event
+        self.timer: int | None = None  # when the scheduler wants a step
+        self.armed: int | None = None  # when the wake event is scheduled: not after `timer`, and replaced only then
+        self.touched = False  # it has had an input since its last step
+        self.unanswered = 0
+
+    @property
+    def on_the_way(self) -> set[Unit]:
+        """Units that have been started and have not reached the device."""
+        return {*self.starting, *self.launching, *(unit for _, _, unit in self.copying)}
+
+
+def ended(unit: Unit) -> tuple[int, ...]:
+    """Positions of the rows of a unit of a cell that have made their last step at it. Counts the steps."""
+    positions = []
+    for position, row in enumerate(unit.rows):
+        assert isinstance(row, Stepped)
+        row.made += unit.steps
+        if row.made >= row.length:
+            row.made = 0  # the next stage may repeat as well
+            positions.append(position)
+    return tuple(positions)

@@ -1,0 +1,75 @@
+"""A BERT for texts with random weights, its tokenizer, and sentences: nothing is downloaded.
+
+Its size is that of BERT-Tiny (2 layers of 128, 30,522 tokens: https://huggingface.co/google/bert_uncased_L-2_H-128_A-2).
+Words are made of syllables and drawn by Zipf's law; the rarest tenth are not in the vocabulary, and are read in pieces.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+WORDS = 30_522
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SHORTEST, LONGEST = 5, 30  # words of a sentence
+_STARTS, _VOWELS, _ENDS = (
+    ["b", "c", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr"],
+    ["a", "e", "i", "o", "u", "ai", "ou"],
+    ["", "n", "r", "s"],
+)
+_UNKNOWN = 3_000  # words that are read in pieces
+
+
+def words_and_vocabulary() -> tuple[list[str], list[str]]:
+    """The words of sentences, the most frequent first, and the tokens."""
+    syllables = ["".join(parts) for parts in itertools.product(_STARTS, _VOWELS, _ENDS)]
+    letters = [mark + chr(code) for code in range(ord("a"), ord("z") + 1) for mark in ("", "##")]
+    pieces = [f"##{one}" for one in syllables]
+    known = WORDS - len(SPECIAL) - len(letters) - len(pieces) - len(syllables)
+    rng = np.random.default_rng(0)
+    longer = {"".join(rng.choice(syllables, rng.integers(2, 4))): None for _ in range(2 * WORDS)}
+    words = [*syllables, *itertools.islice(longer, known + _UNKNOWN)]
+    return words, [*SPECIAL, *letters, *pieces, *words[: len(syllables) + known]]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    words, _ = words_and_vocabulary()
+    rng = np.random.default_rng([seed, 5])
+    shares = 1 / np.arange(1, len(words) + 1)
+    lengths = rng.integers(SHORTEST, LONGEST + 1, count)
+    return [" ".join(rng.choice(words, length, p=shares / shares.sum())) + "." for length in lengths]
+
+
+def save(folder: Path) -> None:
+    """The weights and the tokenizer, as `save_pretrained` writes them."""
+    import transformers
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+    from tokenizers.models import WordPiece
+
+    _, vocabulary = words_and_vocabulary()
+    vocabulary[len(SPECIAL) + 1] = "."
+    ids = {token: place for place, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    named: dict[str, Any] = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=512, **named,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    ).save_pretrained(folder)  # fmt: skip
+    config = transformers.BertConfig(
+        vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512,
+        max_position_embeddings=512, initializer_range=0.2,
+        id2label={0: "NEGATIVE", 1: "POSITIVE"}, label2id={"NEGATIVE": 0, "POSITIVE": 1},
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.BertForSequenceClassification(config).eval().save_pretrained(folder)

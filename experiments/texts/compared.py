@@ -1,0 +1,214 @@
+"""Texts that are compared, served and by the library: `python -m experiments.texts.compared`. Writes texts.md.
+
+A 6-layer encoder makes vectors, another scores documents for a query; texts are as long as GLUE's. Two servers differ
+in how they fill batches only: by length, as `adaptive` does, and by count (`reorder = false`). Beside them
+sentence-transformers, which sorts the texts of a call by length and runs them in batches of 32. First all texts are
+given at once, then many clients each send requests of their own; the library runs these one after another. Needs
+`pip install sentence-transformers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.bench.alarm import clock
+from app.bench.client import Pool, Request
+from app.bench.plan import Target
+from app.bench.run import in_loop
+from experiments.policies.lengths import GLUE
+from experiments.texts import compared_page
+from experiments.texts.tasks import TASKS, Array, Task
+from loadtest.common import command
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import LOOPBACK
+from loadtest.common.servers import MeasurementError, Server, starling
+
+#: Lines of `[batching]`, by way.
+WAYS = {"by length": 'policy = "adaptive"', "by count": 'policy = "adaptive"\nreorder = false'}
+LIBRARY = "sentence-transformers"
+BODIES = 128  # different requests of many clients
+_TIMEOUT_S = 120.0
+_CLOSE = 1e-3  # how far values may lie apart: both are FP32
+
+
+def all_at_once(ask: Callable[[Sequence[str]], Array], given: Sequence[str]) -> float:
+    """Seconds until the library or a server has answered one call of all texts."""
+    began = time.perf_counter()
+    ask(given)
+    return time.perf_counter() - began
+
+
+def asked(server: Server, task: Task, given: Sequence[str]) -> Array:
+    """One request. Raises MeasurementError if it is not answered."""
+    status, _, body = server.call(
+        "POST", task.path, task.body(given), {"Content-Type": "application/json"}, timeout_s=_TIMEOUT_S
+    )
+    if status != 200:
+        raise MeasurementError(f"{task.path}: status {status}: {body[:200]!r}")
+    return task.values(json.loads(body))
+
+
+async def many_clients(port: int, task: Task, bodies: Sequence[bytes], clients: int, seconds: float) -> Array:
+    """Latencies in ms of what so many clients in a closed loop are answered within the time."""
+    payloads = [
+        f"POST {task.path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+        for body in bodies
+    ]
+    picks = np.random.default_rng(0).integers(0, len(bodies), 1 << 16).tolist()
+    latencies: list[float] = []
+    faults: list[str] = []
+    end = clock() + round(seconds * 1e9)
+    left, over = clients, asyncio.get_running_loop().create_future()
+
+    def ended(request: Request) -> Request | None:
+        nonlocal left
+        if request.fault:
+            faults.append(request.fault)
+        elif request.ended <= end:
+            latencies.append((request.ended - request.intended) / 1e6)
+        if request.ended < end and not faults:
+            return Request(clock(), picks[len(latencies) % len(picks)])
+        left -= 1
+        if not left:
+            over.set_result(None)
+        return None
+
+    async with Pool(
+        Target.parse(f"{LOOPBACK}:{port}"), payloads, lambda pick, response: 0, limit=clients, timeout_s=_TIMEOUT_S
+    ) as pool:
+        pool.begin(ended)
+        for index in range(clients):
+            pool.offer(Request(clock(), picks[-index]))
+        await over
+    if faults:
+        raise MeasurementError(f"{task.path}: {faults[0]}")
+    return np.array(latencies)
+
+
+def one_by_one(
+    ask: Callable[[Sequence[str]], Array], bodies: Sequence[Sequence[str]], clients: int, seconds: float
+) -> Array:
+    """As `many_clients`, of a library that runs one call after another: a call waits for those of all other clients."""
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        took.append(all_at_once(ask, bodies[len(took) % len(bodies)]) * 1e3)
+    if len(took) < clients:
+        raise MeasurementError(f"{LIBRARY}: {len(took)} calls in {seconds:g} s: give more --seconds")
+    return np.convolve(took, np.ones(clients), "valid")
+
+
+class Scene:
+    """The models' folders by way, profiles, and the library's models, in a folder of their own."""
+
+    def __init__(self, chosen: argparse.Namespace, folder: Path) -> None:
+        self.chosen = chosen
+        self.folder = folder
+        for way, batching in WAYS.items():
+            for task in TASKS:
+                self.source(way, task).mkdir(parents=True)
+                task.save(self.source(way, task), batching)
+
+    def source(self, way: str, task: Task) -> Path:
+        return self.folder / way.replace(" ", "-") / task.name
+
+    def profile(self, task: Task) -> None:
+        """Measure batch times into the folder where both servers look for them."""
+        command.starling(
+            "profile", task.name, "--model", f"{task.name}={self.source('by length', task)}", "--threads", "1",
+            "--workers", "1", "--budget-s", str(self.chosen.budget), "--no-suggest", "--json",
+            profile_dir=self.folder / "profiles",
+        )  # fmt: skip
+
+    def serve(self, way: str) -> Server:
+        models = [word for task in TASKS for word in ("--model", f"{task.name}={self.source(way, task)}")]
+        return starling(
+            (*models, "--threads", "1", "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0")
+        )
+
+
+def figures_of(task: Task, scene: Scene, servers: dict[str, Server], run: Run) -> dict[str, Any]:
+    """Of each way: rows per second of all texts at once, and of many clients with their latencies, by round."""
+    chosen = scene.chosen
+    library = task.library(scene.source("by length", task))
+    given = task.texts(chosen.texts, chosen.lengths, chosen.seed)
+    asks: dict[str, Callable[[Sequence[str]], Array]] = {
+        **{way: partial(asked, server, task) for way, server in servers.items()}, LIBRARY: library,
+    }  # fmt: skip
+    expected = library(given[:64])
+    for way, ask in asks.items():
+        if (apart := float(np.abs(ask(given[:64]) - expected).max())) > _CLOSE:
+            raise MeasurementError(f"{task.name}, {way}: values are {apart:.2g} from those of {LIBRARY}")
+    clients = max(1, chosen.clients // task.rows)
+    requests = [task.texts(task.rows, chosen.lengths, chosen.seed + 1 + index) for index in range(BODIES)]
+    bodies = [task.body(texts) for texts in requests]
+    once: dict[str, list[float]] = {way: [] for way in asks}
+    many: dict[str, list[Array]] = {way: [] for way in asks}
+    for _ in range(chosen.rounds):
+        for way, ask in asks.items():
+            once[way].append(len(given) / all_at_once(ask, given))
+            if way == LIBRARY:
+                many[way].append(one_by_one(library, requests, clients, chosen.seconds))
+            else:
+                many[way].append(in_loop(many_clients(servers[way].port, task, bodies, clients, chosen.seconds)))
+            run.say(f"{task.name}, {way}: {once[way][-1]:.0f} rows/s at once")
+    return {
+        "rows": task.rows, "clients": clients, "once": once,
+        "many": {way: clients_figures(found, clients * task.rows) for way, found in many.items()},
+    }  # fmt: skip
+
+
+def clients_figures(rounds: Sequence[Array], rows: int) -> dict[str, Any]:
+    """By round rows per second, of clients that wait for so many rows at any time: Little's law. Latencies of all."""
+    latencies = np.concatenate(rounds)
+    return {
+        "rows_per_s": [rows * 1e3 / float(found.mean()) for found in rounds],
+        "mean_ms": float(latencies.mean()), "p50_ms": float(np.percentile(latencies, 50)),
+        "p99_ms": float(np.percentile(latencies, 99)),
+    }  # fmt: skip
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+        scene = Scene(chosen, Path(name))
+        for task in TASKS:
+            scene.profile(task)
+        run.say("batch times are measured")
+        servers = {way: stack.enter_context(scene.serve(way)) for way in WAYS}
+        for server in servers.values():
+            server.wait_ready()
+        tasks = {task.name: figures_of(task, scene, servers, run) for task in TASKS}
+    settings = {
+        "texts": chosen.texts, "lengths": chosen.lengths, "seconds": chosen.seconds, "rounds": chosen.rounds,
+    }  # fmt: skip
+    return {"settings": settings, "tasks": tasks}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--texts", type=int, default=512, help="given at once [512]")
+    parser.add_argument("--clients", type=int, default=64, help="that wait for a row each, or fewer for several [64]")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of many clients, each round [4]")
+    parser.add_argument("--rounds", type=int, default=3, help="[3]")
+    parser.add_argument("--lengths", default=GLUE, help=f"tokens of a row [{GLUE}]")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds to measure a model's batch times [10]")
+    parser.add_argument("--seed", type=int, default=0, help="[0]")
+
+
+EXPERIMENT = Experiment(compared_page.PAGE, "experiments.texts.compared", __doc__, measure, options)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Decoders served step by step against the same weights served as whole batches of `generate`."""

@@ -1,0 +1,125 @@
+"""The models of `writing`: weights of a published shape, random, and the same weights as an opaque model of `generate`.
+
+A text's length is what its request asks for: the end token is one that nothing writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from app.models.sources.hubs import from_pretrained
+from experiments.training.writer import tokenizer_of_bytes
+
+READ, WRITTEN = 128, 100  # tokens, at most
+KINDS = {"t5": "text2text-generation", "gpt2": "text-generation"}
+
+
+def save_weights(folder: Path, kind: str) -> None:
+    """Of T5-small's or GPT-2-small's shape, with a tokenizer whose tokens are bytes."""
+    torch.manual_seed(0)
+    made: Any
+    if kind == "t5":
+        config = transformers.T5Config(decoder_start_token_id=0, pad_token_id=0, eos_token_id=None)
+        made = transformers.T5ForConditionalGeneration(config)
+    else:
+        made = transformers.GPT2LMHeadModel(transformers.GPT2Config(bos_token_id=0, eos_token_id=None, pad_token_id=0))
+    made.save_pretrained(folder)
+    tokenizer_of_bytes().save_pretrained(folder)
+
+
+class Whole(nn.Module):
+    """A batch of `generate`, as servers that know nothing of steps run it: until its longest row has ended."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.encodes = bool(model.config.is_encoder_decoder)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        """`ids` [rows, longest] padded behind their `lengths`, and how much to write -> the last token of each row."""
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        if not self.encodes:  # padded on the left
+            shifted = torch.zeros_like(ids)
+            for row, length in enumerate(lengths.tolist()):
+                shifted[row, ids.shape[1] - length :] = ids[row, :length]
+            ids, mask = shifted, mask.flip(1)
+        written = self.model.generate(
+            ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=int(most.max()), pad_token_id=0
+        )
+        first = 1 if self.encodes else ids.shape[1]
+        last: torch.Tensor = written[:, first:].gather(1, most[:, None] - 1)[:, 0]
+        return last
+
+
+def whole(folder: str) -> nn.Module:
+    """The factory of a model.toml, whose `kwargs` name the folder."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    return Whole(from_pretrained(transformers, auto, folder, {}).eval())
+
+
+_CELLS = """\
+source = "hf:{weights}"
+task = "{task}"
+row_check = "off"
+
+[task_options]
+max_tokens = {read}
+max_new_tokens = {written}
+
+[batching]
+max_batch = {size}
+"""
+_WHOLE = """\
+source = "experiments.writing.models:whole"
+kwargs = {{ folder = "{weights}" }}
+row_check = "off"
+
+[[inputs]]
+name = "ids"
+datatype = "INT64"
+shape = ["tokens"]
+max_shape = [{read}]
+minimum = 0
+maximum = 255
+
+[[inputs]]
+name = "lengths"
+datatype = "INT64"
+shape = []
+lengths = "ids"
+
+[[inputs]]
+name = "most"
+datatype = "INT64"
+shape = []
+minimum = 1
+maximum = {written}
+
+[[outputs]]
+name = "last"
+datatype = "INT64"
+shape = []
+
+[batching]
+max_batch = {size}
+policy = "no_wait"
+length_buckets = {buckets}
+"""
+
+
+def write_cells(folder: Path, weights: Path, kind: str, size: int) -> None:
+    folder.mkdir()
+    text = _CELLS.format(weights=weights.as_posix(), task=KINDS[kind], read=READ, written=WRITTEN, size=size)
+    (folder / "model.toml").write_text(text, encoding="utf-8")
+
+
+def write_whole(folder: Path, weights: Path, size: int, buckets: list[int]) -> None:
+    folder.mkdir()
+    text = _WHOLE.format(weights=weights.as_posix(), read=READ, written=WRITTEN, size=size, buckets=buckets)
+    (folder / "model.toml").write_text(text, encoding="utf-8")

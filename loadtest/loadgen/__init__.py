@@ -1,0 +1,1 @@
+"""The four scenarios of MLPerf's LoadGen against a server."""

@@ -1,0 +1,302 @@
+"""Decoders step by step: each row writes what the model's own `generate` does for it alone, in whatever company."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.contract import ModelSource
+from app.engine.cpu import decoding as decoding_module
+from app.engine.cpu.decoding import DecodingExecutor
+from app.engine.device import Job, Piece, Ran
+from app.engine.pool import Pool
+from app.models.decoders.texts import TextDecoder
+from app.models.loading import load
+from tests import tiny_decoders
+from tests.tiny_decoders import KINDS
+
+MOST = 20
+PLACES = 6
+
+
+class Decoding:
+    """An executor as the engine drives it: slots are taken, units run, rows that have ended are let go."""
+
+    def __init__(self, folder: Path, places: int = PLACES) -> None:
+        model = load(ModelSource("writer", 1, folder))
+        assert isinstance(model.call, TextDecoder)
+        self.call = model.call
+        self.pool = Pool(model.info.client_inputs, 2 * places)
+        self.executor = DecodingExecutor(model, self.pool)
+        self.executor.activations.bound(places)
+        self.texts: dict[int, str] = {}  # by slot, of rows that have ended
+
+    @property
+    def free(self) -> int:
+        """Places that no row has."""
+        places = self.executor.activations
+        return sum(row is None or row.place < 0 for row in places._at)
+
+    def add(self, ids: Sequence[int], **parameters: Any) -> int:
+        (slot,) = self.pool.take(1)
+        self.pool.set_lengths([slot], {"tokens": len(ids)})
+        self.pool.write([slot], 0, np.array([ids], np.int64), {"tokens": len(ids)})
+        self.pool.parameters[slot] = parameters
+        return slot
+
+    def run(self, slots: Sequence[int], steps: int = 1, *, continue_without: bool = False) -> Ran:
+        job = Job(0, self.executor, list(slots), len(slots), 0, steps, continue_without=continue_without)
+        with torch.inference_mode():
+            ran = self.executor.run(job.slots, job.size, 0, job)
+        ended = [slots[at] for at in ran.ended]
+        for slot, text in zip(ended, ran.outputs[0] if ended else [], strict=True):
+            self.texts[slot] = text.decode()
+        self.let_go(ended)
+        return ran
+
+    def let_go(self, slots: Sequence[int]) -> None:
+        self.executor.activations.let_go(slots)
+        self.pool.give_back(list(slots))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Two threads for so small a model lose to one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
+    made: dict[str, tuple[Path, Any]] = {}
+
+    def folder_of(kind: str) -> tuple[Path, Any]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            made[kind] = folder, tiny_decoders.save(folder, kind, MOST)
+        return made[kind]
+
+    return folder_of
+
+
+def prompts(count: int, longest: int = 40) -> list[list[int]]:
+    return [[random.randrange(2, 200) for _ in range(random.randrange(1, longest))] for _ in range(count)]
+
+
+def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int, str]:
+    words = tiny_decoders.tokenizer()
+    return {
+        slot: words.decode(tiny_decoders.generated(model, ids, most), skip_special_tokens=True)
+        for slot, (ids, most) in rows.items()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_text_is_that_of_generate_under_random_joins_and_leaves(kind: str, folders: Any) -> None:
+    random.seed(3)
+    folder, model = folders(kind)
+    decoding = Decoding(folder)
+    waiting = prompts(12)
+    alive: list[int] = []
+    wanted: dict[int, tuple[list[int], int]] = {}
+    texts: dict[str, tuple[str, str]] = {}
+    for _ in range(200):
+        while waiting and len(alive) < PLACES and random.random() < 0.4:
+            ids, most = waiting.pop(), random.randrange(1, MOST + 1)
+            slot = decoding.add(ids, max_new_tokens=most)
+            wanted[slot] = ids, most
+            alive.append(slot)
+        if not alive:
+            if not waiting:
+                break
+            continue
+        unit = random.sample(alive, random.randrange(1, len(alive) + 1))  # the others are parked
+        decoding.run(unit, random.randrange(1, 5))
+        for slot in set(unit) & set(decoding.texts):
+            ids, most = wanted.pop(slot)
+            texts[f"{ids} {most}"] = decoding.texts.pop(slot), texts_of(model, {0: (ids, most)})[0]
+            alive.remove(slot)
+    assert len(texts) == 12
+    assert [got for got, _ in texts.values()] == [text for _, text in texts.values()]
+    assert len({got for got, _ in texts.values()}) > 6  # they are not all alike
+    assert decoding.free == PLACES
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
+    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random.seed(8)
+    monkeypatch.setattr(decoding_module, "_PIECE_NS", 1)
+    monkeypatch.setattr(decoding_module, "_LEAST", 7)
+    folder, model = folders(kind)
+    decoding = Decoding(folder)
+    long, also = ([random.randrange(2, 200) for _ in range(length)] for length in (70, 45))
+    rows = {decoding.add(ids): (ids, MOST) for ids in ([5, 6], long, also)}
+    first, *others = rows
+    decoding.run([first], 2)
+    steps = 0
+    while len(decoding.texts) < len(rows):
+        left = [slot for slot in (first, *others) if slot not in decoding.texts]
+        ran = decoding.run(left[: 2 if steps < 3 else 3], 2)  # the third comes while the second reads
+        steps += ran.steps
+    assert decoding.texts == texts_of(model, rows)
+    assert steps > MOST + 70 // 28
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_rows_that_are_let_go_leave_their_places(kind: str, folders: Any) -> None:
+    random.seed(4)
+    folder, model = folders(kind)
+    decoding = Decoding(folder, 4)
+    for _ in range(5):
+        slots = [decoding.add(ids) for ids in prompts(4)]
+        decoding.run(slots, 3)
+        decoding.let_go([slot for slot in slots if slot not in decoding.texts])
+    ids = prompts(1)[0]
+    slot = decoding.add(ids)
+    while slot not in decoding.texts:
+        decoding.run([slot], 7)
+    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
+    assert decoding.free == 4
+
+
+@pytest.mark.parametrize("kind", ["marian", "gpt2"])
+def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(5)
+    folder, model = folders(kind)
+    decoding = Decoding(folder)
+    rows = {decoding.add(ids): (ids, MOST) for ids in prompts(5)}
+    first, late = list(rows)[:3], list(rows)[3:]
+    decoding.run(first, 2)
+    real, failing = decoding.call.step, [True]
+
+    def step(*args: Any) -> Any:
+        result = real(*args)
+        if failing[0]:
+            raise RuntimeError("a faulty step")
+        return result
+
+    monkeypatch.setattr(decoding.call, "step", step)
+    with pytest.raises(RuntimeError, match="a faulty step"):
+        decoding.run([*first, *late], 5)
+    with pytest.raises(RuntimeError, match="a faulty step"):
+        decoding.run(first, 5)
+    failing[0] = False
+    left = set(rows)
+    while left:
+        decoding.run(sorted(left), 4)
+        left -= set(decoding.texts)
+    assert decoding.texts == texts_of(model, rows)
+
+
+def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, model = folders("gpt2")
+    decoding = Decoding(folder)
+    ids = [5, 6, 7]
+    slot = decoding.add(ids)
+    real, calls = decoding.call.step, []
+
+    def step(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("a faulty step")
+        return real(*args)
+
+    monkeypatch.setattr(decoding.call, "step", step)
+    assert decoding.run([slot], 10).steps == 3  # the first is the prompt's
+    while slot not in decoding.texts:
+        decoding.run([slot], 10)
+    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
+
+
+def test_a_worker_continues_without_rows_that_have_ended(folders: Any) -> None:
+    random.seed(6)
+    folder, _ = folders("llama")
+    decoding = Decoding(folder)
+    short, long = (decoding.add(ids, max_new_tokens=most) for ids, most in zip(prompts(2), (3, 9), strict=True))
+    job = Job(0, decoding.executor, [short, long], 2, 0, 100, continue_without=True)
+    with torch.inference_mode():
+        ran = decoding.executor.run(job.slots, job.size, 0, job)
+        assert (ran.steps, ran.ended, ran.continues) == (3, (0,), True)
+        assert job.slots == [long]
+        decoding.let_go([short])
+        ran = decoding.executor.run(job.slots, job.size, 0, job)
+    assert (ran.steps, ran.ended, ran.continues) == (6, (0,), False)
+    assert ran.outputs[3].tolist() == [9]
+
+
+def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
+    random.seed(7)
+    folder, _ = folders("gpt2")
+    decoding = Decoding(folder)
+    asked: dict[str, Any] = {"seed": 11, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}
+    ids = [9, 8, 7]
+    alone = decoding.add(ids, **asked)
+    decoding.run([alone], MOST)
+    others = [decoding.add(more, seed=n, temperature=1.0) for n, more in enumerate(prompts(4))]
+    decoding.run(others, 2)
+    beside = decoding.add(ids, **asked)
+    other_seed = decoding.add(ids, **{**asked, "seed": 12})
+    for _ in range(MOST):
+        decoding.run([slot for slot in (*others, beside, other_seed) if slot not in decoding.texts] or [beside], 1)
+        if beside in decoding.texts and other_seed in decoding.texts:
+            break
+    assert decoding.texts[beside] == decoding.texts[alone] != decoding.texts[other_seed]
+
+
+def test_a_text_ends_before_its_stop_string(folders: Any) -> None:
+    folder, model = folders("gpt2")
+    decoding = Decoding(folder)
+    ids = [40, 41, 42]
+    whole = texts_of(model, {0: (ids, MOST)})[0]
+    stop = whole[6:8]
+    slot = decoding.add(ids, stop=[stop])
+    ran = decoding.run([slot], MOST)
+    assert decoding.texts[slot] == whole[: whole.index(stop)]
+    assert ran.outputs[1].tolist() == [b"stop"]
+
+
+def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
+    folder, model = folders("gpt2")
+    decoding = Decoding(folder)
+    ids = [40, 41, 42]
+    whole = texts_of(model, {0: (ids, MOST)})[0]
+    slot, stopped = decoding.add(ids), decoding.add(ids, stop=[whole[5:7], "never"])
+    got: dict[int, list[Piece]] = {slot: [], stopped: []}
+    job = Job(0, decoding.executor, [slot, stopped], 2, 0, MOST, continue_without=True)
+    job.read = frozenset(job.slots)
+    job.on_pieces = lambda pieces: [got[piece.slot].append(piece) for piece in pieces]  # type: ignore[func-returns-value]
+    with torch.inference_mode():
+        while decoding.executor.run(job.slots, job.size, 0, job).continues:
+            pass
+    assert "".join(piece.text for piece in got[slot]) == whole
+    assert "".join(piece.text for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
+    assert len(got[slot]) > MOST // 4
+    assert [piece.tokens for piece in got[slot]] == sorted(piece.tokens for piece in got[slot])
+
+
+def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(
+    folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call leaves in the middle of its prompt, and the next one gets its slot."""
+    monkeypatch.setattr(decoding_module, "_PIECE_NS", 1)
+    folder, model = folders("gpt2")
+    decoding = Decoding(folder, 2)
+    first = decoding.add([7] * 70)
+    decoding.run([first], 1)
+    decoding.let_go([first])
+    ids = [9, 10, 11] * 20
+    while (slot := decoding.add(ids)) != first:
+        pass
+    while slot not in decoding.texts:
+        decoding.run([slot], 5)
+    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]

@@ -1,0 +1,103 @@
+"""Decoders in the engine: calls of any length, cancelled ones among them, get their own texts, and places come back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.contract import ModelSource
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.places import Places
+from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
+from app.engine.served_model import ServedModel
+from app.errors import BadRequest
+from app.models.loading import load
+from app.scheduler.scheduler import Scheduler
+from tests import tiny_decoders
+
+MOST = 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads for so small a model lose to one."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **parameters: Any) -> str:
+    lengths = {"tokens": len(ids)}
+    with served.lease(1, lengths=lengths, parameters=parameters) as lease:
+        lease.on_piece = on_piece
+        lease.write(0, np.array([ids], np.int64))
+        text: bytes = (await lease.run()).outputs[0].item()
+        return text.decode()
+
+
+def reader(into: list[str]) -> Callable[[int, str, int], None]:
+    return lambda row, text, tokens: into.append(text)
+
+
+@pytest.mark.parametrize(("kind", "capacities"), [("gpt2", (4,)), ("t5", (4, 4))])
+async def test_texts_under_load_with_calls_that_leave(
+    kind: str, capacities: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random.seed(1)
+    made = tiny_decoders.save(tmp_path, kind, MOST)
+    model = load(ModelSource("writer", 1, tmp_path))
+    device = CpuDevice(capacities, threads=1, cores=len(capacities))
+    running: set[str] = set()
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        served = await engine.start(model)
+        assert isinstance(served, ServedModel)
+        engine.watch(lambda unit, outcome, began, ended: running.add(f"{len(unit.rows)}"))
+        rows = [([random.randrange(2, 200) for _ in range(random.randrange(1, 30))], i) for i in range(40)]
+        pieces: dict[int, list[str]] = {index: [] for _, index in rows}
+        calls = [
+            asyncio.create_task(ask(served, ids, reader(pieces[index]), max_new_tokens=1 + index % MOST))
+            for ids, index in rows
+        ]
+        await calls[0]
+        for call in calls[1::3]:
+            call.cancel()
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        words = tiny_decoders.tokenizer()
+        for (ids, index), text in zip(rows, ended, strict=True):
+            if isinstance(text, str):
+                wanted = tiny_decoders.generated(made, ids, 1 + index % MOST)
+                assert text == words.decode(wanted, skip_special_tokens=True)
+                assert text.startswith("".join(pieces[index]))
+        assert sum(isinstance(text, str) for text in ended) >= 26
+        assert running - {"1"}
+        assert await ask(served, [5, 6]) == words.decode(tiny_decoders.generated(made, [5, 6], MOST), True)
+        places = served.activations
+        assert isinstance(places, Places)
+        assert places.rows == 0
+
+
+async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -> None:
+    tiny_decoders.save(tmp_path, "gpt2", MOST)
+    device = CpuDevice((4,), threads=1, cores=1)
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        served = await engine.start(load(ModelSource("writer", 1, tmp_path)))
+        assert isinstance(served, ServedModel)
+        for wrong, message in (
+            ({"max_new_tokens": 13}, r"parameters.max_new_tokens: expected at most 12, got 13"),
+            ({"temperature": "hot"}, r"parameters.temperature: expected a number, got 'hot'"),
+            ({"max_tokens": 3}, r"parameters.max_tokens: expected one of do_sample, "),
+            ({"num_beams": 4}, r"parameters.num_beams: expected 1: beam search is not offered"),
+            ({"stop": [""]}, r"parameters.stop: expected a text, or at most 16"),
+            ({"top_p": 1.5}, r"parameters.top_p: expected less than or equal to 1, got 1.5"),
+        ):
+            with pytest.raises(BadRequest, match=message):
+                await ask(served, [5, 6], **wrong)
+        assert not served.pool.used

@@ -1,0 +1,76 @@
+"""Decoders step by step against whole batches: what is asked of both, and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from app.bench.stats import Repeat
+from app.contract import ModelSource
+from app.models.loading import load
+from experiments.writing import live, models, page
+from tests import tiny_decoders
+
+
+def test_requests_are_the_same_for_a_seed_and_for_both(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    paths, again = live.write_requests(tmp_path, 3), live.write_requests(tmp_path / "again", 3)
+    for name, path in paths.items():
+        assert path.read_text() == again[name].read_text()
+    ours, whole = (json.loads(path.read_text()) for path in paths.values())
+    assert len(ours) == len(whole) == live.BODIES
+    for one, other in zip(ours, whole, strict=True):
+        ids, most = other["inputs"]
+        assert one["inputs"][0]["data"] == [bytes(ids["data"]).decode()]
+        assert one["parameters"]["max_new_tokens"] == most["data"][0] <= models.WRITTEN
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_whole_batch_writes_what_each_row_does_alone(kind: str, tmp_path: Path) -> None:
+    made = tiny_decoders.model(kind)
+    made.generation_config.eos_token_id = None
+    whole = models.Whole(made)
+    rows = [[5, 6, 7, 8], [9, 10]]
+    ids = torch.tensor([rows[0], [*rows[1], 0, 0]])
+    with torch.inference_mode():
+        last = whole(ids, torch.tensor([4, 2]), torch.tensor([3, 6]))
+    assert last.tolist() == [
+        tiny_decoders.generated(made, row, most)[-1] for row, most in zip(rows, (3, 6), strict=True)
+    ]
+
+
+def test_the_folders_are_models(tmp_path: Path) -> None:
+    tiny_decoders.save(tmp_path / "tiny", "t5")
+    names = live.write_models(tmp_path, tmp_path / "tiny" / "weights", "t5")
+    assert names[0] == live.CELLS
+    assert len(names) == 1 + 1 + 2 * (len(live.SIZES) - 1)
+    model = load(ModelSource(live.CELLS, 1, tmp_path / live.CELLS))
+    assert model.info.batching.max_batch == live.LARGEST
+    model = load(ModelSource("whole16w32", 1, tmp_path / "whole16w32"))
+    assert model.info.batching.length_buckets == (32, 64, 96, 128)
+
+
+def test_the_page_names_what_is_missed() -> None:
+    loads = [{"share": 0.7, "rate": 4.0, "steps": {"p50_ms": 700, "p99_ms": 2}, "whole": {"p50_ms": 1000, "p99_ms": 3}}]
+    found = {
+        "rates": {"steps": [9.0], "whole1w128": [2.0], "whole8w32": [5.0]},
+        "best": "whole8w32",
+        "alone": "whole1w128",
+    }
+    data = {"kinds": {"t5": {**found, "loads": loads}}}
+    assert page.ratios(data["kinds"]["t5"]) == (1.8, 4.5, 0.7)
+    assert [line.split(", target")[1] for line in page.missed(data)] == [" 2", " 5", " 0.65"]
+    assert "whole8w32" in page.section("t5", data["kinds"]["t5"])
+
+
+def test_rows_a_second_are_counted_where_batches_end_at_once() -> None:
+    """Batches of 4, one a second, of 3 s each."""
+    ends = np.repeat(np.arange(1, 13), 4) * 1_000_000_000
+    run = SimpleNamespace(intended_ns=ends - 3_000_000_000, latency_ns=np.full(48, 3_000_000_000), duration_s=12.0)
+    assert live.rows_per_second(cast("Repeat", run)) == 4

@@ -1,0 +1,207 @@
+"""OpenAI's completions, in process: what a request asks of the model, and what its client reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contract import Array, Translated
+from app.errors import BadText, ModelFailed
+
+from .test_inference import Caller, MakeCaller, caller
+from .test_streaming import Reader
+from .writers import MOST, Words, Writer, writer
+
+__all__ = ["caller"]  # a fixture
+PLAIN, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "one two"}]
+
+
+class Talk(Words):
+    """Reads a conversation as the words of its messages; `no` is what its template refuses."""
+
+    def read(self, calls: Any) -> list[Translated]:
+        return [self._conversation(json.loads(value)) for (values,) in calls for value in values]
+
+    def _conversation(self, messages: Any) -> Translated:
+        if messages[-1]["content"] == "no":
+            raise BadText("messages", None, "refused by the model's chat template: no")
+        lengths: Array = np.array([sum(len(one["content"].split()) for one in messages)], np.int64)
+        return Translated([lengths])
+
+
+@pytest.fixture
+def model() -> Writer:
+    made = writer()
+    made.model.front.chat = Talk()  # type: ignore[union-attr, misc]
+    return made
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "echo", **fields}).encode()
+
+
+async def answered(asking: Caller, model: Writer, path: str, sent: bytes, *texts: str) -> Any:
+    model.ran.clear()
+    reply = asyncio.create_task(asking(path, sent))
+    await model.ran.wait()
+    model.last.end(*texts, reason="length")
+    answer = await reply
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+async def test_a_whole_completion(caller: MakeCaller, model: Writer) -> None:
+    found = await answered(caller(model), model, PLAIN, body(prompt=["a b", "c"]), "d e f", "g")
+    assert found.pop("id").startswith("cmpl-")
+    assert found.pop("created") > 0
+    choice = {"logprobs": None, "finish_reason": "length"}
+    assert found == {
+        "object": "text_completion", "model": "echo",
+        "choices": [{"text": "d e f", "index": 0, **choice}, {"text": "g", "index": 1, **choice}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+    }  # fmt: skip
+
+
+async def test_a_whole_message(caller: MakeCaller, model: Writer) -> None:
+    parts = [{"type": "text", "text": "three "}, {"type": "text", "text": "four"}]
+    talk = [*HELLO, {"role": "assistant", "content": "yes"}, {"role": "user", "content": parts}]
+    found = await answered(caller(model), model, CHAT, body(messages=talk), "five")
+    assert found["id"].startswith("chatcmpl-")
+    assert (found["object"], found["usage"]["prompt_tokens"]) == ("chat.completion", 5)
+    assert found["choices"] == [
+        {
+            "message": {"role": "assistant", "content": "five", "refusal": None}, "index": 0, "logprobs": None,
+            "finish_reason": "length",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [PLAIN, CHAT])
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
+    reader = Reader(model)
+    options = {"stream_options": {"include_usage": True}} if counts else {}
+    reader.send(path, body(prompt="one two", messages=HELLO, stream=True, **options))
+    await model.ran.wait()
+    for tokens, piece in enumerate(("three", " four"), 1):
+        model.last.piece(piece, tokens)
+        await reader.more()
+    model.last.end("three four five")
+    await reader.connection.done()
+    *chunks, done = reader.events
+    assert done == "[DONE]"
+    heads = {(one["id"], one["created"], one["model"], one["object"]) for one in chunks}
+    assert len(heads) == 1
+    if counts:
+        last = chunks.pop()
+        usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+        assert (last["choices"], last["usage"]) == ([], usage)
+    assert all(("usage" in one) == counts and not one.get("usage") for one in chunks)
+    choices = [one["choices"][0] for one in chunks]
+    assert [one["finish_reason"] for one in choices] == [None, None, None, "stop"]
+    if path == CHAT:
+        assert choices[0]["delta"] == {"role": "assistant", "content": "three"}
+        assert [one["delta"] for one in choices[1:]] == [{"content": " four"}, {"content": " five"}, {}]
+    else:
+        assert [one["text"] for one in choices] == ["three", " four", " five", ""]
+
+
+async def test_a_stream_of_an_empty_text(model: Writer) -> None:
+    reader = Reader(model)
+    reader.send(CHAT, body(messages=HELLO, stream=True))
+    await model.ran.wait()
+    model.last.end("")
+    await reader.connection.done()
+    first, last, _ = reader.events
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert last["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_an_error_in_a_stream(model: Writer) -> None:
+    reader = Reader(model)
+    reader.send(PLAIN, body(prompt="one", stream=True))
+    await model.ran.wait()
+    model.last.piece("two", 1)
+    model.last.fail(ModelFailed("it raised"))
+    await reader.connection.done()
+    _, last = reader.events
+    assert last == {
+        "error": {"message": "it raised", "type": "server_error", "param": None, "code": "model_failed"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({}, {"do_sample": True}),  # OpenAI's temperature is 1
+        ({"temperature": 0}, {"temperature": 0, "do_sample": True}),  # which the model takes for the likeliest token
+        ({"do_sample": False}, {"do_sample": False}),
+        (
+            {"max_tokens": 5, "top_p": 0.5, "seed": 3, "stop": ["a"]},
+            {"max_new_tokens": 5, "top_p": 0.5, "seed": 3, "stop": ["a"], "do_sample": True},
+        ),
+        ({"max_completion_tokens": 6, "max_tokens": None}, {"max_new_tokens": 6, "do_sample": True}),
+        (
+            {"n": 1, "echo": False, "logprobs": None, "frequency_penalty": 0.0, "tools": [], "user": "me"},
+            {"do_sample": True},
+        ),
+    ],
+)
+async def test_what_the_model_is_asked(
+    caller: MakeCaller, model: Writer, asked: dict[str, Any], given: dict[str, Any]
+) -> None:
+    path = f"{PLAIN}?timeout_ms=5"
+    await answered(caller(model), model, path, body(prompt="one", **asked), "two")
+    assert (model.asked["parameters"], model.asked["timeout_us"]) == (given, 5000)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "param", "message"),
+    [
+        (PLAIN, {}, "prompt", "missing; expected a list of at least one text"),
+        (PLAIN, {"prompt": [1, 2]}, "prompt", "expected a text or a list of texts, got ids of tokens"),
+        (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
+        (PLAIN, {"prompt": ["a", "b"], "stream": True}, "prompt", "expected one text where it is streamed, got 2"),
+        (PLAIN, {"prompt": "a", "stream": 1}, "stream", "expected true or false, got 1"),
+        (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
+        (PLAIN, {"prompt": "a", "logprobs": 3}, "logprobs", "expected False, got 3"),
+        (PLAIN, {"prompt": "a", "max_tokens": 65}, "max_tokens", f"expected at most {MOST}, got 65"),
+        (PLAIN, {"prompt": "a", "max_completion_tokens": 66}, "max_completion_tokens", "expected at most"),
+        (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "expected one of"),
+        (PLAIN, {"prompt": "a", "stream_options": {}}, "stream_options", "expected nothing without stream"),
+        (PLAIN, {"prompt": "a", "stream": True, "stream_options": 1}, "stream_options", "expected an object, got 1"),
+        (
+            PLAIN, {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage", "expected true or false",
+        ),
+        (CHAT, {"messages": []}, "messages", "expected a list of at least one message"),
+        (CHAT, {"messages": ["a"]}, "messages[0]", "expected an object with role and content"),
+        (CHAT, {"messages": [*HELLO, {"content": "a"}]}, "messages[1].role", "missing; expected a text"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", "missing; expected a text"),
+        (
+            CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]",
+            'expected a part of type "text"',
+        ),
+        (CHAT, {"messages": [{"role": "user", "content": "no"}]}, "messages", "refused by the model's chat template"),
+        (CHAT, {"messages": HELLO, "tools": [{}]}, "tools", "expected [], got"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_named(
+    caller: MakeCaller, model: Writer, path: str, asked: dict[str, Any], param: str, message: str
+) -> None:
+    reply = await caller(model)(path, body(**asked))
+    error = reply.json()["error"]
+    assert (reply.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert error["message"].startswith(f"{param}: {message}"), error
+    assert model.open_leases == 0
+
+
+async def test_a_model_without_a_chat_template(caller: MakeCaller, model: Writer) -> None:
+    model.model.front.chat = None  # type: ignore[union-attr, misc]
+    error = (await caller(model)(CHAT, body(messages=HELLO))).json()["error"]
+    assert error["message"] == "model: 'echo' has no chat template; ask it with /v1/completions"

@@ -1,0 +1,251 @@
+"""Invariant: each call gets the rows of its own texts or its own error, whatever calls its front read with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contract import CLASSES, Array, Model, ModelInfo, Translated
+from app.errors import BadText, DeadlineUnreachable
+from app.http.call import X_CLASS
+from app.http.reading import Readings
+from app.http.threads import HelperThreads
+
+from .catalog import spec
+from .test_inference import Echo, EchoLease, MakeCaller, caller
+
+__all__ = ["caller"]  # a fixture
+REAL, BEST = False, True
+WAIT_S = 10
+LONG = 600  # bytes of a body that is read on a thread
+
+
+class Letters:
+    """A front that makes a row of each text: how many bytes it has, four times. It reads when `go_on` is set.
+
+    `batches`: the texts of each call that it read or tried to, by hand-over, and `threads` where that was. A text `bad`
+    is refused, `worse` breaks it.
+    """
+
+    quick, example, embedder, chat, presented = True, None, None, None, None
+
+    def __init__(self, reads_texts: bool = True) -> None:
+        self.reads_texts = reads_texts
+        self.batches: list[list[list[bytes]]] = []
+        self.threads: list[threading.Thread] = []
+        self.began = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def face(self, info: ModelInfo) -> ModelInfo:
+        return replace(info, inputs=(spec("text", "BYTES"),))
+
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        self.batches.append([texts.tolist() for (texts,) in calls])
+        self.threads.append(threading.current_thread())
+        self.began.release()
+        assert self.go_on.wait(WAIT_S)
+        return [self._row(texts.tolist()) for (texts,) in calls]
+
+    def _row(self, texts: list[bytes]) -> Translated:
+        for place, text in enumerate(texts):
+            if text == b"bad":
+                raise BadText("text", place if len(texts) > 1 else None, "expected a good one")
+            if text == b"worse":
+                raise ArithmeticError("no letters")
+        return Translated([np.array([[len(text)] * 4 for text in texts], np.float32)])
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
+        return list(outputs), None
+
+    async def begun(self, count: int = 1) -> None:
+        """Return when that many hand-overs more have begun."""
+        for _ in range(count):
+            assert await asyncio.to_thread(self.began.acquire, timeout=WAIT_S)
+
+
+@pytest.fixture(autouse=True)
+async def enough_threads() -> None:
+    """Those of Readings, and one on which a test waits."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+
+
+@pytest.fixture
+def letters() -> Iterator[Letters]:
+    front = Letters()
+    yield front
+    front.go_on.set()
+
+
+def sent(*texts: bytes) -> list[Array]:
+    return [np.array(texts, object)]
+
+
+def reading(
+    readings: Readings, front: Letters, *texts: bytes, size: int = LONG, best_effort: bool = REAL
+) -> asyncio.Task[Translated]:
+    return asyncio.create_task(readings.read(front, best_effort, sent(*texts), size))
+
+
+def rows_of(read: Translated) -> list[int]:
+    return [int(row[0]) for row in read.arrays[0]]
+
+
+async def test_calls_of_one_turn_are_read_together_in_their_order(letters: Letters) -> None:
+    readings = Readings(HelperThreads(2))
+    tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", b"ccc"), (b"dddd",))]
+    letters.go_on.set()
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2, 3], [4]]
+    assert letters.batches == [[[b"a"], [b"bb", b"ccc"], [b"dddd"]]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reads_texts", "on_loop"),
+    [
+        ((512,), True, True),
+        ((256, 256), True, True),
+        ((513,), True, False),
+        ((256, 257), True, False),
+        ((1,), False, False),
+    ],
+)
+async def test_only_short_texts_are_read_on_the_event_loop(
+    letters: Letters, sizes: tuple[int, ...], reads_texts: bool, on_loop: bool
+) -> None:
+    letters.reads_texts = reads_texts
+    letters.go_on.set()
+    readings = Readings(HelperThreads(2))
+    tasks = [reading(readings, letters, b"a" * size, size=size) for size in sizes]
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[size] for size in sizes]
+    assert [thread is threading.current_thread() for thread in letters.threads] == [on_loop]
+
+
+async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: Letters) -> None:
+    readings = Readings(HelperThreads(1))
+    tasks = [reading(readings, letters, b"a")]
+    await letters.begun()
+    for text in (b"bb", b"ccc", b"dddd"):
+        tasks.append(reading(readings, letters, text))
+        await asyncio.sleep(0)
+    letters.go_on.set()
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2], [3], [4]]
+    assert [len(batch) for batch in letters.batches] == [1, 3]
+
+
+async def test_a_long_body_keeps_no_others_waiting_behind_it(letters: Letters) -> None:
+    """It is read alone, and those behind it on the other thread."""
+    readings = Readings(HelperThreads(2))
+    tasks = [reading(readings, letters, b"a" * size, size=size) for size in (100_000, 601, 602)]
+    await letters.begun(2)
+    letters.go_on.set()
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[100_000], [601], [602]]
+    assert sorted(len(batch) for batch in letters.batches) == [1, 2]
+
+
+async def test_a_front_that_gains_nothing_reads_its_calls_side_by_side() -> None:
+    front = Letters(reads_texts=False)
+    readings = Readings(HelperThreads(2))
+    tasks = [reading(readings, front, text) for text in (b"a", b"bb", b"ccc")]
+    await front.begun(2)
+    front.go_on.set()
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2], [3]]
+    assert [len(batch) for batch in front.batches] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("text", "kind"), [(b"bad", BadText), (b"worse", ArithmeticError)])
+async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind: type[Exception]) -> None:
+    readings = Readings(HelperThreads(2))
+    letters.go_on.set()
+    tasks = [reading(readings, letters, *texts) for texts in ((b"a",), (b"bb", text), (b"ccc",))]
+    first, failed, last = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [rows_of(read) for read in (first, last) if isinstance(read, Translated)] == [[1], [3]]
+    assert isinstance(failed, kind)
+    assert str(failed) in ("text of row 1: expected a good one", "no letters")
+
+
+async def test_best_effort_leaves_a_thread_to_real_time_and_shares_no_batch(letters: Letters) -> None:
+    readings = Readings(HelperThreads(2))
+    tasks = [reading(readings, letters, b"a", best_effort=BEST)]
+    await letters.begun()
+    tasks += [reading(readings, letters, b"bb", best_effort=BEST), reading(readings, letters, b"ccc")]
+    await letters.begun()
+    assert letters.batches == [[[b"a"]], [[b"ccc"]]]
+    letters.go_on.set()
+    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2], [3]]
+
+
+async def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(letters: Letters) -> None:
+    readings = Readings(HelperThreads(2))
+    first, second = reading(readings, letters, b"a"), reading(readings, letters, b"bb")
+    await letters.begun()
+    first.cancel()
+    letters.go_on.set()
+    assert rows_of(await second) == [2]
+    assert first.cancelled()
+
+
+# through HTTP
+
+MODEL = "/predict/echo"
+
+
+class RowsLease(EchoLease):
+    def write(self, index: int, values: Any) -> None:
+        self._rows = values
+
+
+class Read(Echo):
+    """A model behind a front."""
+
+    def lease(self, rows: int, **fields: Any) -> EchoLease:
+        super().lease(rows, **fields).close()
+        return RowsLease(self)
+
+
+@pytest.fixture
+def model(letters: Letters) -> Read:
+    info = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+    plain = Echo(letters.face(info), None)  # type: ignore[arg-type]
+    return Read(plain.info, Model(info, lambda x: x, front=letters))
+
+
+async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Read, letters: Letters) -> None:
+    call = caller(model)
+    letters.go_on.set()
+    texts = [b"a", b"bb", b"bad", b"cccc", b"worse"]
+    replies = await asyncio.gather(*(call(MODEL, text, {b"content-type": b"text/plain"}) for text in texts))
+    assert [reply.status for reply in replies] == [200, 200, 400, 200, 500]
+    assert [reply.json()["y"][0] for reply in replies if reply.status == 200] == [1, 2, 4]
+    assert replies[2].json() == {"error": "text: expected a good one"}
+    assert (model.open_leases, call.app.held) == (0, 0)
+
+
+async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Read, letters: Letters) -> None:
+    """Its body counts as held until the thread is done with it, and it takes no slots."""
+    call = caller(model)
+    asking = asyncio.create_task(call(MODEL, b"a" * LONG, {b"content-type": b"text/plain"}))
+    await letters.begun()
+    call.gone.set()
+    await asyncio.wait([asking])
+    assert (model.finished, call.app.held) == (["client_gone"], LONG)
+    letters.go_on.set()
+    async with asyncio.timeout(WAIT_S):
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+    assert (model.finished, model.asked, call.app.held, model.open_leases) == (["client_gone"], {}, 0, 0)
+
+
+async def test_the_deadline_counts_from_the_arrival(caller: MakeCaller, model: Read, letters: Letters) -> None:
+    """What reading takes is part of it: the model is asked for slots with when the request came."""
+    call = caller(model)
+    letters.go_on.set()
+    model.fails = DeadlineUnreachable("too late", retry_after_s=1)
+    reply = await call(f"{MODEL}?timeout_ms=5", b"a", {b"content-type": b"text/plain", X_CLASS: CLASSES[1].encode()})
+    assert (reply.status, model.asked["timeout_us"], model.asked["klass"]) == (429, 5000, CLASSES[1])
+    assert model.asked["arrived_ns"] > 0

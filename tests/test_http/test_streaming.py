@@ -1,0 +1,268 @@
+"""Streams: an answer begins with the first piece of its text, and whatever happens then, it ends with an event."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from connections import Connection
+
+from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
+from app.http.cors import Cors
+from app.observe.tracing.tracer import Tracer
+
+from .test_inference import Caller, MakeCaller, caller
+from .writers import Writer, writer
+
+__all__ = ["caller"]  # a fixture
+GENERATE = "/v2/models/echo/generate"
+STREAM = "/v2/models/echo/generate_stream"
+
+
+@pytest.fixture
+def model() -> Writer:
+    return writer()
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"text_input": "one two", **fields}).encode()
+
+
+class Reader:
+    """A client of an in-memory connection whose answer is a stream."""
+
+    def __init__(self, model: Writer, **options: Any) -> None:
+        self.asking = Caller(model, "direct", options=options)
+        self.connection = Connection(self.asking.app, self.asking.app.fast_path.take, self.asking.state)
+        self._read = 0
+
+    def send(self, path: str, sent: bytes, *lines: bytes) -> None:
+        head = b"".join(b"%s\r\n" % line for line in (b"Host: a", b"Content-Length: %d" % len(sent), *lines))
+        self.connection.send(b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path.encode(), head, sent))
+
+    async def more(self) -> bytes:
+        """What is written next, of head and chunks."""
+        transport = self.connection.transport
+        async with asyncio.timeout(10):
+            while len(transport.written) == self._read:
+                transport.wrote.clear()
+                await transport.wrote.wait()
+        found, self._read = transport.written[self._read :], len(transport.written)
+        return found
+
+    @property
+    def head(self) -> bytes:
+        return self.connection.transport.written.partition(b"\r\n\r\n")[0]
+
+    @property
+    def events(self) -> list[Any]:
+        """All of them, the chunks taken apart."""
+        rest, data = self.connection.transport.written.partition(b"\r\n\r\n")[2], b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            data, rest = data + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        return events_of(data)
+
+
+def events_of(data: bytes) -> list[Any]:
+    assert data.endswith(b"\n\n")
+    found = []
+    for line in data.decode()[:-2].split("\n\n"):
+        assert line.startswith("data: ")
+        text = line.removeprefix("data: ")
+        found.append(text if text == "[DONE]" else json.loads(text))
+    return found
+
+
+@pytest.fixture
+async def reader(model: Writer) -> AsyncIterator[Reader]:
+    reader = Reader(model)
+    yield reader
+    await reader.connection.done()
+    assert (model.open_leases, reader.asking.app.held) == (0, 0)
+
+
+async def test_the_text_in_one_answer(caller: MakeCaller, model: Writer) -> None:
+    asking = caller(model)
+    reply = asyncio.create_task(asking(GENERATE, body(id="7", parameters={"max_new_tokens": 5, "priority": 3})))
+    await model.ran.wait()
+    assert model.last.on_piece is None  # nobody reads along
+    model.last.end("three four")
+    answer = await reply
+    assert answer.json() == {
+        "id": "7", "model_name": "echo", "model_version": "1", "text_output": "three four", "finish_reason": "stop",
+        "prompt_tokens": 2, "generated_tokens": 2,
+    }  # fmt: skip
+    assert answer.headers[b"content-type"] == b"application/json"
+    assert (model.asked["parameters"], model.asked["priority"]) == ({"max_new_tokens": 5}, 3)
+
+
+async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader) -> None:
+    reader.send(STREAM, body(), b"Accept-Encoding: gzip")
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    first = await reader.more()
+    assert first.endswith(b'"text_output":"three"}\n\n\r\n')
+    for line in (
+        b"HTTP/1.1 200 OK", b"content-type: text/event-stream; charset=utf-8", b"cache-control: no-cache",
+        b"x-accel-buffering: no", b"transfer-encoding: chunked",
+    ):  # fmt: skip
+        assert line in reader.head.split(b"\r\n")
+    assert b"content-encoding" not in reader.head
+    assert model.finished == []
+    model.last.piece(" fo", 4)
+    await reader.more()
+    model.last.end("three four five " + "x" * 2000)
+    await reader.connection.done()
+    named = {"model_name": "echo", "model_version": "1"}
+    assert reader.events == [
+        {**named, "text_output": "three"},
+        {**named, "text_output": " fo"},
+        {
+            **named, "text_output": "ur five " + "x" * 2000, "finish_reason": "stop", "prompt_tokens": 2,
+            "generated_tokens": 4,
+        },
+    ]  # fmt: skip
+    assert (model.finished, model.sent) == (["ok"], [0, 3])
+
+
+async def test_a_text_that_ends_before_a_piece_of_it_is_one_event(model: Writer, reader: Reader) -> None:
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.end("three", reason="length")
+    await reader.connection.done()
+    (only,) = reader.events
+    assert (only["text_output"], only["finish_reason"]) == ("three", "length")
+
+
+async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(model: Writer, reader: Reader) -> None:
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.piece("a", 1)
+    await reader.more()
+    reader.connection.protocol.pause_writing()
+    for count in range(50):
+        model.last.piece("b", 2 + count)
+        await asyncio.sleep(0)
+    model.last.end("a" + "b" * 50 + "c")
+    reader.connection.protocol.resume_writing()
+    await reader.connection.done()
+    texts = [one["text_output"] for one in reader.events]
+    assert "".join(texts) == "a" + "b" * 50 + "c"
+    assert len(texts) <= 3  # that which waited for the client, and what came meanwhile
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "message"),
+    [
+        (STREAM, b"{", "body: "),
+        (STREAM, b"[]", "body: expected an object"),
+        (STREAM, b"{}", "text_input: missing; expected a text"),
+        (STREAM, body(text_input=["a"]), "text_input: expected a text, got"),
+        (STREAM, body(text_input=""), "text_input: expected at least one token, got 0"),
+        (STREAM, body(parameters=3), "parameters: expected an object"),
+        (STREAM, body(parameters={"max_new_tokens": 65}), "parameters.max_new_tokens: expected at most 64, got 65"),
+        (STREAM, body(max_tokens=66), "parameters.max_new_tokens: expected at most 64, got 66"),
+        (STREAM, body(unknown=1), "parameters.unknown: expected one of"),
+        (STREAM, body(parameters={"class": "fast"}), "parameters.class: expected realtime or best_effort"),
+        (STREAM, body(stream=False), "parameters.stream: expected true here, got False; the other route is generate"),
+        (
+            GENERATE,
+            body(stream=True),
+            "parameters.stream: expected false here, got True; the other route is generate_s",
+        ),
+        (STREAM, body(id=3), "id: expected a string"),
+    ],
+)
+async def test_what_is_wrong_is_an_ordinary_answer(
+    caller: MakeCaller, model: Writer, path: str, sent: bytes, message: str
+) -> None:
+    reply = await caller(model)(path, sent)
+    assert (reply.status, reply.headers[b"content-type"]) == (400, b"application/json")
+    assert reply.json()["error"].startswith(message), reply.json()
+    assert model.open_leases == 0
+
+
+async def test_other_models_write_nothing(caller: MakeCaller, model: Writer) -> None:
+    object.__setattr__(model.model, "writes", False)
+    reply = await caller(model)("/v2/models/echo/versions/1/generate", body())
+    assert reply.json()["error"] == "model: expected a model that writes texts, got 'echo', which is none"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelFailed("it raised"), 500),
+        (DeadlineExceeded("too late"), 504),
+        (NotReady("the server has stopped before this call was answered"), 503),  # at its drain limit
+    ],
+)
+async def test_an_error(caller: MakeCaller, model: Writer, reader: Reader, error: Exception, status: int) -> None:
+    """An ordinary answer before the first event; then the last of the events, behind all that was written."""
+    model.fails = error
+    reply = await caller(model)(STREAM, body())
+    assert (reply.status, reply.json()) == (status, {"error": str(error)})
+    model.fails = None
+    model.ran.clear()
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    model.last.fail(error)
+    await reader.connection.done()
+    assert [one.get("text_output", one.get("error")) for one in reader.events] == ["three", str(error)]
+    assert model.finished[1:] == [error.code]  # type: ignore[attr-defined]
+
+
+async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader) -> None:
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    await reader.more()
+    reader.connection.hang_up()
+    await reader.connection.done()
+    assert (model.finished, model.open_leases) == ([ClientGone.code], 0)
+    model.last.piece(" four", 2)  # the step that was running
+
+
+async def test_a_reader_that_leaves_while_it_does_not_read(model: Writer, reader: Reader) -> None:
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    await reader.more()
+    reader.connection.protocol.pause_writing()
+    model.last.piece(" four", 2)
+    await asyncio.sleep(0)
+    reader.connection.hang_up()
+    await reader.connection.done()
+    assert model.finished == [ClientGone.code]
+
+
+async def test_the_next_request_of_a_connection(model: Writer, reader: Reader) -> None:
+    for count in range(2):
+        reader.send(STREAM, body())
+        await model.ran.wait()
+        model.ran.clear()
+        model.last.end(f"text {count}")
+        await reader.connection.done()
+    assert reader.connection.transport.written.count(b"HTTP/1.1 200 OK") == 2
+    assert not reader.connection.transport.closing
+
+
+async def test_a_stream_is_observed_as_other_calls_are(model: Writer) -> None:
+    offered: list[Any] = []
+    reader = Reader(model, tracer=Tracer(offered.append), cors=Cors(["*"]))
+    reader.send(STREAM, body(), b"X-Request-Id: mine", b"Origin: http://page")
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    await reader.more()
+    assert offered == []
+    lines = dict(line.split(b": ") for line in reader.head.split(b"\r\n")[1:])
+    model.last.end("three")
+    await reader.connection.done()
+    (span,) = offered
+    assert lines[b"traceparent"] == span.traceparent
+    assert (span.route, span.rows) == ("/v2/models/{model}/generate_stream", 1)
+    assert (lines[b"x-request-id"], lines[b"access-control-allow-origin"]) == (b"mine", b"*")
