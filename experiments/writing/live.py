@@ -18,10 +18,10 @@ from app.bench.run import Session
 from app.bench.stats import Repeat, percentile
 from app.sim.lengths import Lengths
 from experiments.writing import models
+from experiments.writing.page import CELLS
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
 
-CELLS = "steps"
 SIZES, WIDTHS = (1, 16, 32), (32, models.READ)  # of whole batches, and of the buckets of what they read
 LARGEST = max(SIZES)
 LENGTHS = f"lognormal:22:0.65:2:{models.WRITTEN}"  # WMT-like; what is written is about as long as what is read

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from experiments.writing import live
 from loadtest.common.page import Column, Data, Page, joined, table
 
+CELLS = "steps"  # the model that is served step by step
 #: Times the rows a second of the best whole batch; of one at a time; of its p50.
 FASTER, THAN_ALONE, P50 = 2.0, 5.0, 0.65
 AT = 0.7  # share of that peak
@@ -17,7 +17,7 @@ def ratios(found: Data) -> tuple[float, float, float]:
     rates = {name: median(values) for name, values in found["rates"].items()}
     load = next((load for load in found["loads"] if load["share"] == AT), None)
     p50 = load["steps"]["p50_ms"] / load["whole"]["p50_ms"] if load else 0.0
-    return rates[live.CELLS] / rates[found["best"]], rates[live.CELLS] / rates[found["alone"]], p50
+    return rates[CELLS] / rates[found["best"]], rates[CELLS] / rates[found["alone"]], p50
 
 
 def missed(data: Data) -> list[str]:
