@@ -249,26 +249,27 @@ class Call(Exchange):
     ) -> None:
         if self.ended:  # the client has left while a thread was at work
             return
-        self.ended = True
         decoded = self.decoded
         assert decoded is not None  # see `received`
-        # The connection keeps this object until its next request, and would keep a model that is gone by then.
-        self.served = self.decoded = None
         total = time.monotonic_ns() - self.arrived
-        served.finish("ok", total, self.klass)
-        if log.isEnabledFor(logging.DEBUG):
-            name = served.info.name
-            log.debug("%s %s: ok, %.3f ms, batch %d", self.request_id.decode(), name, total / 1e6, answer.batch)
         kind = JSON if json_length is None else BINARY % json_length
         if encoding is not None:
             kind += COMPRESSED % encoding.encode()
         head = HEAD % (
             self.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind, len(body),
         )  # fmt: skip
-        if self.observer is not None:
-            head += self.observer.succeeded(served, self.klass, decoded.rows, answer)
+        if (observer := self.observer) is not None:
+            self.observer = None  # asked once: if it raises, the error is answered without it
+            head += observer.succeeded(served, self.klass, decoded.rows, answer)
         if self.resources.cors is not None:
             head += self.resources.cors.lines(self.headers.get(b"origin"))
+        self.ended = True  # last: what raised before is still answered, as an error
+        # The connection keeps this object until its next request, and would keep a model that is gone by then.
+        self.served = self.decoded = None
+        served.finish("ok", total, self.klass)
+        if log.isEnabledFor(logging.DEBUG):
+            name = served.info.name
+            log.debug("%s %s: ok, %.3f ms, batch %d", self.request_id.decode(), name, total / 1e6, answer.batch)
         self.connection.send_answer(self, 200, head, body)
 
     def set_exception(self, exc: Exception) -> None:
@@ -289,7 +290,10 @@ class Call(Exchange):
         head = b"".join([b"%s: %s\r\n" % line for line in lines])
         if self.observer is not None:
             rows = 0 if self.decoded is None else self.decoded.rows
-            head += self.observer.failed(self.served, self.klass, rows, exc, status)
+            try:
+                head += self.observer.failed(self.served, self.klass, rows, exc, status)
+            except Exception:
+                log.exception("an error is answered that the access log or the tracer does not have")
         if self.resources.cors is not None:
             head += self.resources.cors.lines(self.headers.get(b"origin"))
         self.served = self.decoded = None  # see `succeed`

@@ -294,6 +294,17 @@ async def test_a_traced_call_has_one_span_however_it_ends(
     assert model.finished == ["ok", "model_failed", "queue_full"]
 
 
+@pytest.mark.parametrize("fails", [None, ModelFailed("it raised")])
+async def test_a_tracer_that_fails_costs_no_answer(caller: MakeCaller, model: Echo, fails: Exception | None) -> None:
+    def refuse(record: object) -> None:
+        raise OSError("no space is left")
+
+    model.fails = fails
+    reply = await caller(model, options={"tracer": Tracer(refuse)})(INFER, body())
+    assert (reply.status, list(reply.json())) == (500, ["error"])
+    assert (len(model.finished), model.open_leases) == (1, 0)
+
+
 async def test_a_call_that_is_not_traced_says_so(caller: MakeCaller, model: Echo) -> None:
     offered: list[Any] = []
     given = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-00"

@@ -266,3 +266,17 @@ async def test_a_stream_is_observed_as_other_calls_are(model: Writer) -> None:
     assert lines[b"traceparent"] == span.traceparent
     assert (span.route, span.rows) == ("/v2/models/{model}/generate_stream", 1)
     assert (lines[b"x-request-id"], lines[b"access-control-allow-origin"]) == (b"mine", b"*")
+
+
+async def test_a_stream_whose_tracer_fails_ends_with_an_event(model: Writer) -> None:
+    def refuse(record: object) -> None:
+        raise OSError("no space is left")
+
+    reader = Reader(model, tracer=Tracer(refuse))
+    reader.send(STREAM, body())
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    await reader.more()
+    model.last.end("three")
+    await reader.connection.done()
+    assert [list(one)[-1] for one in reader.events] == ["text_output", "error"]
