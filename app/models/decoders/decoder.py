@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
+from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 
 #: By the model type of its configuration: whether it has an encoder, and what else it needs.
@@ -61,6 +62,7 @@ class DecoderModel(nn.Module):
             raise ConfigError(f"expected a decoder of {', '.join(SUPPORTED)}, got {config.model_type}")
         if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
             raise ConfigError(f"expected attention without a sliding window, got {config.sliding_window}")
+        pack(model)
         self.model = model
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()

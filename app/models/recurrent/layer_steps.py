@@ -1,8 +1,8 @@
 """Steps of an nn.LSTM, nn.GRU or nn.RNN on a CPU: oneDNN's own layer, packed weights, or torch's cells.
 
-Packed weights are in the order in which oneDNN multiplies by them. An ordinary product brings them into such an order
-each time. A whole sequence pays for that once, but a step of a few rows pays more for it than for the product: two LSTM
-layers of 512 take 1.5 to 2 times as long as with weights that were packed beforehand, from 2 rows to 64.
+A product by weights that are not packed (`products`) brings them into its order each time. A whole sequence pays for
+that once, but a step of a few rows pays more for it than for the product: two LSTM layers of 512 take 1.5 to 2 times
+as long as with weights that were packed beforehand, from 2 rows to 64.
 
 A step by torch's operations is about six a layer, and each of them releases the interpreter lock and takes it again.
 oneDNN's LSTM layer is one operation, multiplies what the layer reads along with the state and keeps gates in the cache.
@@ -37,10 +37,8 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Values of a layer's weights from which packing pays: a core's own cache keeps fewer (1 MiB), and then what a step
-#: costs beyond the product is more than packing saves.
-LEAST = 1 << 18
-_PACKED_FOR = 32  # rows for which the order of packed weights is chosen; products of any number of rows use it
+from app.models.products import LEAST, Product
+
 _REORDERED_FOR = 8  # rows, the same of oneDNN's layer
 #: oneDNN's name of an LSTM, see at::native's RNN parameters.
 _LSTM = 2
@@ -176,8 +174,8 @@ class PackedSteps(TorchSteps):
         (inner, outer, *biases), *others = layer.all_weights
         # A GRU's biases act at different places, the others' add up.
         apart = layer.mode == "GRU"
-        self._reads = _Product(inner, None if not biases else biases[0] if apart else biases[0] + biases[1])
-        recalls = _Product(outer, biases[1] if biases and apart else None)
+        self._reads = Product(inner, None if not biases else biases[0] if apart else biases[0] + biases[1])
+        recalls = Product(outer, biases[1] if biases and apart else None)
         self._cells = [make(lambda x, hidden: (x, recalls(hidden)), layer.mode)]
         self._cells += [make(_both(weights, layer.mode), layer.mode) for weights in others]
 
@@ -199,26 +197,13 @@ class PackedSteps(TorchSteps):
         return x, tuple(value for kind in zip(*after, strict=True) for value in kind)
 
 
-class _Product:
-    """[rows, in] -> [rows, out]: times the weight, plus the bias."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR)
-        self._bias = bias
-        self(weight.new_zeros((1, weight.shape[1])))  # raises where it cannot be done
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return result
-
-
 def _both(weights: Sequence[Any], mode: str) -> Products:
     """The products of what a layer reads and of its hidden state; one of both side by side where they only add up."""
     inner, outer, *biases = weights
     if mode == "GRU":
-        reads, recalls = _Product(inner, biases[0] if biases else None), _Product(outer, biases[1] if biases else None)
+        reads, recalls = Product(inner, biases[0] if biases else None), Product(outer, biases[1] if biases else None)
         return lambda x, hidden: (reads(x), recalls(hidden))
-    joint = _Product(torch.cat((inner, outer), 1), biases[0] + biases[1] if biases else None)
+    joint = Product(torch.cat((inner, outer), 1), biases[0] + biases[1] if biases else None)
     return lambda x, hidden: (joint(torch.cat((x, hidden), 1)), None)
 
 

@@ -16,6 +16,7 @@ from app.engine.cpu import decoding as decoding_module
 from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.device import Job, Piece, Ran
 from app.engine.pool import Pool
+from app.models.decoders import packing
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from tests import tiny_decoders
@@ -99,8 +100,12 @@ def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int,
     }
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_text_is_that_of_generate_under_random_joins_and_leaves(kind: str, folders: Any) -> None:
+def test_every_text_is_that_of_generate_under_random_joins_and_leaves(
+    kind: str, packed: bool, folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "LEAST", 1 if packed else packing.LEAST)
     random.seed(3)
     folder, model = folders(kind)
     decoding = Decoding(folder)
