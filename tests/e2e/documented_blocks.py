@@ -1,4 +1,7 @@
-"""What is done with blocks of the documentation that are no commands: files, programs in Python, messages, diagrams."""
+"""What is done with blocks of the documentation that are no commands: programs in Python, messages, profiles.
+
+Files of models are those that the shared server serves. Other blocks, such as diagrams, are not looked at.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import pytest
 from torch import nn
 
 from app.bench.workload import parse as parse_workload
-from app.http.keys import Keys
 from app.models import Staged
 from app.models.checks.check import check, describe
 from app.models.repository import Repository
@@ -22,25 +24,14 @@ from app.scheduler.estimates.profile import parse as parse_profile
 
 from .documented import Block, alike
 from .documented_errors import PAGE, tells
-from .documented_guides import ASKED, gives_our_answer
-from .documented_world import CELLS, CODE, LENGTHS, ROWS, TASKS, World, block, write
-from .server import ROOT
+from .documented_world import CELLS, ROWS, TASKS, World, block, write
 
 Run = Callable[[Block, World], None]
 
 
 def block_rule(one: Block) -> Run | None:
-    """What is done with a block that is no command: of the first rule for its page whose pattern its beginning fits."""
+    """What is done with a block that is no command, by the first rule for its page whose pattern its beginning fits."""
     return next((run for page, begins, run in RULES if page == one.page and re.match(begins, one.text)), None)
-
-
-def elsewhere(file: str, test: str) -> Run:
-    """Another test looks at the block; it must be there."""
-
-    def run(one: Block, world: World) -> None:
-        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{one}: no {test} in {file}"
-
-    return run
 
 
 def executed(one: Block, world: World, **given: Any) -> dict[str, Any]:
@@ -59,29 +50,6 @@ def measures(one: Block, world: World) -> None:
     assert short != one.text
     result = executed(replace(one, text=short), world)["result"]
     assert len(result.repeats) == 2
-
-
-def is_served(*names: str) -> Run:
-    """Files of models, which the world has written: the shared server has loaded them, so they fit one another."""
-
-    def run(one: Block, world: World) -> None:
-        for name in names:
-            assert world.server.get(f"/v2/models/{name}/ready").status == 200, f"{one}: {name} does not serve"
-
-    return run
-
-
-def names_files(one: Block, world: World) -> None:
-    """A tree of folders: what its lines name is below the folder of its first line, or begins a line of its own."""
-    top, *lines = one.text.splitlines()
-    assert top.endswith("/"), one
-    below = [world.folder / top, *(path for path in (world.folder / top).rglob("*") if path.is_dir())]
-    for line in lines:
-        if not line.startswith("  "):
-            assert (world.folder / line.split()[0]).is_dir(), f"{one}: no {line}"
-            continue
-        for name in re.findall(r"[\w/.]+\.(?:py|toml)|[\w/]+/(?=\s|$)", re.split(r": | holds ", line)[0]):
-            assert any((place / name).exists() for place in below), f"{one}: no {name} below {top}"
 
 
 def is_refused(one: Block, world: World) -> None:
@@ -125,22 +93,12 @@ def tells_of_company(one: Block, world: World) -> None:
     assert re.search(form, found.error), f"{one}: it says\n{found.error}"
 
 
-def is_not_ours(one: Block, world: World) -> None:
-    """A file of another server, which nothing here can read."""
-
-
 def is_a_profile(one: Block, world: World) -> None:
     parse_profile(json.loads(one.text))
 
 
 def is_a_workload(one: Block, world: World) -> None:
     assert parse_workload(json.loads(one.text), "the page").tasks
-
-
-def is_a_key_file(one: Block, world: World) -> None:
-    file = world.folder / "keys"
-    file.write_text(one.text, encoding="utf-8")
-    assert Keys("api_key", None, file).several
 
 
 def has_this_form(one: Block, world: World) -> None:
@@ -200,81 +158,21 @@ build = Net
 
 #: Page, how the block begins as a regular expression, and what is done with it.
 RULES: tuple[tuple[str, str, Run], ...] = (
-    ("docs/architecture.md", "app/\n", names_files),
     ("docs/bench.md", "from app.bench", measures),
-    *((page, "import ", gives_our_answer) for page in ASKED),
-    ("docs/from-triton.md", "name: ", is_not_ours),
     ("docs/client.md", "import numpy", runs),
     ("docs/loadtest.md", r'\{"time"', is_a_workload),
-    ("docs/access.md", "3f1c7a0e-", is_a_key_file),
-    ("docs/models.md", "mine/\n", names_files),
     ("docs/model-toml.md", "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
     ("docs/cutting.md", "mine/net/model.toml: cuts", tells_a_wrong_cut),
     (ROWS, "a row's answer depends", is_refused),
     (ROWS, "  output 'tags'|output 'tags'", tells_of_company),
-    (ROWS, r"(?s)import torch.*class Tones|source.*name = .samples", is_served("tones", "packed")),
-    (CELLS, r"(?s)source.*name = .samples", is_served("tones")),
-    (ROWS, r"(?s)from torch.nn.utils.rnn", is_served("packed")),
-    (ROWS, r"(?s)source.*sample.json|\[\n  \{.inputs", is_served("numbers")),
-    (LENGTHS, r"(?s)import torch.*class Mean|source[^\n]*:Mean", is_served("mean")),
-    (CELLS, r"(?s)import torch.*class Tagger|source.*name = .tags", is_served("tagger")),
-    (CODE, r"(?s)import numpy.*class Shout|source[^\n]*:Shout", is_served("shout")),
-    (CODE, r"(?s)import torch.*def build.factor", is_served("scaled")),
-    (TASKS, "source.*\ntask", is_served("mood")),
     (TASKS, r'\{"label"', has_this_form),
     ("docs/ray.md", r"from ray|starling_app\(", deploys),
     ("docs/cutting.md", r"from app.models import Staged", makes_stages),
     ("docs/cutting.md", r"Staged\(", gives_inputs_again),
     ("docs/protocol.md", "import numpy", runs),
     ("docs/texts.md", "import openai", runs),
-    ("docs/texts.md", "source", is_served("vectors", "follows", "ranker")),
-    ("docs/texts.md", r'\{"error"', elsewhere("e2e/test_openai.py", "test_errors_are_read_by_the_client")),
     ("docs/writing.md", "import openai", runs),
-    ("docs/writing.md", "source", is_served("writer")),
     ("docs/client.md", "from starling_client", runs),
     ("docs/simulation.md", r'\{"model"', is_a_profile),
     (PAGE, "", tells),
-    (
-        "docs/classes.md",
-        "model encoder: a row takes",
-        elsewhere("engine/test_memory.py", "test_a_stage_over_the_budget_is_logged_with_how_many_would_fit"),
-    ),
-    ("docs/kserve.md", "apiVersion", elsewhere("deploy/test_kserve.py", "test_fields_are_those_of_kserve")),
-    (
-        "docs/kserve.md",
-        "FROM",
-        elsewhere("deploy/test_kserve.py", "test_the_image_of_ones_own_ends_as_the_servers_user"),
-    ),
-    ("docs/kubernetes.md", "# mine/keys.yaml", elsewhere("deploy/test_kustomize.py", "test_the_documentations_keys")),
-    ("docs/kubernetes.md", "# mine/", elsewhere("deploy/test_kustomize.py", "test_the_documentations_overlay")),
-    (
-        "docs/loadtest.md",
-        "ramp: ",
-        elsewhere("loadtest/test_locust_shapes.py", "test_a_ramp_ends_at_the_level_whose_p99_is_too_long"),
-    ),
-    (
-        "docs/loadtest.md",
-        "Latency by batch size",
-        elsewhere("loadtest/test_locust_batches.py", "test_the_table_has_a_line_for_each_row"),
-    ),
-    (
-        "docs/model-toml.md",
-        "source.*\nkwargs",
-        elsewhere("test_docs.py", "test_model_files_in_the_documentation_are_toml"),
-    ),
-    (
-        "docs/cutting.md",
-        "source.*\ncuts",
-        elsewhere("test_docs.py", "test_the_example_of_stages_is_the_encoder_that_ships"),
-    ),
-    (
-        TASKS,
-        r'\{"entities"',
-        elsewhere("models/test_tasks.py", "test_token_classification_answers_as_the_pipeline_does"),
-    ),
-    (
-        "docs/ray.md",
-        "ray_starling",
-        elsewhere("integrations/test_ray_serve_e2e.py", "test_both_replicas_answer_and_ray_has_their_metrics"),
-    ),
 )

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .server import DEMO, PATIENCE_S, ROOT, Reply, Server, eventually
+from .server import DEMO, PATIENCE_S, Reply, Server, eventually
 from .wire import Wire, infer
 
 ECHO = ("--model", f"echo={DEMO / 'echo'}")
@@ -130,31 +127,3 @@ def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor
     server.gate.open()
     assert [answer.status for answer in answers()] == [200] * 3
     assert server.get("/v2/health/live").json() == {"live": True}
-
-
-def test_a_key(start: Callable[..., Server]) -> None:
-    """What needs none: probes and the documentation. See test_both_ways_with_bounds.py for inference."""
-    server = start("narrow", flags=("--api-key", "sesame"))
-    for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping", "/docs"):
-        assert server.get(path).status == 200
-    for method, path in (
-        ("GET", "/v2/models"),
-        ("GET", "/metrics"),
-        ("GET", "/nowhere"),
-        ("POST", "/v2/repository/index"),
-    ):
-        assert server.request(method, path).status == 401
-        assert server.request(method, path, headers={"Authorization": "bearer sesame"}).status != 401
-    assert not any("sesame" in line for line in server.lines)
-
-
-def test_a_start_that_cannot_be() -> None:
-    """One line that names the cause, and exit status 2."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "app", "serve", "--port", port]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    (complaint,) = [line for line in ended.stderr.splitlines() if line.startswith("starling: ")]
-    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
-    assert "cannot listen" in complaint
-    assert port in complaint

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-import numpy as np
 import pytest
-import tritonclient.http as triton
 
 from .conftest import Keeper
 from .server import ROOT, Server
@@ -25,14 +23,6 @@ def server(keeper: Keeper) -> Server:
     return keeper.kept((), "--model", f"generate={GENERATE}", "--drain-grace-s", "0")
 
 
-def written(prompt: str) -> list[int]:
-    return list(f"{LINES[prompt]}\n".encode())
-
-
-def prompts() -> np.ndarray:
-    return np.array([list(prompt.encode()) for prompt in LINES], np.uint8)
-
-
 def test_text_in_and_a_line_out(server: Server) -> None:
     for prompt, line in LINES.items():
         reply = server.post("/predict/generate", prompt.encode(), {"Content-Type": "text/plain"})
@@ -47,20 +37,3 @@ def test_the_examples_of_the_documentation(server: Server) -> None:
     assert server.post("/v1/models/generate:predict", asked).json() == v1
     tensor = {"name": "prompt", "shape": [2, 2], "datatype": "UINT8", "data": asked["instances"]}
     assert server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json() == v2
-
-
-def test_several_rows_are_padded_and_their_lengths_told(server: Server) -> None:
-    client = triton.InferenceServerClient(server.host, connection_timeout=30.0, network_timeout=30.0)
-    try:
-        tensor = triton.InferInput("prompt", list(prompts().shape), "UINT8")
-        tensor.set_data_from_numpy(prompts(), binary_data=True)
-        wanted = triton.InferRequestedOutput("text", binary_data=True)
-        answer = client.infer("generate", [tensor], outputs=[wanted])
-    finally:
-        client.close()
-    lengths = [int(length) for length in answer.get_output("text")["parameters"]["lengths"].split(",")]
-    text = answer.as_numpy("text")
-    assert text.shape == (2, max(lengths))
-    for row, length, prompt in zip(text, lengths, LINES, strict=True):
-        assert row[:length].tolist() == written(prompt)
-        assert not row[length:].any()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import numpy as np
@@ -61,21 +60,3 @@ def npy(array: Any) -> bytes:
 def test_answers(server: Server, path: str, kind: str, body: bytes, expected: Any) -> None:
     answer = server.post(path, body, {"Content-Type": kind})
     assert (answer.status, answer.json()) == (200, expected)
-
-
-def test_raw_text(server: Server) -> None:
-    answer = server.post("/v2/models/words/infer", b"some text", {"Inference-Header-Content-Length": "0"})
-    assert answer.body[int(answer.headers["inference-header-content-length"]) :] == b"\x09\0\0\0SOME TEXT\x09\0\0\0"
-
-
-def test_bfloat16_travels_as_binary_only(server: Server) -> None:
-    bits = (np.array([[1.5, -2], [0.25, 384]], "<f4").view("<u4") >> 16).astype("<u2")
-    twice = (np.array([[3, -4], [0.5, 768]], "<f4").view("<u4") >> 16).astype("<u2")
-    tensor = {"name": "x", "shape": [2, 2], "datatype": "BF16", "parameters": {"binary_data_size": 8}}
-    head = json.dumps({"inputs": [tensor]}).encode()
-    answer = server.post(
-        "/v2/models/brain/infer", head + bits.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
-    )
-    assert answer.body.endswith(twice.tobytes())
-    answer = server.post("/v2/models/brain/infer", {"inputs": [{**tensor, "parameters": {}, "data": [1, 2, 3, 4]}]})
-    assert (answer.status, "binary" in answer.error) == (400, True)
