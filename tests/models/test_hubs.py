@@ -178,10 +178,10 @@ def test_a_download_holds_up_no_other_load():
     held = []
 
     def fetch(place, name, **options):
-        held.append((place, name, options.get("revision"), hubs._LOADING.locked()))
+        held.append((place, name, options.get("revision"), hubs.PATCHING.locked()))
 
     def opened(place, **options):
-        held.append((place, options["revision"], hubs._LOADING.locked()))
+        held.append((place, options["revision"], hubs.PATCHING.locked()))
         return nn.Identity()
 
     library = SimpleNamespace(utils=SimpleNamespace(hub=SimpleNamespace(cached_file=fetch)))

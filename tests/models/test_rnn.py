@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -276,6 +277,28 @@ def test_a_part_that_changes_how_many_steps_there_are() -> None:
     model = cells_of(net_of(lambda self, ids: self.head(self.layer(self.embedding(ids)[:, ::2])[1][-1])), [ONE])
     with pytest.raises(ConfigError, match="expected as many steps as the inputs are long, 5, got 3"):
         model(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 4]))
+
+
+class RunsAnother(LastState):
+    """While its forward is traced, another thread runs `other`, as a worker does that serves it meanwhile."""
+
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.other = [other]  # in a list: no part of this module
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.embedding(ids)  # whatever tracing replaces is replaced by now
+        with ThreadPoolExecutor(1) as thread:
+            self.given = thread.submit(self.other[0], torch.tensor([[1, 2]])).result()
+        return super().forward(ids)
+
+
+def test_models_that_are_served_run_while_one_is_traced() -> None:
+    other = LastState("lstm")
+    net = RunsAnother(other)
+    with torch.no_grad():
+        cut(net, 1)
+        assert torch.allclose(net.given, other(torch.tensor([[1, 2]])))
 
 
 def test_it_holds_a_layer() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch import fx, nn
 from torch.nn.utils import rnn as packing
 
 from app.errors import ConfigError
+from app.models.sources.imports import PATCHING
 
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 _NAMES = "nn.LSTM, nn.GRU or nn.RNN"
@@ -26,6 +28,13 @@ _NAMES = "nn.LSTM, nn.GRU or nn.RNN"
 _STEPWISE = (
     nn.Embedding, nn.Linear, nn.Identity, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU,
     nn.ELU,
+)  # fmt: skip
+
+
+#: Calls that a trace records as they are. Functions alone: a class that is wrapped is none, and layers ask isinstance.
+_PACKING = (
+    packing.pack_padded_sequence, packing.pad_packed_sequence, packing.pack_sequence, packing.pad_sequence,
+    packing.unpad_sequence, packing.unpack_sequence,
 )  # fmt: skip
 
 
@@ -104,19 +113,36 @@ def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
 
 
 class _Tracer(fx.Tracer):
+    """Records the calls of its own thread only.
+
+    A trace replaces `nn.Module.__call__` and `__getattr__` for the whole process, where workers run other models.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_modules=(math,), autowrap_functions=_PACKING)
+        self._thread = threading.get_ident()
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.RNNBase) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 def _trace(module: nn.Module, inputs: int) -> fx.Graph:
     """The module's graph; arguments beyond the inputs have their defaults. Raises ConfigError."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
-    # packing is not traced into: it is to be seen
-    wrapped: Any = (math, packing)
-    tracer = _Tracer(autowrap_modules=wrapped)
+    tracer = _Tracer()
     try:
-        with warnings.catch_warnings():
+        with PATCHING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of arguments with a default
             return tracer.trace(module, concrete_args=rest or None)
     except Exception as error:  # whatever its code raises, called with torch.fx's proxies

@@ -6,7 +6,6 @@ code that a hub brings.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from torch import nn
 
 from app.contract import ModelInfo
 from app.errors import ConfigError
-from app.models.sources.imports import optional
-
-_LOADING = threading.Lock()  # held while transformers loads a model
+from app.models.sources.imports import PATCHING, optional
 
 
 class ByName(nn.Module):
@@ -67,7 +64,7 @@ def from_pretrained(transformers: Any, auto_class: Any, place: str, options: Map
     if not Path(place).is_dir():
         chosen = {key: options[key] for key in ("revision", "subfolder", "cache_dir", "token") if key in options}
         cached_file(transformers, place, "model.safetensors", **chosen)
-    with _LOADING:
+    with PATCHING:
         return auto_class.from_pretrained(place, weights_only=True, trust_remote_code=False, **options)
 
 

@@ -26,6 +26,10 @@ _NAME = "app"
 #: it is imported, as transformers does, is incomplete for a thread that comes meanwhile.
 _IMPORTING = threading.RLock()
 
+#: Held while a library's classes have other methods, as tracing and transformers give them: two at once would put back
+#: each other's.
+PATCHING = threading.Lock()
+
 
 def optional(module: str, package: str = "") -> ModuleType:
     """A library that only some models need. Raises ConfigError naming the `package` that has it in an index."""

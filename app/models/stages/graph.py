@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
 from app.contract import TensorSpec
+from app.models.sources.imports import PATCHING
 
 #: Parts of operators' names: a stage never does these again for what an earlier one has computed.
 _HEAVY = ("linear", "mm", "matmul", "conv", "attention", "lstm", "gru", "rnn", "einsum", "fft")
@@ -43,7 +44,7 @@ def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             shapes[place:] = [tuple(shapes[place:])]
             break
-    with torch.no_grad():
+    with PATCHING, torch.no_grad():
         program = torch.export.export(module, tuple(arguments), dynamic_shapes=tuple(shapes))
     return Graph(program.module())
 
