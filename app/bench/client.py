@@ -34,7 +34,7 @@ class Request:
     `intended`: when it should be sent; `pick`: which body; `offered`: when it was handed to the pool; `sent`: when it
     was written to a connection; `ended`: when the last byte of its answer arrived. `status`: of HTTP, 0 without an
     answer; `answer`: the number that `note` returned; `head`: `Response.head` of an answer with status 200, which is
-    read after the run. `fault`: why there is no right answer. `task`: of a workload.
+    read after the run. `fault`: why there is no right answer. `task`: which of several loads it is of.
     """
 
     intended: int

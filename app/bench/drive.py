@@ -1,9 +1,8 @@
-"""Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer, or as the
-clients of a workload do.
+"""Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer.
 
 Open loop: latencies run from the intended instant, whatever server, client or machine do, so that a slow server cannot
 delay the requests that would show its slowness (coordinated omission). Closed loop: a fixed number of requests is in
-flight, and a slow server is asked less often. All measure how late this process is.
+flight, and a slow server is asked less often. Both measure how late this process is.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator
 
 from . import alarm
 from .alarm import clock
 from .client import Pool, Request
-from .plan import Unusable
-from .workload import TIMED
-from .workload_schedule import Launch, Players
 
 _BURST = 64  # requests sent without reading answers in between
-_LEAD_NS = 5_000_000  # from the start of a run to its time 0, so that the first request is not late
+LEAD_NS = 5_000_000  # from the start of a run to its time 0, so that the first request is not late
 _CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this process is
 _PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms; more often it would show in the 99th percentile
 
@@ -47,7 +42,7 @@ class Drive(ABC):
         pool.begin(self._ended)
 
     async def run(self) -> None:
-        """Send all requests and wait until each has ended. Raises Unusable if the server of a workload has gone."""
+        """Send all requests and wait until each has ended."""
         self._reported_ns = clock()
         self._report()
         try:
@@ -85,7 +80,7 @@ class OpenLoop(Drive):
     def _begin(self) -> None:
         self._next = 0
         self._left = len(self.log)
-        self.start_ns = clock() + _LEAD_NS
+        self.start_ns = clock() + LEAD_NS
         for request in self.log:
             request.intended += self.start_ns
         if not self.log:
@@ -150,68 +145,3 @@ class ClosedLoop(Drive):
         if not self._flying:
             self._finish()
         return None
-
-
-class WorkloadDrive(Drive):
-    """The clients of a workload, who share one alarm. `bodies`: by task, the requests to pick.
-
-    `requests`: by task. `lags`: how late requests with an instant were handed to the pool, in ns.
-    """
-
-    def __init__(
-        self, pool: Pool, players: Players, bodies: Sequence[Iterator[int]], progress: Progress | None
-    ) -> None:
-        super().__init__(pool, [], progress)
-        self.requests: list[list[Request]] = [[] for _ in bodies]
-        self.lags = array("q")
-        self._players = players
-        self._bodies = bodies
-        self._planned: list[tuple[int, int, Launch]] = []  # heap of (at, sequence, launch)
-        self._sequence = 0
-
-    def _begin(self) -> None:
-        self.start_ns = clock() + _LEAD_NS
-        for launch in self._players.begin():
-            self._plan(launch)
-        if self._players.over:
-            self._finish()
-
-    def _plan(self, launch: Launch) -> None:
-        self._sequence += 1
-        heappush(self._planned, (launch.at, self._sequence, launch))
-        if self._planned[0][2] is launch:
-            self._alarm.set(self.start_ns + launch.at)
-
-    def _ring(self) -> None:
-        while self._planned and self._planned[0][0] <= clock() - self.start_ns:
-            self._pool.offer(self._launch(heappop(self._planned)[2]))
-        if self._planned:
-            self._alarm.set(self.start_ns + self._planned[0][0])
-
-    def _launch(self, launch: Launch) -> Request:
-        """Note the launch; returns its request, which is to be sent."""
-        now = clock()
-        request = Request(now, next(self._bodies[launch.task]), launch.task)
-        self.requests[launch.task].append(request)
-        self._players.launched(launch, now - self.start_ns)
-        if launch.due == launch.at and self._players.played[launch.task].task.load.kind in TIMED:
-            self.lags.append(now - self.start_ns - launch.at)
-        return request
-
-    def _ended(self, request: Request) -> Request | None:
-        """Returns a request that follows at once, which takes the same connection."""
-        if self._done.done():
-            return None
-        if request.fault.startswith("connect"):  # those after it would fail at once as well, a closed loop for ever
-            self._done.set_exception(Unusable(f"url: the server has gone: {request.fault}"))
-            return None
-        following: Request | None = None
-        now = request.ended - self.start_ns
-        for launch in self._players.ended(request.task, now, not request.fault):
-            if following is None and launch.at <= now:
-                following = self._launch(launch)
-            else:
-                self._plan(launch)
-        if self._players.over:
-            self._finish()
-        return following

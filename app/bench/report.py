@@ -1,4 +1,4 @@
-"""The output of `starling bench`, of one model or of a workload: a table, or one JSON object."""
+"""The output of `starling bench`: a table, or one JSON object."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.sim.report import aligned
-
 from .peak import Try
 from .plan import Plan
 from .run import Result
-from .stats import FIGURES, by_class, by_task
-from .workload_run import WorkloadResult
+from .stats import FIGURES
 
 #: Figure -> its title in the table, and its unit.
 _LINES = {
@@ -24,13 +21,6 @@ _LINES = {
     "server_ms": ("server: total", "ms"),
 }  # fmt: skip
 assert set(_LINES) == set(FIGURES)
-#: Of the table of a workload: title, figure, format.
-_COLUMNS = (
-    ("launched", "launched", "d"), ("answers", "completed", "d"), ("errors", "errors", "d"),
-    ("dropped", "dropped", "d"), ("answers/s", "throughput", ".2f"), ("mean ms", "mean_ms", ".3f"),
-    ("p50", "p50_ms", ".3f"), ("p99", "p99_ms", ".3f"), ("alone", "alone_ms", ".3f"), ("x alone", "over_alone", ".3f"),
-    ("behind", "behind_ms", ".3f"),
-)  # fmt: skip
 
 
 def as_json(result: Result, slo_ms: float | None = None, tries: Sequence[Try] = (), doubt: str = "") -> dict[str, Any]:
@@ -93,44 +83,6 @@ def tried(one: Try) -> str:
     """One tried rate as a line."""
     p99 = "none" if one.p99_ms is None else f"{one.p99_ms:.1f} ms"
     return f"{one.rate:10.1f}/s  99 % {p99:>10}  {one.throughput:8.1f} answers/s  {one.why or 'kept'}"
-
-
-def workload_json(result: WorkloadResult, doubt: str = "") -> dict[str, Any]:
-    plan, time_s = result.plan, result.plan.workload.time_s
-    return {
-        "workload": plan.workload.name, "url": plan.url, "classes_told": plan.classes, "time_s": time_s,
-        "warmup_s": plan.warmup_s, "seed": plan.seed, "lag_p50_ms": result.lag_ms(0.5),
-        "lag_p99_ms": result.lag_ms(0.99), "doubt": doubt, "tasks": by_task(result.outcomes, time_s),
-        "classes": by_class(result.outcomes, time_s),
-    }  # fmt: skip
-
-
-def workload_table(result: WorkloadResult) -> str:
-    """A line for each task and for each class, and the first error of each kind."""
-    plan, outcomes, time_s = result.plan, result.outcomes, result.plan.workload.time_s
-    names = {"none": "no classes are sent", "header": "classes as X-Class", "priority": "classes as priority 1 and 2"}
-    lines = [["task", "class", *(title for title, _, _ in _COLUMNS)]]
-    lines += [[found["task"], found["class"], *_cells(found)] for found in by_task(outcomes, time_s)]
-    lines += [[f"all {klass}", "", *_cells(found)] for klass, found in by_class(outcomes, time_s).items()]
-    lines[-1][0] = "all"
-    rows = aligned(lines, left=(0, 1))
-    for one in outcomes:
-        rows += [f"{one.played.task.id}: {count} x {one.examples[kind]}" for kind, count in one.errors.most_common()]
-    return "\n".join(
-        [
-            f"{plan.workload.name} at {plan.url}: {time_s:g} s after a warm-up of {plan.warmup_s:g} s; "
-            f"{names[plan.classes]}",
-            "",
-            *rows,
-            "",
-            f"latency runs from the launch; generator's lag {result.lag_ms(0.5):.3f} ms, 99 % "
-            f"{result.lag_ms(0.99):.3f} ms",
-        ]
-    )
-
-
-def _cells(found: dict[str, Any]) -> list[str]:
-    return ["-" if found[name] is None else format(found[name], form) for _, name, form in _COLUMNS]
 
 
 def _digits(value: float) -> int:

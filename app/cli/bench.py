@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import refuse, typed
 from app.cli.output import load_plots, progress
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
     from app.bench.plan import Plan
     from app.bench.run import Result
-    from app.bench.workload import Workload
-    from app.bench.workload_run import WorkloadPlan
 
 _LAG_STATUS = 3
-_LONGEST_S = 1e6
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
-_WORKLOAD = "Several models at once"
-#: Options that a workload leaves no meaning, and those that have none without one.
-_NOT_WITH = (
-    "model", "rate", "concurrency", "find_peak", "slo_ms", "arrivals", "repeats", "payload", "rows", "shape", "data",
-    "deadline_ms", "connections", "plot",
-)  # fmt: skip
-_ONLY_WITH = ("scale", "map_to", "only", "classes")
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
 _LENGTHS = (
     "Of variable axes: one number, or lognormal:MEAN:SD:MAX, as lognormal:14:4:128 for mean 14, standard deviation 4, "
@@ -62,7 +50,6 @@ def _number(panel: str, flag: str, text: str, kind: type[int | float] = float) -
 
 
 def bench(
-    context: typer.Context,
     url: Annotated[str, typer.Argument(help="The server: http://host:port; any that speaks V2.", show_default=False)],
     model: Annotated[str, _option(_LOAD, "--model", "The model's name.", show_default=False)] = "",
     rate: Annotated[float | None, _number(_LOAD, "--rate", "Open loop: requests per second.")] = None,
@@ -70,25 +57,10 @@ def bench(
     find_peak: Annotated[bool, _option(_LOAD, "--find-peak", "Search the largest rate that keeps --slo-ms.")] = False,
     slo_ms: Annotated[float, _number(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
     arrivals: Annotated[str, _option(_LOAD, "--arrivals", _ARRIVALS)] = "poisson",
-    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run; of a workload its own.")] = 10,
+    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run.")] = 10,
     repeats: Annotated[int, _number(_LOAD, "--repeats", "Runs; run k has the seed plus k.", int)] = 3,
     warmup: Annotated[float, _number(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
     seed: Annotated[int, _number(_LOAD, "--seed", "Of all that is random.", int)] = 0,
-    workload: Annotated[
-        Path | None, _option(_WORKLOAD, "--workload", "A file in DISB's format: clients of several models.")
-    ] = None,
-    scale: Annotated[float, _number(_WORKLOAD, "--scale", "All rates of the workload times this.")] = 1,
-    map_to: Annotated[
-        list[str] | None,
-        _option(_WORKLOAD, "--map", "NAME=MODEL: the server's model for a task, or for a model, of the workload."),
-    ] = None,
-    only: Annotated[
-        str, _option(_WORKLOAD, "--only", "Run the tasks of one class alone: realtime or best_effort. [both]")
-    ] = "",
-    classes: Annotated[
-        str,
-        _option(_WORKLOAD, "--classes", "How classes are sent: none, header (X-Class), priority (1 and 2)."),
-    ] = "none",
     payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
     rows: Annotated[int, _number(_REQUESTS, "--rows", "Rows of each request.", int)] = 1,
     lengths: Annotated[str, _option(_REQUESTS, "--lengths", _LENGTHS)] = "16",
@@ -124,27 +96,11 @@ def bench(
         Path | None, _option(_OUTPUT, "--plot", "Write latency against percentile here (.png, .svg, .pdf).")
     ] = None,
 ) -> None:
-    """Measure a model of a running server: latencies from the intended instant of each request. Or run a workload.
+    """Measure a model of a running server: latencies from the intended instant of each request.
 
     Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up: it prints what
     it measured, and how much of that is its own.
     """
-    given = typed(context)
-    if workload is not None:
-        refuse(given, _NOT_WITH, "has no meaning with --workload")
-        with as_config_error():
-            from app.bench.workload_run import WorkloadPlan
-
-            if not 0 <= warmup < _LONGEST_S:
-                raise ValueError(f"warmup: expected at least 0, got {warmup:g}")
-            tasks = _tasks(workload, scale, map_to or (), only, duration if "duration" in given else None)
-            run = WorkloadPlan(
-                url=url, workload=tasks, classes=cast(Any, classes), warmup_s=warmup, seed=seed, lengths=lengths,
-                timeout_s=timeout, headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
-            )  # fmt: skip
-            _play(run, as_json)
-        return
-    refuse(given, _ONLY_WITH, "needs --workload")
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
     if not 0 < slo_ms < 1e6:
@@ -165,31 +121,6 @@ def bench(
         _exit(result.completed, doubt)
 
 
-def _tasks(file: Path, scale: float, maps: Sequence[str], only: str, duration_s: float | None) -> Workload:
-    """The workload of a file. `maps` are NAME=MODEL; `only`: a class, or empty for both. Raises ValueError, OSError."""
-    from app.bench.workload import CLASSES, read
-
-    models = {}
-    for text in maps:
-        name, equals, model = text.partition("=")
-        if not (name and equals and model):
-            raise ValueError(f"map: expected NAME=MODEL, got {text!r}")
-        models[name] = model
-    workload = read(file).scaled(scale).mapped(models)
-    if only:
-        klass = next((known for known in CLASSES if known == only), None)
-        if klass is None:
-            raise ValueError(f"only: expected {' or '.join(CLASSES)}, got {only!r}")
-        workload = workload.only(klass)
-    if not workload.tasks:
-        raise ValueError(f"only: expected a class that {workload.name} has, got {only!r}")
-    if duration_s is not None:
-        if not 0 < duration_s < _LONGEST_S:
-            raise ValueError(f"duration: expected seconds above 0, got {duration_s:g}")
-        workload = replace(workload, time_s=duration_s)
-    return workload
-
-
 def _kept(work: Coroutine[Any, Any, Any]) -> tuple[Any, str]:
     """What was measured, and why it is not to be trusted, if it is not. Exits if nothing was measured."""
     from app.bench.run import Lagging, in_loop
@@ -208,17 +139,6 @@ def _exit(completed: int, doubt: str) -> None:
         print(f"starling: {doubt}", file=sys.stderr)
     if not completed or doubt:
         sys.exit(_LAG_STATUS if doubt else 1)
-
-
-def _play(plan: WorkloadPlan, as_json: bool) -> None:
-    """Run a workload and print. Exits with status 1 if there was no right answer."""
-    from app.bench import report
-    from app.bench.workload_run import play
-
-    with _progress(plan.seconds) as advance:
-        result, doubt = _kept(play(plan, advance))
-    print(json.dumps(report.workload_json(result, doubt), indent=2) if as_json else report.workload_table(result))
-    _exit(result.completed, doubt)
 
 
 def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, str]:

@@ -44,7 +44,7 @@ def refuse(given: Iterable[str], names: Iterable[str], why: str) -> None:
     """Raise ConfigError for an option that would be ignored: one of `names` that is among those given."""
     for name in names:
         if name in given:
-            raise ConfigError(f"{'map' if name == 'map_to' else name}: {why}")
+            raise ConfigError(f"{name}: {why}")
 
 
 def check_precision(precision: str) -> None:

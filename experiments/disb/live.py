@@ -19,9 +19,6 @@ from statistics import median
 from typing import Any
 
 from app.bench.run import in_loop
-from app.bench.stats import by_class
-from app.bench.workload import Klass, Load, Task, Workload, read
-from app.bench.workload_run import Clients, SentAs, WorkloadPlan
 from experiments.disb import live_page
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
@@ -30,6 +27,9 @@ from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.disb.clients import Clients, SentAs, WorkloadPlan
+from loadtest.disb.figures import by_class
+from loadtest.disb.workload import Klass, Load, Task, Workload, read
 
 WORKLOADS = ("A", "B", "C", "D", "E", "REAL")
 QUICK = {"seconds": 0.3, "repeats": 1, "pair_s": 0.0}
@@ -136,7 +136,7 @@ class Scene:
     async def alone(self) -> None:
         """The mean latency of each model, one request after another on the server of the default: the lesser of two."""
         tasks = tuple(Task(name, Load("continuous"), name) for name in PLACES)
-        async with Clients(self.plan("reef", Workload("alone", 1.0, tasks)), None) as clients:
+        async with Clients(self.plan("reef", Workload("alone", 1.0, tasks))) as clients:
             tried = [[await clients.alone(number) for number in range(len(PLACES))] for _ in range(2)]
         self.alone_ms = {name: min(each) for name, each in zip(PLACES, zip(*tried, strict=True), strict=True)}
         self._say("alone: " + ", ".join(f"{PLACES[name]} {ms:.2f} ms" for name, ms in self.alone_ms.items()))
@@ -147,7 +147,7 @@ class Scene:
             workload = workload.only(column.only)
         plan = self.plan(column.server, replace(workload, time_s=seconds), column.classes)
         alone_ms = [self.alone_ms[task.model] for task in workload.tasks]
-        async with Clients(plan, None) as clients:
+        async with Clients(plan) as clients:
             outcomes, lags = await clients.play(plan.workload, seed, range(len(alone_ms)), alone_ms)
         for outcome in outcomes:
             for example in outcome.examples.values():

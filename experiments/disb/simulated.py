@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.stats import by_class, by_task, percentile
-from app.bench.workload import Klass, Load, Task, Workload, read
+from app.bench.stats import percentile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.processes import spread
@@ -27,6 +26,8 @@ from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
 from experiments.disb.modelled import NETWORKS, SLOWER, SPREAD, WHOLE, network, pairs
 from experiments.disb.virtual import Played, Server, play
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.disb.figures import by_class, by_task
+from loadtest.disb.workload import Klass, Load, Task, Workload, read
 
 SECONDS = 5.0  # virtual, of each run
 WORKLOADS = ("A", "B", "B-repository", "C", "D", "E", "REAL")

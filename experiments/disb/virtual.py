@@ -14,13 +14,13 @@ from enum import IntEnum
 from functools import partial
 from heapq import heappop, heappush
 
-from app.bench.stats import Outcome
-from app.bench.workload import Workload
-from app.bench.workload_schedule import Launch, Players
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Program, Row, Step, Unit
 from app.scheduler.types import Outcome as UnitOutcome
 from experiments.disb.gpu import ModelledGpu
+from loadtest.disb.figures import Outcome
+from loadtest.disb.schedule import Launch, Players
+from loadtest.disb.workload import Workload
 
 _TICK_NS = 1_000_000_000
 CLASSES = {"realtime": Klass.REALTIME, "best_effort": Klass.BEST_EFFORT}

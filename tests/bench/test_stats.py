@@ -1,10 +1,8 @@
-"""Figures of runs, tasks and classes against numbers worked out by hand, intervals against scipy's quantiles."""
+"""Figures of runs against numbers worked out by hand, intervals against scipy's quantiles."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +12,7 @@ from app.bench.answers import UNCHECKED, Answers
 from app.bench.client import Request
 from app.bench.http import Response
 from app.bench.payload import Body, Tensor
-from app.bench.stats import (
-    FIGURES,
-    Outcome,
-    by_class,
-    by_task,
-    collect,
-    interval,
-    outcome_figures,
-    percentile,
-    summary,
-)  # fmt: skip
-from app.bench.workload import Klass, Load, Task
-from app.bench.workload_schedule import Played
+from app.bench.stats import FIGURES, collect, interval, percentile, summary
 
 from .made import MS, repeat
 from .scripted import v2
@@ -97,59 +83,3 @@ def test_collect() -> None:
     assert (dict(found.status), dict(found.errors)) == ({200: 3, 429: 1}, {"status 429": 1, "wrong values": 1})
     assert found.examples["status 429"] == "status 429: full"
     assert (found.unchecked, found.elapsed_s, found.seed) == (1, 0.045, 7)
-
-
-def outcome(
-    ident: str, klass: Klass, launches: list[tuple[int, int, int]], alone: float | None, **more: Any
-) -> Outcome:
-    """Launches are (due, launched, ended) in ms; one that ended at -1 is an error."""
-    played = Played(Task(ident, Load("poisson", 1.0), "m", klass=klass), dropped=more.get("dropped", 0))
-    for due, launched, ended in launches:
-        played.due.append(due * MS)
-        played.launched.append(launched * MS)
-        played.ended.append(abs(ended) * MS)
-        played.right.append(ended >= 0)
-    wrong = sum(ended < 0 for *_, ended in launches)
-    errors = Counter({"status 429": wrong}) if wrong else Counter[str]()
-    return Outcome(played, alone, errors, {"status 429": "status 429: full"} if wrong else {})
-
-
-FIRST = outcome("a", "realtime", [(0, 0, 10), (20, 25, 45), (30, 45, -50)], 10.0, dropped=2)
-SECOND = outcome("b", "realtime", [(900, 900, 940), (990, 990, 1030)], 20.0)
-BULK = outcome("c", "best_effort", [(0, 0, 500)], None)
-
-
-def test_figures_of_a_task() -> None:
-    found = outcome_figures([FIRST], 1.0)
-    assert found == {
-        "launched": 3, "completed": 2, "errors": 1, "dropped": 2, "throughput": 2.0, "mean_ms": 15.0, "p50_ms": 10.0,
-        "p99_ms": 20.0, "alone_ms": 10.0, "over_alone": 1.5, "behind_ms": pytest.approx(20 / 3),
-    }  # fmt: skip
-
-
-def test_an_answer_after_the_end_is_no_throughput() -> None:
-    assert outcome_figures([SECOND], 1.0)["throughput"] == 1.0
-    assert outcome_figures([SECOND], 1.0)["completed"] == 2
-
-
-def test_classes_hold_all_requests_of_their_tasks() -> None:
-    found = by_class([FIRST, SECOND, BULK], 1.0)
-    assert list(found) == ["realtime", "best_effort", "all"]
-    both = found["realtime"]
-    assert (both["launched"], both["throughput"]) == (5, 3.0)
-    assert both["mean_ms"] == (10 + 20 + 40 + 40) / 4
-    assert (both["alone_ms"], both["over_alone"]) == (15.0, 27.5 / 15)
-    assert found["best_effort"]["over_alone"] is None
-    assert found["all"]["completed"] == 5
-    assert list(by_class([BULK], 1.0)) == ["best_effort", "all"]
-
-
-def test_no_answer_is_no_latency() -> None:
-    found = outcome_figures([outcome("a", "realtime", [], 5.0)], 2.0)
-    assert (found["throughput"], found["mean_ms"], found["p99_ms"], found["over_alone"]) == (0.0, None, None, None)
-
-
-def test_json_names_the_task_and_its_errors() -> None:
-    (found,) = by_task([FIRST], 1.0)
-    assert (found["task"], found["model"], found["class"], found["load"]) == ("a", "m", "realtime", "poisson")
-    assert found["error_examples"] == {"status 429": "status 429: full"}

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.made import MS, repeat, result
+from bench.made import repeat, result
 from typer.testing import Result
 
-from app.bench import peak, run, workload_run
+from app.bench import peak, run
 from app.bench.peak import Peak, Try
 from app.bench.plan import Plan
-from app.bench.stats import Outcome
-from app.bench.workload import Load, Task, Workload
-from app.bench.workload_run import WorkloadPlan, WorkloadResult
-from app.bench.workload_schedule import Played
 
 from . import running
 from .running import assert_refused
@@ -150,93 +145,3 @@ def test_it_is_a_command_and_imports_nothing_heavy() -> None:
     assert done.stdout.startswith("[]\n")
     assert "--find-peak" in done.stdout
     assert done.returncode == 0
-
-
-@pytest.fixture
-def workloads(monkeypatch: pytest.MonkeyPatch) -> list[WorkloadPlan]:
-    """The plans of workloads that were to be run; each gives one answer."""
-    given: list[WorkloadPlan] = []
-
-    async def play(plan: WorkloadPlan, progress: Any) -> WorkloadResult:
-        given.append(plan)
-        played = Played(plan.workload.tasks[0], [0], [0], [MS], [True])
-        return WorkloadResult(plan, (Outcome(played),), array("q"))
-
-    monkeypatch.setattr(workload_run, "play", play)
-    return given
-
-
-def written(folder: Path) -> str:
-    path = folder / "w.json"
-    tasks = [
-        {"id": "a_rt", "load": {"type": "periodic", "frequency": 10}, "client": {"model_name": "vgg"}},
-        {"id": "b_be", "load": {"type": "continuous"}},
-    ]
-    path.write_text(json.dumps({"time": 60, "tasks": tasks}))
-    return str(path)
-
-
-def run_workload(*arguments: str) -> Result:
-    return running.invoke("bench", "localhost:1", *arguments)
-
-
-def test_options_reach_the_workloads_plan(workloads: list[WorkloadPlan], tmp_path: Path) -> None:
-    found = run_workload(
-        "--workload", written(tmp_path), "--scale", "0.5", "--map", "vgg=mlp", "--map", "b_be=echo", "--duration", "3",
-        "--classes", "priority", "--warmup", "1", "--seed", "4", "--lengths", "8", "--timeout", "5", "--header", "A: b",
-        "--check", "shapes", "--max-lag-ms", "3",
-    )  # fmt: skip
-    assert found.exit_code == 0, found.output
-    (plan,) = workloads
-    tasks = (Task("a_rt", Load("periodic", 5.0), "mlp"), Task("b_be", Load("continuous"), "echo", klass="best_effort"))
-    assert plan == WorkloadPlan(
-        url="localhost:1", workload=Workload("w", 3.0, tasks), classes="priority", warmup_s=1, seed=4, lengths="8",
-        timeout_s=5, headers=("A: b",), check="shapes", max_lag_ms=3,
-    )  # fmt: skip
-
-
-def test_a_workload_has_its_own_time_and_may_run_in_part(workloads: list[WorkloadPlan], tmp_path: Path) -> None:
-    found = run_workload("--workload", written(tmp_path), "--only", "best_effort", "--json")
-    assert found.exit_code == 0, found.output
-    assert (workloads[0].workload.time_s, [task.id for task in workloads[0].workload.tasks]) == (60, ["b_be"])
-    assert json.loads(found.stdout)["classes"]["all"]["mean_ms"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--rate", "5"), "rate: has no meaning with --workload"),
-        (("--model", "m"), "model: has no meaning with --workload"),
-        (("--map", "vgg"), "map: expected NAME=MODEL, got 'vgg'"),
-        (("--map", "x=y"), "map: expected a task or a model of w, one of a_rt, b_be, vgg, got 'x'"),
-        (("--scale", "0"), "scale: expected a number above 0, got 0"),
-        (("--duration", "0"), "duration: expected seconds above 0, got 0"),
-        (("--warmup", "-1"), "warmup: expected at least 0, got -1"),
-        (("--classes", "x"), "classes: expected one of none, header, priority, got 'x'"),
-        (("--only", "x"), "only: expected realtime or best_effort, got 'x'"),
-    ],
-)
-def test_bad_option_of_a_workload(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    assert_refused(message, "bench", "localhost:1", "--workload", written(tmp_path), *options)
-
-
-def test_a_workload_that_is_not_there_or_not_wanted() -> None:
-    assert_refused("/no/such.json", "bench", "localhost:1", "--workload", "/no/such.json")
-    assert_refused("scale: needs --workload", *ONE, "--rate", "5", "--scale", "2")
-    assert_refused("map: needs --workload", *ONE, "--rate", "5", "--map", "a=b")
-
-
-def test_a_workload_without_answers_or_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def silent(plan: WorkloadPlan, progress: Any) -> WorkloadResult:
-        return WorkloadResult(plan, (Outcome(Played(plan.workload.tasks[0])),), array("q"))
-
-    monkeypatch.setattr(workload_run, "play", silent)
-    assert run_workload("--workload", written(tmp_path)).exit_code == 1
-
-    async def late(plan: WorkloadPlan, progress: Any) -> WorkloadResult:
-        raise run.Lagging("lag: too late", await silent(plan, progress))
-
-    monkeypatch.setattr(workload_run, "play", late)
-    found = run_workload("--workload", written(tmp_path))
-    assert (found.exit_code, found.stderr) == (3, "starling: lag: too late\n")
-    assert "generator's lag" in found.stdout

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from app.bench.workload import parse as parse_workload
 from app.models import Staged
 from app.models.checks.check import check, describe
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse as parse_profile
+from loadtest.disb.workload import parse as parse_workload
 
 from .documented import Block, alike
 from .documented_errors import PAGE, tells

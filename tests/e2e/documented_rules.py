@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import typer
 from app.cli.commands import cli
 from app.sim.replay import replay
 from loadtest import run_locust
+from loadtest.disb import __main__ as disb
 from loadtest.loadgen.__main__ import EXPERIMENT as LOADGEN
 
 from .documented import Command, alike, curl, labels, same_lines
@@ -27,7 +30,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 #: Options that make a measurement short. Those of the page stand before them, and the last one given counts.
 SHORT = {
     "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
-    "workload": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
+    "disb": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
     "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
     "stages": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
 }
@@ -89,10 +92,18 @@ def prints(command: Command, world: World) -> None:
 def measures_a_server(command: Command, world: World) -> None:
     """`starling bench`, for a moment: what it prints begins as on the page, the figures are its own."""
     words = [word.replace("localhost:8000", world.server.host) for word in command.words[1:]]
-    done = world.starling(*words, *SHORT["workload" if "--workload" in words else "bench"])
+    done = world.starling(*words, *SHORT["bench"])
     assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
     _labelled(command, done.stdout.replace(world.server.host, "localhost:8000"))
     _written(command, world.folder)
+
+
+def plays_a_workload(command: Command, world: World) -> None:
+    """`python -m loadtest.disb`, for a moment."""
+    words = [word.replace("localhost:8000", world.server.host) for word in command.words[3:]]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert disb.main([*words, *SHORT["disb"]]) == 0, command
+    _labelled(command, printed.getvalue().replace(world.server.host, "localhost:8000"))
 
 
 def measures_a_model(command: Command, world: World) -> None:
@@ -214,6 +225,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum|size) ", prints),
     ("starling bench ", measures_a_server),
+    ("python -m loadtest.disb ", plays_a_workload),
     ("starling profile ", measures_a_model),
     ("starling new ", makes_a_folder),
     ("starling serve --record ", records),

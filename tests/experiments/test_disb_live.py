@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.bench.workload import Load, Task, Workload, read
 from app.models.loading import load
 from app.models.repository import Repository
 from experiments.disb import live, live_models
 from experiments.disb.generate import FOLDER, MODELS
+from loadtest.disb.workload import Load, Task, Workload, read
 
 VGG = Task("vgg19_rt", Load("periodic", 100.0), "vgg19")
 RESNET = Task("resnet152_be", Load("continuous"), "resnet152", klass="best_effort")

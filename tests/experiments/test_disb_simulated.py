@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.bench.workload import Load, Task, Workload, read
 from app.scheduler.types import Call, Formed, Klass, Row, Unit
 from experiments.disb import simulated
 from experiments.disb.generate import FOLDER, MODELS
@@ -17,6 +16,7 @@ from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
 from experiments.disb.modelled import NETWORKS, SLOWER, WHOLE, Network, network, pairs
 from experiments.disb.simulated import COLUMNS, QUEUED, Assumed, Column, alone_ns
 from experiments.disb.virtual import Played
+from loadtest.disb.workload import Load, Task, Workload, read
 
 MS = 1_000_000
 LAUNCH = round(1000 * LAUNCH_US)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.bench.workload import Workload, read
 from experiments.disb import generate
 from experiments.disb.generate import APOLLO, FOLDER, MODELS, Client
+from loadtest.disb.workload import Workload, read
 
 #: By workload: real-time tasks, what they ask for per second, best-effort tasks.
 TABLE = {

@@ -1,7 +1,6 @@
 """Runs a workload against a server over HTTP: one client for each task, V2 with binary tensors.
 
     result = in_loop(play(WorkloadPlan(url="localhost:8000", workload=read(path).mapped({"vgg19": "mlp"}))))
-    print(report.workload_table(result))
 
 First each task runs alone for a moment, one request after another: so models are warm, connections open, and it is
 known what a task takes alone. Then the workload runs, at first without being counted.
@@ -10,19 +9,24 @@ known what a task takes alone. Then the workload runs, at first without being co
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import zip_longest
 from typing import Literal, get_args
 
 import numpy as np
 
-from .drive import Progress, WorkloadDrive
-from .plan import Plan
-from .run import LAG_P99_MS, LAG_SHARE, Lagging, Session, Unusable, endless_picks, without_collections
-from .stats import Outcome, by_class, by_kind, fault_of, percentile
-from .workload import CLASSES, Load, Task, Workload
-from .workload_schedule import Players
+from app.bench.alarm import clock
+from app.bench.client import Pool, Request
+from app.bench.drive import LEAD_NS, Drive
+from app.bench.plan import Plan, Unusable
+from app.bench.run import LAG_P99_MS, LAG_SHARE, Lagging, Session, endless_picks, without_collections
+from app.bench.stats import by_kind, fault_of, percentile
+
+from .figures import Outcome, by_class
+from .schedule import Launch, Players
+from .workload import CLASSES, TIMED, Load, Task, Workload
 
 #: How a server learns a task's class: not at all, by the header X-Class, or by the parameter `priority`, 1 for real
 #: time and 2 for best effort.
@@ -51,11 +55,6 @@ class WorkloadPlan:
             raise ValueError(f"classes: expected one of {', '.join(known)}, got {self.classes!r}")
         for task in self.workload.tasks:
             self.of(task)
-
-    @property
-    def seconds(self) -> float:
-        """About how long all of it takes."""
-        return 2 * ALONE_S * len(self.workload.tasks) + self.warmup_s + self.workload.time_s
 
     def of(self, task: Task) -> Plan:
         """The requests of one task."""
@@ -103,14 +102,77 @@ class WorkloadResult:
             )
 
 
+class WorkloadDrive(Drive):
+    """The clients of a workload, who share one alarm. `bodies`: by task, the requests to pick.
+
+    `requests`: by task. `lags`: how late requests with an instant were handed to the pool, in ns. `run` raises
+    Unusable if the server has gone.
+    """
+
+    def __init__(self, pool: Pool, players: Players, bodies: Sequence[Iterator[int]]) -> None:
+        super().__init__(pool, [], None)
+        self.requests: list[list[Request]] = [[] for _ in bodies]
+        self.lags = array("q")
+        self._players = players
+        self._bodies = bodies
+        self._planned: list[tuple[int, int, Launch]] = []  # heap of (at, sequence, launch)
+        self._sequence = 0
+
+    def _begin(self) -> None:
+        self.start_ns = clock() + LEAD_NS
+        for launch in self._players.begin():
+            self._plan(launch)
+        if self._players.over:
+            self._finish()
+
+    def _plan(self, launch: Launch) -> None:
+        self._sequence += 1
+        heappush(self._planned, (launch.at, self._sequence, launch))
+        if self._planned[0][2] is launch:
+            self._alarm.set(self.start_ns + launch.at)
+
+    def _ring(self) -> None:
+        while self._planned and self._planned[0][0] <= clock() - self.start_ns:
+            self._pool.offer(self._launch(heappop(self._planned)[2]))
+        if self._planned:
+            self._alarm.set(self.start_ns + self._planned[0][0])
+
+    def _launch(self, launch: Launch) -> Request:
+        """Note the launch; returns its request, which is to be sent."""
+        now = clock()
+        request = Request(now, next(self._bodies[launch.task]), launch.task)
+        self.requests[launch.task].append(request)
+        self._players.launched(launch, now - self.start_ns)
+        if launch.due == launch.at and self._players.played[launch.task].task.load.kind in TIMED:
+            self.lags.append(now - self.start_ns - launch.at)
+        return request
+
+    def _ended(self, request: Request) -> Request | None:
+        """Returns a request that follows at once, which takes the same connection."""
+        if self._done.done():
+            return None
+        if request.fault.startswith("connect"):  # those after it would fail at once as well, a closed loop for ever
+            self._done.set_exception(Unusable(f"url: the server has gone: {request.fault}"))
+            return None
+        following: Request | None = None
+        now = request.ended - self.start_ns
+        for launch in self._players.ended(request.task, now, not request.fault):
+            if following is None and launch.at <= now:
+                following = self._launch(launch)
+            else:
+                self._plan(launch)
+        if self._players.over:
+            self._finish()
+        return following
+
+
 class Clients(Session):
     """The requests of all tasks, and the connections to the server. An async context manager."""
 
-    def __init__(self, plan: WorkloadPlan, progress: Progress | None) -> None:
+    def __init__(self, plan: WorkloadPlan) -> None:
         super().__init__(*map(plan.of, plan.workload.tasks))
         self._workload = plan.workload
         self._seed = plan.seed
-        self._progress = progress
 
     async def alone(self, number: int) -> float:
         """Mean latency of a task alone in ms. Raises Unusable if an answer is wrong."""
@@ -131,7 +193,7 @@ class Clients(Session):
         alone_ns = {task.id: round(ms * 1e6) for task, ms in zip(tasks, alone_ms, strict=False)}
         players = Players(workload, seed, alone_ns)
         picks = [endless_picks(np.random.default_rng([seed, 3, number]), self._requests[number]) for number in numbers]
-        drive = WorkloadDrive(self._pool, players, picks, self._progress)
+        drive = WorkloadDrive(self._pool, players, picks)
         with without_collections():
             await drive.run()
         wrong = self._answers.judge()
@@ -144,14 +206,11 @@ class Clients(Session):
         return tuple(outcomes), drive.lags
 
 
-async def play(plan: WorkloadPlan, progress: Progress | None = None) -> WorkloadResult:
-    """Each task alone, the warm-up, and the run. Raises Unusable, Lagging, and ValueError for what fits no model.
-
-    `progress` is called with the seconds that pass, in all about `plan.seconds`.
-    """
+async def play(plan: WorkloadPlan) -> WorkloadResult:
+    """Each task alone, the warm-up, and the run. Raises Unusable, Lagging, and ValueError for what fits no model."""
     workload = plan.workload
     numbers = range(len(workload.tasks))
-    async with Clients(plan, progress) as clients:
+    async with Clients(plan) as clients:
         alone_ms = [await clients.alone(number) for number in numbers]
         if plan.warmup_s:
             await clients.play(replace(workload, time_s=plan.warmup_s), plan.seed + 1, numbers, alone_ms)

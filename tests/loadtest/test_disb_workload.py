@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.bench.workload import Load, Task, Workload, parse, read
+from loadtest.disb.workload import Load, Task, Workload, parse, read
 
 MS = 1_000_000
 

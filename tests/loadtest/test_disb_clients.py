@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from bench.scripted import Scripted, Server, http, model, serving, v2
 
-from app.bench import report, workload_run
 from app.bench.run import Lagging, Unusable
-from app.bench.workload import Load, Task, Workload
-from app.bench.workload_run import Clients, WorkloadPlan, WorkloadResult, play
-
-from .scripted import Scripted, Server, http, model, serving, v2
+from loadtest.disb import clients
+from loadtest.disb.__main__ import as_json, as_table
+from loadtest.disb.clients import Clients, WorkloadPlan, WorkloadResult, play
+from loadtest.disb.workload import Load, Task, Workload
 
 MS = 1_000_000
 PERIODIC = Task("camera_rt", Load("periodic", 100.0), "m")
@@ -22,8 +22,8 @@ CLOSED = Task("bulk_be", Load("continuous"), "m", klass="best_effort")
 @pytest.fixture(autouse=True)
 def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server runs in the client's own loop here, on whatever machine; and alone for a moment only."""
-    monkeypatch.setattr(workload_run, "LAG_P99_MS", 1e6)
-    monkeypatch.setattr(workload_run, "ALONE_S", 0.01)
+    monkeypatch.setattr(clients, "LAG_P99_MS", 1e6)
+    monkeypatch.setattr(clients, "ALONE_S", 0.01)
 
 
 def plan(server: Server, *tasks: Task, time_s: float = 0.1, **options: Any) -> WorkloadPlan:
@@ -86,22 +86,15 @@ async def test_warm_up_is_not_counted() -> None:
     assert posted >= len(found.outcomes[0].played.due) + 3  # twice alone, and in the warm-up
 
 
-async def test_progress_is_told() -> None:
-    told: list[float] = []
-    async with serving(model(answer)) as server:
-        await play(plan(server, PERIODIC), told.append)
-    assert told
-
-
 async def test_errors_are_counted_by_task_and_feed_no_follower() -> None:
     follower = Task("merged", Load("dependent", after=("camera_rt",)), "m")
 
     def every_second(connection: Scripted, request: bytes) -> bytes:
         return http(v2()) if len(server.requests) % 2 else http({"error": "full"}, 429)
 
-    async with serving(model(answer)) as server, Clients(plan(server, PERIODIC, follower, time_s=0.3), None) as clients:
+    async with serving(model(answer)) as server, Clients(plan(server, PERIODIC, follower, time_s=0.3)) as started:
         server.script = every_second
-        (camera, merged), _ = await clients.play(Workload("w", 0.3, (PERIODIC, follower)), 0, (0, 1))
+        (camera, merged), _ = await started.play(Workload("w", 0.3, (PERIODIC, follower)), 0, (0, 1))
     wrong = [one.errors["status 429"] for one in (camera, merged)]
     assert sum(wrong) > 0
     for one, errors in zip((camera, merged), wrong, strict=True):
@@ -129,11 +122,11 @@ async def test_a_server_that_goes_ends_the_run() -> None:
     def go(connection: Scripted, request: bytes) -> None:
         server.vanish()
 
-    async with serving(model(answer)) as server, Clients(plan(server, CLOSED), None) as clients:
-        await clients.alone(0)
+    async with serving(model(answer)) as server, Clients(plan(server, CLOSED)) as started:
+        await started.alone(0)
         server.script = go
         with pytest.raises(Unusable, match=r"^url: the server has gone: connect: "):
-            await clients.play(Workload("w", 30.0, (CLOSED,)), 0, (0,))
+            await started.play(Workload("w", 30.0, (CLOSED,)), 0, (0,))
 
 
 async def test_unknown_model_is_named() -> None:
@@ -146,7 +139,7 @@ async def test_lag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(model(answer)) as server:
         found = await play(plan(server, PERIODIC))
     late = WorkloadResult(found.plan, found.outcomes, type(found.lag_ns)("q", [10**12] * 10))
-    monkeypatch.setattr(workload_run, "LAG_P99_MS", 1.0)
+    monkeypatch.setattr(clients, "LAG_P99_MS", 1.0)
     with pytest.raises(Lagging, match=r"1 % of its requests were more than 1000000\.000 ms late"):
         late.check_lag()
 
@@ -154,9 +147,9 @@ async def test_lag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_table_and_json() -> None:
     async with serving(model(answer)) as server:
         found = await play(plan(server, PERIODIC, CLOSED, classes="header", seed=4))
-    text = report.workload_table(found)
+    text = as_table(found)
     assert all(line in text for line in ("camera_rt ", "bulk_be ", "all realtime "))
-    told = report.workload_json(found)
+    told = as_json(found)
     assert (told["workload"], told["seed"], told["classes_told"]) == ("w", 4, "header")
     assert told["classes"]["all"]["completed"] == found.completed
     assert json.loads(json.dumps(told)) == told

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from app.bench.workload import Load, Task, Workload
-from app.bench.workload_schedule import Launch, Played, Players
+from loadtest.disb.schedule import Launch, Played, Players
+from loadtest.disb.workload import Load, Task, Workload
 
 S = 1_000_000_000
 MS = 1_000_000
