@@ -132,7 +132,7 @@ class HttpApp:
             lines = header_list(head, closes)
             if carrier.stream is not None:
                 await send({"type": "http.response.start", "status": status, "headers": lines})
-                await carrier.stream.send(send)
+                await carrier.stream.send(send, call.set_exception)
                 return
         finally:
             if watching is not None:

@@ -1,4 +1,4 @@
-"""A call whose answer may be a stream: the same call, which begins to answer with the first piece of its text.
+"""A call whose answer may be a stream: the same call, which begins to answer with the first piece of it.
 
 Before that piece an error is an ordinary answer; behind it, an event that ends the stream.
 """
@@ -6,7 +6,7 @@ Before that piece an error is an ordinary answer; behind it, an event that ends 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.contract import Answer, Lease, Served
 from app.http.codecs.base import DecodedCall
@@ -32,30 +32,30 @@ class StreamCarrier(Carrier, Protocol):
 class StreamingCall(TaskedCall):
     """A call that is carried by ASGI."""
 
-    __slots__ = ("_piece_at", "_tokens")
+    __slots__ = ("_pieces",)
 
     connection: StreamCarrier
-    _piece_at: int  # when the last piece was written, and the tokens up to there
-    _tokens: int
+    _pieces: dict[int, tuple[int, int]]  # by row: when its last piece came, and its tokens up to there
 
     def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
         lease = super().take_slots(served, decoded)
         if decoded.stream is not None:
-            lease.on_piece = self._wrote
+            self._pieces = {}
+            lease.on_piece = self._made
         return lease
 
-    def _wrote(self, row: int, piece: str, tokens: int) -> None:
-        """The row has written more of its text."""
+    def _made(self, row: int, piece: Any, tokens: int) -> None:
+        """The row has made more of its answer."""
         if (stream := self._stream) is None or self.served is None:
             return
         now = time.monotonic_ns()
         if not stream.begun:
             self._begin(stream)
             self.served.first_piece(now - self.arrived, self.klass)
-        else:
-            self.served.next_piece(now - self._piece_at, tokens - self._tokens, self.klass)
-        self._piece_at, self._tokens = now, tokens
-        stream.add(piece)
+        if (before := self._pieces.get(row)) is not None:
+            self.served.next_piece(now - before[0], tokens - before[1], self.klass)
+        self._pieces[row] = now, tokens
+        stream.add(row, piece)
 
     @property
     def _stream(self) -> Stream | None:

@@ -111,6 +111,19 @@ async def test_a_stream_by_the_asynchronous_client(writers: Server) -> None:
     assert "".join(pieces) == text_of(writers, TEXT)["text_output"]
 
 
+def test_a_stream_of_several_prompts(writers: Server, client: openai.OpenAI) -> None:
+    prompts, found = [TEXT, "a", TEXT[:9]], ["", "", ""]
+    reasons: dict[int, str | None] = {}
+    asked: Any = {"temperature": 0, "max_tokens": 20}
+    for chunk in client.completions.create(model="writer", prompt=prompts, stream=True, **asked):
+        (choice,) = chunk.choices
+        found[choice.index] += choice.text
+        if choice.finish_reason:
+            reasons[choice.index] = choice.finish_reason
+    assert found == [text_of(writers, text, max_tokens=20)["text_output"] for text in prompts]
+    assert reasons == dict.fromkeys(range(3), "length")
+
+
 def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(model="writer", messages=TALK, max_completion_tokens=MOST + 1)

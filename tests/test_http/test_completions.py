@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 
 from app.contract import Array, Translated
@@ -111,6 +113,28 @@ async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
         assert [one["text"] for one in choices] == ["three", " four", " five", ""]
 
 
+async def test_a_stream_of_several_prompts(model: Writer) -> None:
+    """Chunks name their prompt by index, in whatever order pieces come; each prompt ends once."""
+    reader = Reader(model)
+    options = {"stream_options": {"include_usage": True}}
+    reader.send(PLAIN, body(prompt=["one two", "three"], stream=True, **options))
+    await model.ran.wait()
+    for row, piece, tokens in ((1, "b", 1), (0, "a", 1), (1, "c", 2)):
+        model.last.piece(piece, tokens, row)
+        await reader.more()
+    model.last.end("ax", "bcd", reason="length")
+    await reader.connection.done()
+    *chunks, last, done = reader.events
+    assert done == "[DONE]"
+    choices = [one["choices"][0] for one in chunks]
+    assert [(one["index"], one["text"], one["finish_reason"]) for one in choices] == [
+        (1, "b", None), (0, "a", None), (1, "c", None), (0, "x", None), (0, "", "length"), (1, "d", None),
+        (1, "", "length"),
+    ]  # fmt: skip
+    assert last["usage"]["prompt_tokens"] == 3
+    assert model.sent == [0, 1]  # the first piece of all, and the second of a prompt
+
+
 async def test_a_stream_of_an_empty_text(model: Writer) -> None:
     reader = Reader(model)
     reader.send(CHAT, body(messages=HELLO, stream=True))
@@ -166,10 +190,11 @@ async def test_what_the_model_is_asked(
         (PLAIN, {}, "prompt", "missing; expected a list of at least one text"),
         (PLAIN, {"prompt": [1, 2]}, "prompt", "expected a text or a list of texts, got ids of tokens"),
         (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
-        (PLAIN, {"prompt": ["a", "b"], "stream": True}, "prompt", "expected one text where it is streamed, got 2"),
         (PLAIN, {"prompt": "a", "stream": 1}, "stream", "expected true or false, got 1"),
         (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
-        (PLAIN, {"prompt": "a", "logprobs": 3}, "logprobs", "expected False, got 3"),
+        (PLAIN, {"prompt": "a", "n": True}, "n", "expected 1, got True"),
+        (PLAIN, {"prompt": "a", "logprobs": 0}, "logprobs", "expected False, got 0: probabilities of"),
+        (CHAT, {"messages": HELLO, "store": True}, "store", "expected False, got True: answers are not kept"),
         (PLAIN, {"prompt": "a", "max_tokens": 65}, "max_tokens", f"expected at most {MOST}, got 65"),
         (PLAIN, {"prompt": "a", "max_completion_tokens": 66}, "max_completion_tokens", "expected at most"),
         (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "expected one of"),
@@ -178,6 +203,10 @@ async def test_what_the_model_is_asked(
         (
             PLAIN, {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
             "stream_options.include_usage", "expected true or false",
+        ),
+        (
+            CHAT, {"messages": HELLO, "stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation", "expected include_usage alone, got True",
         ),
         (CHAT, {"messages": []}, "messages", "expected a list of at least one message"),
         (CHAT, {"messages": ["a"]}, "messages[0]", "expected an object with role and content"),
@@ -199,6 +228,32 @@ async def test_what_is_wrong_is_named(
     assert (reply.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert error["message"].startswith(f"{param}: {message}"), error
     assert model.open_leases == 0
+
+
+#: What each field of OpenAI's clients may say beside its default; one that is not here is a 400 that names it.
+TAKEN: dict[str, Any] = {
+    "max_tokens": 5, "max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.5, "seed": 1, "stop": ["a"],
+    "stream": True, "model": "echo", "prompt": "one", "messages": HELLO,
+    "user": "me", "metadata": {"a": "b"}, "parallel_tool_calls": False, "prompt_cache_key": "a",
+    "prompt_cache_options": {}, "prompt_cache_retention": "24h", "safety_identifier": "me",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "resource"), [(PLAIN, openai.resources.Completions), (CHAT, openai.resources.chat.Completions)]
+)
+async def test_every_field_of_its_client_is_taken_or_refused_by_name(
+    caller: MakeCaller, model: Writer, path: str, resource: type[Any]
+) -> None:
+    own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}  # the client's, not the API's
+    fields = set(inspect.signature(resource.create).parameters) - own
+    needed = {"prompt": "one"} if path == PLAIN else {"messages": HELLO}
+    asking = caller(model)
+    for name in sorted(fields - set(TAKEN)):
+        error = (await asking(path, body(**needed, **{name: "odd"}))).json()["error"]
+        assert (error["param"], error["type"]) == (name, "invalid_request_error")
+    for name in sorted(fields & set(TAKEN) - {"stream"}):
+        await answered(asking, model, path, body(**{**needed, name: TAKEN[name]}), "two")
 
 
 async def test_a_model_without_a_chat_template(caller: MakeCaller, model: Writer) -> None:

@@ -13,21 +13,30 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.by_body import texts_of, unlike, wrong
-from app.http.codecs.events import event
+from app.http.codecs.events import Stream, event
 from app.http.codecs.tensors import shown
 from app.http.codecs.writing import Writing, WrittenText
 
 _DONE = event(b"[DONE]")
-#: Fields with the only value that is taken, since another asks for what is not there.
-_ONLY: Mapping[str, Any] = {
-    "n": 1, "best_of": 1, "echo": False, "suffix": "", "logprobs": False, "top_logprobs": 0, "logit_bias": {},
-    "frequency_penalty": 0, "presence_penalty": 0, "tools": [], "tool_choice": "none", "functions": [],
-    "function_call": "none", "response_format": {"type": "text"}, "modalities": ["text"],
-}  # fmt: skip
+#: Fields of which some values are taken, each as OpenAI's default, and why others are not. null counts as not given.
+_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    **dict.fromkeys(("n", "best_of"), ((1,), "a prompt has one answer; ask again for another")),
+    **dict.fromkeys(("logprobs", "top_logprobs"), ((False,), "probabilities of tokens are not given")),
+    **dict.fromkeys(("tools", "functions"), (([],), "the model calls no tools")),
+    **dict.fromkeys(("tool_choice", "function_call"), (("none",), "the model calls no tools")),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), ((0,), "there is repetition_penalty")),
+    "logit_bias": (({},), "tokens are the model's own"),
+    "echo": ((False,), "an answer has what the model has written"),
+    "suffix": (("",), "a text is continued at its end"),
+    "response_format": (({"type": "text"},), "the model writes texts"),
+    "modalities": ((["text"],), "the model writes texts"),
+    "store": ((False,), "answers are not kept"),
+    "service_tier": (("auto", "default"), "the class of a request is its header X-Class"),
+}
 #: Fields that say nothing about the text.
 _ASIDE = frozenset({
     "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "service_tier", "store", "user",
+    "safety_identifier", "user",
 })  # fmt: skip
 _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"})
 
@@ -54,10 +63,7 @@ class Completions(Writing):
             raise wrong(
                 "prompt", "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer"
             )
-        texts = texts_of(value, "prompt")
-        if self.streams and len(texts) > 1:
-            raise wrong("prompt", f"expected one text where it is streamed, got {len(texts)}")
-        return [texts]
+        return [texts_of(value, "prompt")]
 
     def place(self, name: str, row: int | None) -> str:
         return self.sent if isinstance(self.body.get(self.sent), str) else f"{self.sent}[{row or 0}]"
@@ -76,15 +82,18 @@ class Completions(Writing):
             raise unlike("stream_options", "an object", options)
         if not self.streams:
             raise wrong("stream_options", "expected nothing without stream")
+        for name, value in options.items():
+            if name != "include_usage" and value:
+                raise wrong(f"stream_options.{name}", f"expected include_usage alone, got {shown(value)}")
         return _flag(options, "include_usage", "stream_options.include_usage")
 
     def ask(self, served: Served, call: DecodedCall) -> None:
         self.counts  # noqa: B018  # which may be wrong
         body = {name: value for name, value in self.body.items() if value is not None and name not in _ASIDE}
-        for name, only in _ONLY.items():
-            if body.pop(name, only) != only:
-                raise wrong(name, f"expected {shown(only)}, got {shown(self.body[name])}")
-        given = {name: value for name, value in body.items() if name not in _OWN}
+        for name, (allowed, why) in _ONLY.items():
+            if name in body and not any(_same(body[name], one) for one in allowed):
+                raise wrong(name, f"expected {shown(allowed[0])}, got {shown(body[name])}: {why}")
+        given = {name: value for name, value in body.items() if name not in _OWN and name not in _ONLY}
         limit = next((name for name in ("max_completion_tokens", "max_tokens") if name in body), None)
         if limit is not None:
             given["max_new_tokens"] = body[limit]
@@ -97,15 +106,15 @@ class Completions(Writing):
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         texts = self.texts(call, answer)
         if call.stream is not None:
-            return self._last(served, texts[0], begun=call.stream.sent > 0), None
+            return self._last(served, texts, call.stream), None
         choices = [
             {**self.whole(one.text), "index": row, "logprobs": None, "finish_reason": one.reason}
             for row, one in enumerate(texts)
         ]
         return orjson.dumps({**self._head(served, 0), "choices": choices, "usage": _usage(texts)}), None
 
-    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
-        return self._chunk(served, self.piece(piece, first), None)
+    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
+        return self._chunk(served, row, self.piece(piece, first), None)
 
     def whole(self, text: str) -> dict[str, Any]:
         """The text of a choice."""
@@ -115,17 +124,19 @@ class Completions(Writing):
         """The piece of a chunk's choice; "" of the last."""
         return {"text": text}
 
-    def _last(self, served: Served, text: WrittenText, begun: bool) -> bytes:
+    def _last(self, served: Served, texts: Sequence[WrittenText], stream: Stream) -> bytes:
         """The events that end the stream."""
-        rest = self._chunk(served, self.piece(text.text, not begun), None) if text.text or not begun else b""
-        end = self._chunk(served, self.piece("", False), text.reason)
-        counts = b""
+        events = []
+        for row, text in enumerate(texts):
+            if text.text or not stream.sent[row]:
+                events.append(self._chunk(served, row, self.piece(text.text, not stream.sent[row]), None))
+            events.append(self._chunk(served, row, self.piece("", False), text.reason))
         if self.counts:
-            counts = event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage([text])}))
-        return b"".join((rest, end, counts, _DONE))
+            events.append(event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage(texts)})))
+        return b"".join((*events, _DONE))
 
-    def _chunk(self, served: Served, piece: Mapping[str, Any], reason: str | None) -> bytes:
-        choice = {**piece, "index": 0, "logprobs": None, "finish_reason": reason}
+    def _chunk(self, served: Served, row: int, piece: Mapping[str, Any], reason: str | None) -> bytes:
+        choice = {**piece, "index": row, "logprobs": None, "finish_reason": reason}
         usage = {"usage": None} if self.counts else {}
         return event(orjson.dumps({**self._head(served, 1), "choices": [choice], **usage}))
 
@@ -168,6 +179,11 @@ def _flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
     if value is not None and type(value) is not bool:
         raise unlike(field, "true or false", value)
     return bool(value)
+
+
+def _same(given: Any, value: Any) -> bool:
+    """Whether they are equal as JSON: true is not 1."""
+    return given == value and (type(given) is bool) == (type(value) is bool)
 
 
 def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -> None:

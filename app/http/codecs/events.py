@@ -1,9 +1,11 @@
-"""Answers that begin before they end: a text, sent as server-sent events while it is written."""
+"""Answers that begin before they end: what rows make is sent as server-sent events while they run."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from app.http.body import Send
 
@@ -14,51 +16,56 @@ def event(data: bytes) -> bytes:
 
 
 class Stream:
-    """The events of one text, as fast as its client reads them.
+    """The events of one call, as fast as its client reads them.
 
-    What has been written since the last event waits here as one text: a slow client holds no more than its own answer.
+    What a row has made since its last event waits here: a slow client holds no more than its own answer.
     """
 
-    __slots__ = ("_event", "_last", "_news", "_pending", "begun", "sent")
+    __slots__ = ("_event", "_last", "_news", "_pending", "_size", "begun", "sent")
 
-    def __init__(self, event: Callable[[str, bool], bytes]) -> None:
-        """`event`: makes an event of a piece of the text; whether it is the first."""
+    def __init__(self, event: Callable[[int, list[Any], bool], bytes], size: Callable[[Any], int] = len) -> None:
+        """`event`: makes one event of some pieces of a row; whether they are its first. `size`: how long a piece is."""
         self.begun = False  # the head of the answer has been given
         self._event = event
-        self._pending = ""
-        self.sent = 0  # characters of the text that are in events
+        self._size = size
+        self._pending: dict[int, list[Any]] = {}  # by row
+        self.sent: Counter[int] = Counter()  # by row: how much of what it has made is in events
         self._last: bytes | None = None
         self._news = asyncio.Event()
 
-    def add(self, piece: str) -> None:
-        """The text continues so."""
-        self._pending += piece
+    def add(self, row: int, piece: Any) -> None:
+        """The row has made this after what it had made before."""
+        self._pending.setdefault(row, []).append(piece)
         self._news.set()
 
-    def rest(self, text: str) -> str:
-        """What no event has of the text, which has ended. The caller puts it into the last one."""
-        self._pending = ""
-        return text[self.sent :]
+    def rest(self, row: int) -> int:
+        """The row has ended: how much of it is in events. The caller puts all behind that into the last ones."""
+        self._pending.pop(row, None)
+        return self.sent[row]
 
     def end(self, last: bytes) -> None:
         """`last`: the events that end the answer."""
         self._last = last
         self._news.set()
 
-    async def send(self, send: Send) -> None:
-        """Send all events, as the body of the answer."""
+    async def send(self, send: Send, fail: Callable[[Exception], None]) -> None:
+        """Send all events, as the body of the answer. `fail` is to end the stream: an event could not be made."""
         while True:
             await self._news.wait()
             self._news.clear()
-            body, last = self._taken(), self._last
+            body = b""
+            try:
+                for row in sorted(self._pending):
+                    body += self._taken(row)
+            except Exception as exc:
+                fail(exc)
+            last = self._last
             await send({"type": "http.response.body", "body": body + (last or b""), "more_body": last is None})
             if last is not None:
                 return
 
-    def _taken(self) -> bytes:
-        """What waits, as an event."""
-        piece, self._pending = self._pending, ""
-        if not piece:
-            return b""
-        first, self.sent = not self.sent, self.sent + len(piece)
-        return self._event(piece, first)
+    def _taken(self, row: int) -> bytes:
+        """What waits of a row, as an event."""
+        pieces = self._pending.pop(row)
+        first, self.sent[row] = not self.sent[row], self.sent[row] + sum(map(self._size, pieces))
+        return self._event(row, pieces, first)

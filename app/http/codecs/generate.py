@@ -61,7 +61,7 @@ class Generate(Writing):
         if call.id is not None and not isinstance(call.id, str):
             raise BadRequest("id: expected a string")
 
-    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
+    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
         return event(orjson.dumps(_object(served, call, piece)))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:

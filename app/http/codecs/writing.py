@@ -1,4 +1,4 @@
-"""What the routes of models that write texts share: one text is one row, and a stream is the answer to one text."""
+"""What the routes of models that write texts share: one text is one row."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Writing(ByBody):
         """Write into the call what the request asks for beside its texts. Raises BadRequest."""
         raise NotImplementedError
 
-    def event(self, served: Served, call: DecodedCall, piece: str, first: bool) -> bytes:
-        """The event of a piece of the text."""
+    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
+        """The event of a piece of the row's text."""
         raise NotImplementedError
 
     # Codec
@@ -50,7 +50,7 @@ class Writing(ByBody):
         call = super().decode(served, headers, body, limits)
         self.ask(served, call)
         if self.streams:
-            call.stream = Stream(lambda piece, first: self.event(served, call, piece, first))
+            call.stream = Stream(lambda row, pieces, first: self.event(served, call, row, "".join(pieces), first))
         return call
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
@@ -59,6 +59,6 @@ class Writing(ByBody):
         found = [
             WrittenText(text.decode(), reason.decode(), *counts) for text, reason, *counts in zip(*columns, strict=True)
         ]
-        if call.stream is None:
+        if (stream := call.stream) is None:
             return found
-        return [one._replace(text=call.stream.rest(one.text)) for one in found]
+        return [one._replace(text=one.text[stream.rest(row) :]) for row, one in enumerate(found)]
