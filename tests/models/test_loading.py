@@ -13,6 +13,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.loading import load
+from app.models.sources import imports
 
 from .folders import LINEAR, TOML, refused, source_of, write_model
 
@@ -202,3 +203,28 @@ def test_a_syntax_error_is_a_config_error_and_leaves_no_module(tmp_path):
     before = set(sys.modules)
     assert "SyntaxError" in refused(write_model(tmp_path / "m", TOML, "def build(:"))
     assert not [name for name in set(sys.modules) - before if name.startswith("starling_model")]
+
+
+ALONE = """
+from torch import nn
+from app.models.sources.imports import PATCHING
+IMPORTED = PATCHING.locked()
+def build(fails=False):
+    assert IMPORTED and PATCHING.locked() and not fails
+    return nn.Identity()
+"""
+
+
+def test_one_network_is_built_at_a_time(tmp_path):
+    """transformers' from_pretrained changes what other threads build meanwhile, so factories hold its lock, too."""
+    load_code(tmp_path, ALONE)
+    with pytest.raises(ConfigError, match="AssertionError"):
+        load_code(tmp_path, ALONE, "kwargs = { fails = true }\n" + TOML)
+    assert not imports.PATCHING.locked()
+
+
+def test_a_long_download_in_a_factory_holds_up_others_for_a_minute_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(imports, "_LONGEST_BUILD_S", 0.0)
+    with imports.PATCHING:
+        load_code(tmp_path, LINEAR)
+        assert imports.PATCHING.locked()

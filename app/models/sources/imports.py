@@ -11,6 +11,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -29,6 +30,20 @@ _IMPORTING = threading.RLock()
 #: Held while a library's classes have other methods, as tracing and transformers give them: two at once would put back
 #: each other's.
 PATCHING = threading.Lock()
+_LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing; other models need not wait for them
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """For code that builds a network: while transformers reads weights, `torch.nn.init` sets none for anybody, and two
+    of its reads at once leave weights out. Whoever has waited a minute goes on all the same.
+    """
+    taken = PATCHING.acquire(timeout=_LONGEST_BUILD_S)
+    try:
+        yield
+    finally:
+        if taken:
+            PATCHING.release()
 
 
 def optional(module: str, package: str = "") -> ModuleType:

@@ -23,7 +23,7 @@ from app.errors import ConfigError
 from app.models.description.config import ModelTable
 from app.models.sources import hubs
 from app.models.sources.estimator import open_estimator
-from app.models.sources.imports import import_callable
+from app.models.sources.imports import import_callable, one_at_a_time
 from app.models.sources.onnx_model import open_onnx
 from app.models.sources.torch_files import open_exported, open_torchscript
 from app.models.sources.trees import TREE_FILES, open_trees
@@ -61,7 +61,8 @@ def open_source(config: ModelTable, folder: Path) -> Any:
         return hubs.open_torchvision(rest, config.kwargs)
     if kind == "timm":
         return hubs.open_timm(rest, config.kwargs)
-    return import_callable(kind, rest, folder)(**config.kwargs)
+    with one_at_a_time():
+        return import_callable(kind, rest, folder)(**config.kwargs)
 
 
 def _open_file(config: ModelTable, path: Path) -> Any:
