@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from fakes import MS, affine, virtual
+from fakes import MS, virtual
 
 from app.contract import CLASSES, Answer
-from app.errors import DeadlineExceeded, DeadlineUnreachable, NotReady, QueueFull
+from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.scheduler.types import AT_ONCE, Klass
 
-from .rig import Rig, ask, assert_answer, device, make_model, rows_of, serving
+from .rig import Rig, assert_answer, device, make_model, serving
 
 REAL, BEST = CLASSES
 
@@ -118,45 +118,6 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
             full.release(1)
             await rig.loop.turn(2)
         await asyncio.gather(*calls)
-        rig.assert_settled()
-
-
-@virtual
-async def test_pool_holds_the_ended_rows_of_a_call_whose_other_rows_wait():
-    """What admission counts as free is free: rows that have run hold nothing, though their call waits for others."""
-    async with serving(make_model(max_batch=1, max_queue=4), device=device(1)) as rig:
-        long = rig.ask(10.0, 11.0, 12.0, 13.0)
-        await rig.loop.passes(2 * affine(1) + MS // 2)  # two have ended, one runs, one waits
-        assert rig.engine.scheduler.waiting(rig.served.program) == 1
-        more = rig.ask(20.0, 21.0, 22.0)
-        assert_answer(await long, 10.0, 11.0, 12.0, 13.0)
-        assert_answer(await more, 20.0, 21.0, 22.0)
-        rig.assert_settled()
-
-
-@virtual
-async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
-    """The dropped calls' handlers have not run yet, so their slots are not free yet: refused at most, never broken."""
-    ends: list[object] = []
-    async with serving(make_model(max_batch=1, max_queue=2), device=device(1, hangs=True)) as rig:
-
-        def come() -> None:
-            try:
-                ends.append(rig.served.lease(2).close())
-            except QueueFull as exc:
-                ends.append(exc)
-
-        running = rig.ask(10.0)
-        await rig.loop.turn(2)
-        waiting = rig.loop.create_task(ask(rig.served, rows_of(11.0, 12.0), timeout_us=20_000))
-        await rig.loop.turn(2)
-        rig.loop.call_later(0.020, come)  # after the engine's own timer of the same time
-        with pytest.raises(DeadlineExceeded):
-            await waiting
-        await rig.loop.turn(2)
-        assert len(ends) == 1
-        rig.device.release()
-        await running
         rig.assert_settled()
 
 

@@ -14,8 +14,7 @@ from torch import nn
 
 from app.contract import UNBOUNDED, Array, Model
 from app.engine.served_model import ServedModel
-from app.engine.streams.device import StreamDevice
-from app.errors import ClientGone, ModelFailed, QueueFull
+from app.errors import ModelFailed
 from app.models import Recurrent
 from app.models.placement import Placement
 from app.models.recurrent import layer_steps
@@ -23,8 +22,8 @@ from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.types import AT_ONCE
 
-from .places import BAD, Linear, Place, crowd, only, turn
-from .rig import CountDown, answers, ask, make_model, rows_of, started, tensor
+from .places import BAD, Place, crowd, only, turn
+from .rig import answers, ask, make_model, rows_of, started, tensor
 
 LONG = 200
 
@@ -75,38 +74,6 @@ async def test_calls_get_their_own_answers_through_stages(place: Place, policy: 
         assert len(served.statistics()["starling"]["stages"]) == 3
         assert_settled(served)
         await engine.stop(served)
-
-
-async def test_two_models_in_stages_share_the_workers_with_one_that_is_not(place: Place) -> None:
-    async with place.serving() as engine:
-        one, two = [await started(engine, staged(name=name)) for name in "ab"]
-        whole = await started(engine, make_model(Linear(), name="whole", max_batch=4))
-        await asyncio.gather(crowd(one, 0, 40), crowd(two, 300, 40), crowd(whole, 600, 40))
-        await engine.stop(one)
-        await asyncio.gather(crowd(two, 0, 40), crowd(whole, 600, 40))
-        assert_settled(two)
-
-
-async def test_callers_who_leave_between_stages_free_what_lies_there(place: Place) -> None:
-    async with place.serving() as engine:
-        served = await started(engine, staged())
-        for turns in range(1, 6):
-            tasks = [asyncio.create_task(ask(served, rows_of(5.0, 6.0))) for _ in range(40)]
-            for _ in range(turns):
-                await turn()
-            for task in tasks[::2]:
-                task.cancel()
-            gone, stayed = (
-                [result for result in results if not isinstance(result, QueueFull)]  # of callers who left so often
-                for results in (
-                    await asyncio.gather(*tasks[::2], return_exceptions=True),
-                    await asyncio.gather(*tasks[1::2], return_exceptions=True),
-                )
-            )
-            assert all(isinstance(one, (asyncio.CancelledError, ClientGone)) or one.outputs for one in gone)
-            assert all(np.array_equal(one.outputs[0], answers(rows_of(5.0, 6.0))) for one in stayed)
-        await engine.stop(served)
-        assert_settled(served)
 
 
 async def test_rows_of_different_lengths_share_batches_at_each_stage(place: Place) -> None:
@@ -177,13 +144,6 @@ async def total(served: ServedModel, values: Array) -> list[float]:
     return found
 
 
-async def begun(served: ServedModel, call: asyncio.Task[Any]) -> None:
-    """Wait until a row is under way, or over."""
-    assert served.executor.activations is not None
-    while not served.executor.activations.rows and not call.done():
-        await turn()
-
-
 @pytest.mark.parametrize(
     ("policy", "bound"), [("no_wait", 9), ("late", 9), ("adaptive", 9), ("no_wait", UNBOUNDED)], ids=str
 )
@@ -203,53 +163,6 @@ async def test_rows_join_and_leave_between_steps(place: Place, policy: str, boun
         if by_steps:
             assert_settled(served)
         await engine.stop(served)
-
-
-@only("graphs")
-async def test_a_short_row_does_not_wait_for_a_long_one(place: Place) -> None:
-    async with place.serving() as engine:
-        served = await started(engine, sums())
-        long = asyncio.create_task(total(served, np.ones((1, LONG), np.float32)))
-        await begun(served, long)
-        ends = asyncio.as_completed([long, asyncio.create_task(total(served, np.full((1, 1), 7, np.float32)))])
-        assert [await end for end in ends] == [[7], [LONG]]  # in this order, however late the loop is
-
-
-@only("cpu", "eager")
-async def test_one_bad_row_fails_alone_at_its_step(place: Place) -> None:
-    async with place.serving() as engine:
-        served = await started(engine, sums(9, looks=True))
-        bad = np.ones((1, 7), np.float32)
-        bad[0, 4] = BAD
-        rows = [np.ones((1, length), np.float32) for length in (9, 6, 3, 8, 8)]
-        got = await asyncio.gather(*(total(served, row) for row in [*rows, bad]), return_exceptions=True)
-        assert got[:-1] == [[9], [6], [3], [8], [8]]
-        assert isinstance(got[-1], ModelFailed)
-        assert "poisoned" in str(got[-1])
-        assert_settled(served)
-
-
-@only("graphs", "eager")
-async def test_the_device_makes_steps_by_itself(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Late Batching's scheduling ahead of time, as far ahead as it goes. A row fails beside the others."""
-    jobs: list[int] = []
-    push = StreamDevice.push
-    monkeypatch.setattr(
-        StreamDevice, "push", lambda self, worker, job: (jobs.append(job.steps), push(self, worker, job))[1]
-    )
-    async with place.serving(push_ahead_ns=AT_ONCE) as engine:
-        served = await started(engine, sums(LONG, looks=not place.graphs, policy="adaptive"))
-        lengths = [1, LONG, 90, 30, 1, 60, 120, 9]
-        rows = [np.full((1 + number % 2, length), number, np.float32) for number, length in enumerate(lengths)]
-        bad = np.ones((1, 40), np.float32)
-        if not place.graphs:
-            bad[0, 20] = BAD
-        *got, failed = await asyncio.gather(*(total(served, row) for row in [*rows, bad]), return_exceptions=True)
-        assert got == [row.sum(1).tolist() for row in rows]
-        assert isinstance(failed, list if place.graphs else ModelFailed)
-        assert_settled(served)
-        await engine.stop(served)
-    assert len(jobs) < LONG < sum(jobs)
 
 
 class UntilTwo(Sums):
@@ -282,48 +195,6 @@ async def test_no_step_is_launched_behind_one_that_may_end_its_rows(place: Place
             assert [float(one[0][0]) for one in got] == [number + 2 for number in range(12) if number != 4]
             assert_settled(served)
         await engine.stop(served)
-
-
-@only("graphs", "eager")
-async def test_unloading_waits_for_rows_in_mid_sequence(place: Place) -> None:
-    async with place.serving() as engine:
-        served = await started(engine, sums())
-        calls = [asyncio.create_task(total(served, np.ones((1, 100 + n), np.float32))) for n in range(5)]
-        await begun(served, calls[0])
-        await engine.stop(served)
-        assert await asyncio.gather(*calls) == [[100 + n] for n in range(5)]
-        assert_settled(served)
-
-
-@only("graphs")
-async def test_who_has_gone_leaves_in_mid_sequence(place: Place) -> None:
-    async with place.serving() as engine:
-        served = await started(engine, sums())
-        tasks = [asyncio.create_task(total(served, np.ones((1, LONG), np.float32))) for _ in range(4)]
-        await begun(served, tasks[0])
-        for task in tasks[::2]:
-            task.cancel()
-        got = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(one, (asyncio.CancelledError, ClientGone)) for one in got[::2])
-        assert got[1::2] == [[LONG]] * 2
-        await engine.stop(served)
-        assert_settled(served)
-
-
-async def test_a_cell_that_ends_rows_by_itself(place: Place) -> None:
-    model = recurrent(Recurrent(CountDown(), ((),), 10), [tensor("n", "INT64")], [tensor("y", "INT64", ("steps", 0))])
-
-    async def one(served: ServedModel, first: int) -> None:
-        with served.lease(1) as lease:
-            lease.write(0, np.array([first]))
-            (got,) = (await lease.run()).outputs
-        assert got.tolist() == [list(range(first, -1, -1))[:10]]
-
-    async with place.serving() as engine:
-        served = await started(engine, model)
-        assert served.executor.steps == (10, True)
-        await asyncio.gather(*(one(served, number % 13) for number in range(40)))
-        assert_settled(served)
 
 
 class Below(nn.Module):

@@ -194,22 +194,6 @@ class TestJoining:
             assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1, "3": 1, "4": 1}
             assert served.pool.used == 0
 
-    async def test_who_has_gone_leaves_at_the_next_step(self) -> None:
-        cell = Sums()
-        async with serving(sums(cell)) as served:
-            gate = Gate(cell, 5)
-            with served.lease(1, lengths={"n": LONG}) as lease:
-                lease.write(0, np.ones((1, LONG), np.float32))
-                lease.run().add_done_callback(lambda future: future.exception())
-                await gate.reached()
-                lease.cancel()
-            await asyncio.sleep(0)
-            before = cell.steps
-            gate.open()
-            await served.drain()
-            assert cell.steps == before
-            assert served.pool.used == 0
-
     async def test_so_does_a_row_past_its_deadline(self) -> None:
         cell = Sums()
         async with serving(sums(cell)) as served:
@@ -222,17 +206,6 @@ class TestJoining:
             gate.open()
             await served.drain()
             assert cell.steps == before
-
-    async def test_unloading_waits_for_rows_under_way(self) -> None:
-        cell = Sums()
-        async with serving(sums(cell)) as served:
-            gate, long = await halted(served, cell, 5)
-            drained = asyncio.ensure_future(served.drain())
-            await asyncio.sleep(0)
-            assert not drained.done()
-            gate.open()
-            await drained
-            assert (await long).tolist() == [LONG]
 
 
 class TestStrides:
@@ -265,14 +238,6 @@ class TestStrides:
             asked = await ask(served, np.ones((2, 5), np.float32), klass=klass)
             assert asked.tolist() == [5, 5]
             assert cell.made == ([(2, 1)] * 2 + [(2, 3)] if klass == "realtime" else [(2, 1)] * 5)
-
-    async def test_one_that_fails_is_made_again_from_where_it_began(self) -> None:
-        async with serving(sums(Strides())) as served:
-            bad = np.ones((1, 9), np.float32)
-            bad[0, 7] = -1
-            good, failed = await ends(served, np.ones((1, 9), np.float32), bad)
-            assert good == 9
-            assert isinstance(failed, ModelFailed)
 
 
 class LastState(Sums):
@@ -394,13 +359,6 @@ class TestFaults:
             assert isinstance(failed, ModelFailed)
             assert "no end" in str(failed)
             assert cell.steps - before <= max(others) + length + 20
-
-    async def test_nothing_is_kept_of_rows_that_are_over(self) -> None:
-        async with serving(sums(Sums())) as served:
-            await ends(served, *(np.ones((1, 1 + n % 9), np.float32) for n in range(50)))
-            kept = served.executor.activations
-            assert kept is not None
-            assert (kept.rows, kept.nbytes) == (0, 0)
 
 
 class TestRowsWithoutABound:

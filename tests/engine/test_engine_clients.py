@@ -5,7 +5,6 @@ Whoever waits for an answer gets it once, when the call's slots are free, and it
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes import MS, affine, virtual
+from fakes import MS, virtual
 
 from app.contract import Answer, Lease, TensorSpec
 from app.engine.ranges import check_range
@@ -43,38 +42,6 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
         assert_answer(await stays, *([10.0] if running else [8.0, 9.0]))
         await rig.loop.passes(10 * MS)
         assert model.saw(11.0) == running
-        rig.assert_settled()
-
-
-@pytest.mark.parametrize("running", [True, False])
-@virtual
-async def test_cancelled_task_leaves(running: bool):
-    async with serving(make_model(max_batch=1)) as rig:
-        calls = [rig.ask(10.0)]
-        await rig.loop.turn(2)
-        calls.append(rig.ask(11.0))
-        await rig.loop.turn(2)
-        gone, stays = calls if running else reversed(calls)
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        await stays
-        assert rig.rows_pushed() == ([1, 1] if running else [1])
-        rig.assert_settled()
-
-
-@virtual
-async def test_cancelled_task_partly_run():
-    model = Affine()
-    async with serving(make_model(model, max_batch=2)) as rig:
-        task = rig.ask(*[float(i) for i in range(10, 16)])
-        await rig.loop.passes(affine(2) + MS)  # one batch has ended, one runs, one waits
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert rig.served.pool.used > 0
-        await rig.loop.passes(10 * MS)
-        assert model.batches == [[10.0, 11.0], [12.0, 13.0]]
         rig.assert_settled()
 
 

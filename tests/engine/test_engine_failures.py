@@ -37,17 +37,6 @@ async def test_a_bad_row_fails_its_call_alone_and_is_named(calls: list[list[floa
 
 
 @virtual
-async def test_rows_that_ran_again_keep_their_place():
-    """A call whose rows end in other batches, in another order, than they were submitted."""
-    async with serving(device=device(4, 2)) as rig:
-        values = [float(i) for i in range(20, 29)]
-        good, bad = await ends_of(rig.ask(*values), rig.ask(POISON))
-        assert_answer(good, *values)
-        assert isinstance(bad, ModelFailed)
-        rig.assert_settled()
-
-
-@virtual
 async def test_a_broken_model_fails_whole_units_and_recovers():
     broken = True
 
@@ -78,32 +67,6 @@ async def test_out_of_memory_halves_and_is_remembered():
             rig.device.pushed.clear()
             assert_answer(await rig.ask(*values), *values)
             assert rig.rows_pushed() == pushed
-        rig.assert_settled()
-
-
-@virtual
-async def test_wrong_output_while_serving_is_the_models_failure():
-    async with serving(make_model(lambda x: x[: 0 if x[0, 0] == 13 else len(x)] * 2 + 1)) as rig:
-        with pytest.raises(ModelFailed, match=r"output 'y': expected a batch of 1 rows"):
-            await rig.ask(13.0, 13.0)
-        assert_answer(await rig.ask(10.0), 10.0)
-        await rig.loop.passes(10 * MS)
-        rig.assert_settled()
-
-
-@virtual
-async def test_failed_call_with_a_row_elsewhere():
-    """One row of a call fails alone on one worker while another row of it runs on: answered now, freed when it ends."""
-
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(MS, Fault.MODEL) if pushed.worker == 0 else Fate(20 * MS)
-
-    async with serving(make_model(max_batch=1), device=device(1, 1, fate=fate)) as rig:
-        with pytest.raises(ModelFailed, match="on row 0"):
-            await rig.ask(10.0, 11.0, 12.0)
-        assert rig.served.pool.used == 1  # the row that runs on
-        await rig.loop.passes(20 * MS)
-        assert rig.rows_pushed() == [1, 1]
         rig.assert_settled()
 
 

@@ -18,12 +18,11 @@ from app.contract import UNBOUNDED
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
-from app.errors import ClientGone, ConfigError, ModelFailed, NotReady
-from app.models.placement import Placement
+from app.errors import ConfigError, NotReady
 from app.models.sources.onnx_model import OnnxModel
 from app.scheduler.scheduler import Scheduler
 
-from .places import BAD, Linear, Place, crowd, only, turn
+from .places import Linear, Place, crowd, only
 from .rig import FATAL, Affine, X, Y, answers, ask, make_model, rows_of, started, tensor
 
 
@@ -77,32 +76,6 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
         over.set()
         assert min(await waves) > 0
         assert engine.device.dead() is None
-
-
-@only("cpu", "eager")
-async def test_a_row_that_fails_takes_down_its_call_alone(place: Place):
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(looks=True), max_batch=4))
-        bad = asyncio.create_task(ask(served, rows_of(BAD)))
-        await crowd(served, 1, 30)
-        with pytest.raises(ModelFailed, match="ValueError: poisoned"):
-            await bad
-        assert served.pool.used == 0
-
-
-async def test_callers_who_leave_free_their_slots(place: Place):
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        for wave in range(3):
-            tasks = [asyncio.create_task(ask(served, rows_of(5.0, 6.0))) for _ in range(40)]
-            await turn()  # they have submitted; nothing has come back
-            for task in tasks[::2]:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(result, (asyncio.CancelledError, ClientGone)) for result in results[::2]), wave
-            assert all(np.array_equal(r.outputs[0], answers(rows_of(5.0, 6.0))) for r in results[1::2])
-        await engine.stop(served)  # returns when no slot is in use, those that came back late included
-        assert served.pool.used == 0
 
 
 @only("graphs")
@@ -159,42 +132,6 @@ async def test_rows_of_different_lengths(place: Place, bound: int):
         assert served.pool.used == 0
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@only("graphs")
-async def test_precision_is_inside(place: Place, precision: str):
-    async with place.serving(placement=Placement(precision=precision)) as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        answer = await ask(served, rows_of(3.0))
-        assert answer.outputs[0].dtype == np.float32
-        assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
-
-
-@only("graphs")
-async def test_a_model_that_cannot_be_captured_runs_eagerly(place: Place, caplog):
-    class Stubborn(Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if capturing[0]:
-                raise RuntimeError("operation not permitted when stream is capturing")
-            return super().forward(x)
-
-    capturing = [False]
-    capture = place.runtime.capture
-
-    def refusing(*args):
-        capturing[0] = True
-        try:
-            return capture(*args)
-        finally:
-            capturing[0] = False
-
-    place.runtime.capture = refusing  # type: ignore[method-assign]
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Stubborn(), max_batch=4))
-        await crowd(served, 0, 30)
-    assert caplog.text.count("runs without CUDA graphs") == 1
-    assert "not permitted when stream is capturing" in caplog.text
-
-
 @only("graphs")
 async def test_a_model_that_cannot_be_moved_runs_on_the_cpu(place: Place, caplog):
     async with place.serving() as engine:
@@ -203,19 +140,6 @@ async def test_a_model_that_cannot_be_moved_runs_on_the_cpu(place: Place, caplog
         await asyncio.gather(crowd(plain, 2, 30), crowd(moved, 2, 30))
         await engine.stop(plain)
     assert "model m: no nn.Module" in caplog.text
-
-
-async def test_a_model_that_fails_at_warm_up_is_named_and_leaves_the_others_serving(place: Place):
-    class Wrong(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.double()
-
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Linear(), name="good", max_batch=4))
-        with pytest.raises(ConfigError, match="model 'm' version 1: a batch of 1 row: output 'y': expected FP32"):
-            await engine.start(make_model(Wrong(), [X], [Y]))
-        assert [gauges.stats.model for gauges in engine.snapshot().models] == ["good"]
-        await crowd(served, 0, 10)
 
 
 class Mean(nn.Module):
@@ -242,27 +166,6 @@ async def test_a_model_whose_rows_depend_on_their_batch_is_refused(place: Place,
         with pytest.raises(ConfigError, match="depends on the other rows of its batch"):
             await engine.start(make_model(nn.Softmax(0), [X], [Y], max_batch=4, row_check="refuse"))
         await engine.start(make_model(nn.Softmax(1), [X], [Y], max_batch=4, row_check="refuse"))
-
-
-@only("graphs")
-async def test_rows_are_padded_no_further_than_their_bucket(place: Place):
-    """So a model that depends on padding can be served: its buckets are all lengths. There are graphs for a few."""
-
-    async def one(served: ServedModel, length: int) -> None:
-        values = np.arange(2 * length * 2, dtype=np.float32).reshape(2, length, 2)
-        with served.lease(2, lengths={"n": length}) as lease:
-            lease.write(0, values)
-            answer = await lease.run()
-        assert np.array_equal(answer.outputs[0], values.mean(1))
-
-    x, buckets = tensor("x", "FP32", ("n", 100), 2), tuple(range(1, 101))
-    async with place.serving() as engine:
-        model = make_model(Mean(), [x], [Y], max_batch=4, length_buckets=buckets, row_check="refuse")
-        served = await started(engine, model)
-        graphs = {shape.length for memory in served.executor.memories for shape in memory.graphs.graphs}
-        assert graphs
-        assert 100 not in graphs
-        await asyncio.gather(*(one(served, length) for length in (*buckets, *buckets)))
 
 
 @only("cpu", "graphs")

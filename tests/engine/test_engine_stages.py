@@ -6,15 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fakes import MS, Fate, Pushed, affine, virtual
+from fakes import MS, affine, virtual
 
 from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache
-from app.errors import ClientGone, DeadlineExceeded, ModelFailed
 from app.observe.prometheus import Metrics
-from app.scheduler.types import Fault
 
-from .rig import POISON, Rig, assert_answer, device, ends_of, make_model, rows_of, serving
+from .rig import Rig, device, make_model, serving
 
 
 def double(x):
@@ -34,56 +32,6 @@ def units(rig: Rig) -> list[tuple[int, int]]:
     return [(pushed.job.stage, pushed.rows) for pushed in rig.device.pushed]
 
 
-def heavy_second_stage(pushed: Pushed) -> Fate:
-    return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
-
-
-@virtual
-async def test_calls_go_through_their_stages_the_oldest_row_first():
-    async with serving(staged(), device=device(4, 4, max_running=1)) as rig:
-        first = rig.ask(10.0)
-        await rig.loop.passes(MS // 2)
-        one, two = await asyncio.gather(first, rig.ask(20.0, 30.0))
-        assert_answer(one, 10.0)
-        assert_answer(two, 20.0, 30.0)
-        assert units(rig) == [(0, 1), (1, 1), (0, 2), (1, 2)]
-        assert (one.queue_ns, sum(one.times)) == (0, 2 * affine(1))
-        rig.assert_settled()
-
-
-@virtual
-async def test_a_row_that_fails_at_a_later_stage_takes_down_its_own_call_only():
-    def strict(x):
-        if 2 * POISON in x[:, 0]:
-            raise ValueError("poisoned")
-        return x + 1
-
-    async with serving(staged(double, strict)) as rig:
-        bad, good = await ends_of(rig.ask(POISON), rig.ask(10.0, 20.0))
-        assert isinstance(bad, ModelFailed)
-        assert_answer(good, 10.0, 20.0)
-        # The first stage ran once: what failed were units of the second, whose rows still had what it left them.
-        assert [rows for stage, rows in units(rig) if stage == 0] == [3]
-        rig.assert_settled()
-
-
-@virtual
-async def test_out_of_memory_at_a_later_stage_halves_there_and_lowers_its_batches_alone():
-    """Halves of a unit that failed are no split batch; those of a lowered one are."""
-    async with serving(staged(), device=device(4, fate=heavy_second_stage)) as rig:
-        for pushed, operations in (
-            ([(0, 4), (1, 4), (1, 2), (1, 2)], {"on": 2}),
-            ([(0, 4), (1, 2), (1, 2)], {"on": 3, "split": 1}),
-        ):
-            rig.device.pushed.clear()
-            assert_answer(await rig.ask(1.0, 2.0, 3.0, 4.0), 1.0, 2.0, 3.0, 4.0)
-            assert units(rig) == pushed
-            first, second = rig.served.statistics()["starling"]["stages"]
-            assert second["operations"] == operations
-        assert (first["batches"], first["operations"], second["batches"]) == ({"4": 2}, {"new": 2}, {"2": 4})
-        rig.assert_settled()
-
-
 @virtual
 async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
     """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
@@ -92,37 +40,6 @@ async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.L
         assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
         assert "model m: a batch of 4 rows takes 0.0 MiB between stages" in caplog.text
         assert "cut to 3 rows" in caplog.text
-        rig.assert_settled()
-
-
-@virtual
-async def test_a_deadline_that_passes_during_a_stage_frees_the_row_at_the_boundary():
-    async with serving(staged(), device=device(4, ms=5)) as rig:
-        call = rig.ask(10.0, timeout_us=12_000)
-        await rig.loop.turn(2)
-        rig.device.batch_ns = lambda size: 1_000 * MS
-        with pytest.raises(DeadlineExceeded):
-            await call
-        await rig.loop.passes(1_000 * MS)
-        rig.assert_settled()
-
-
-@virtual
-async def test_a_client_that_goes_frees_what_lies_between_its_stages():
-    async with serving(staged()) as rig:
-        with rig.served.lease(1) as lease:
-            lease.write(0, rows_of(10.0))
-            future = lease.run()
-            await rig.loop.passes(affine(1))
-            await rig.loop.turn(2)
-            activations = rig.served.activations
-            assert activations is not None
-            assert activations.rows == 1  # the second stage runs now
-            lease.cancel()
-            with pytest.raises(ClientGone):
-                await future
-        assert activations.rows == 1  # a unit still reads it
-        await rig.loop.passes(2 * affine(1))
         rig.assert_settled()
 
 

@@ -120,13 +120,6 @@ def test_outputs_are_memory_of_their_own(call, by: int):
     assert not executor.pool.slabs[0].any()
 
 
-def test_two_outputs_that_are_one_tensor_are_two_arrays():
-    executor = filled(make_model(lambda x: (x, x), outputs=[Y, tensor("z", "FP32", 2)]))
-    first, second = executor.run(range(2), 2).outputs
-    first[:] = 0
-    assert np.array_equal(second, rows_of(10.0, 11.0))
-
-
 def test_times_are_those_of_the_parts():
     ran = filled(make_model()).run(range(2), 2)
     assert min(ran.input_ns, ran.infer_ns, ran.output_ns) > 0
@@ -170,13 +163,6 @@ def test_datatypes_in_and_out(datatype: str, slots):
     assert np.array_equal(got, values[list(slots)])
 
 
-def test_bf16_is_computed_as_such():
-    spec, out = tensor("t", "BF16", 1), tensor("y", "BF16", 1)
-    executor = make(make_model(lambda x: x * 2, [spec], [out]), 1)
-    executor.pool.write(range(1), 0, np.array([[0x3FC0]], np.uint16))
-    assert executor.run(range(1), 1).outputs[0].tolist() == [[0x4040]]
-
-
 @pytest.mark.parametrize("slots", [range(2), [1, 0]])
 def test_bytes_in_and_out(slots):
     spec, out = tensor("t", "BYTES", 2), tensor("y", "BYTES", 1)
@@ -188,13 +174,6 @@ def test_bytes_in_and_out(slots):
     executor.pool.write(range(2), 0, np.array([[b"a", b"bcd"], [b"xy", b""]], object))
     assert executor.run(slots, 2).outputs[0].tolist() == [[[b"BCD"], [b"XY"]][slot] for slot in slots]
     assert executor.run([0], 3).outputs[0].tolist() == [[b"BCD"]]
-
-
-def test_one_text_a_row():
-    spec, out = tensor("t", "BYTES"), tensor("y", "INT64")
-    executor = make(make_model(lambda t: np.array([len(text) for text in t]), [spec], [out]), 2)
-    executor.pool.write(range(2), 0, np.array([b"a", b"bcd"], object))
-    assert executor.run(range(2), 2).outputs[0].tolist() == [1, 3]
 
 
 def test_bytes_rows_of_different_lengths_are_padded_with_nothing():

@@ -29,17 +29,6 @@ def test_streams_are_used_again() -> None:
     assert streams.take(0) == first
 
 
-def test_streams_that_others_make_do_not_bring_back_those_in_use() -> None:
-    make = torch_like()
-    streams = Streams(make)
-    mine = [streams.take(0) for _ in range(5)]
-    for _ in range(27):  # a model's own, say: torch hands out all of its streams in turn
-        make(0)
-    unused = streams.take_unused(0)
-    assert unused is not None
-    assert unused not in mine
-
-
 @given(taken=st.integers(0, 40), acts=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60))
 def test_no_stream_to_capture_on_is_in_use(taken: int, acts: list[tuple[bool, int]]) -> None:
     """Models come and go in any order."""

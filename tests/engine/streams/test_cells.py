@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from runtimes import FakeRuntime
 from torch import nn
 
-from app.contract import UNBOUNDED, Model
+from app.contract import Model
 from app.engine.device import Completion, DeviceOptions, Job, Steps
 from app.engine.profiling.warmup import warm_up
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Shape
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
-from app.scheduler.types import AT_ONCE, Fault
+from app.scheduler.types import AT_ONCE
 
 from ..rig import make_model, tensor
 from .bench import EAGER
@@ -214,44 +212,6 @@ class Device:
         return self.reports[-1]
 
 
-def test_rows_join_and_leave_between_steps() -> None:
-    device = Device(sums(), 102, 103, 108)  # of one, two and one steps
-    assert device.executor.steps == Steps(6, False)
-    first = device.run(1)
-    assert first.ran is not None
-    assert (first.outcome.ended, first.outcome.steps, first.ran.outputs) == ((), 1, [])
-    second = device.run(2, 1)
-    assert second.ran is not None
-    assert second.outcome.ended == (0, 1)
-    assert [output.tolist() for output in second.ran.outputs] == [[[108, 0], [103, 207]], [108, 207]]
-    assert device.executor.activations.rows == 2, "until they are let go"
-    device.executor.activations.let_go([1, 2])
-    assert (device.executor.activations.rows, device.executor.activations.nbytes) == (0, 0)
-
-
-def test_padding_writes_to_nobodys_place() -> None:
-    device = Device(sums(), 103, 104)
-    device.run(0, 1)
-    (state,) = device.executor.slabs.state
-    every = device.executor.slabs.every[0]
-    before = state.clone(), every.clone()
-    device.stepped.push(0, Job(1, device.executor, [0], 4, 0))
-    while device.stepped.turn():
-        pass
-    spare = 8
-    states = (state != before[0]).nonzero().flatten().tolist()
-    rows = (every != before[1]).any(1).nonzero().flatten().tolist()
-    assert {*states, *rows} <= {0, spare, 2 * spare}
-    assert (states[0], rows[0]) == (0, 0)
-
-
-def test_a_row_under_way_counts_with_all_that_it_may_need() -> None:
-    device = Device(sums(), 103, 103)
-    device.run(0, 1)
-    two_states, x, every, last = 2 * 4, 6 * 4, 6 * 4, 4
-    assert device.executor.activations.nbytes == 2 * (two_states + x + every + last)
-
-
 def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
     device = Device(counts(), 5 + 7, 6 + 7, 0 + 7)  # the last one ends at once
     assert device.executor.steps == Steps(5, True)
@@ -278,34 +238,6 @@ def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -
     assert device.reports[0].outcome.ended == (0,)
 
 
-def test_a_row_that_has_ended_runs_no_more() -> None:
-    device = Device(sums(), 108, 103)
-    assert device.run(0).outcome.ended == (0,)
-    completion = device.run(1, 0)
-    assert completion.outcome.error is Fault.MODEL
-    assert completion.message == "RuntimeError: a row has made all its steps"
-    assert device.run(1).outcome.error is None
-    assert device.run(1).outcome.ended == (0,)
-
-
-def test_warm_up_makes_every_step_and_times_one() -> None:
-    device = Device(sums())
-    assert len(device.warm.stages) == 1
-    assert all(step < whole for step, whole in zip(device.warm.stages[0], device.warm.profile.batch_ns, strict=True))
-    assert device.executor.activations.rows == 0
-    (memory,) = device.executor.memories
-    assert memory.graphs is not None
-    assert sorted(memory.graphs.graphs) == [Shape(1), Shape(2), Shape(3), Shape(4)]
-
-
-def test_rows_without_bound_begin_and_end_together() -> None:
-    device = Stepped(FakeRuntime(), (4,))
-    executor = device.open(sums(bound=UNBOUNDED).model, 8)
-    assert type(executor) is StreamExecutor
-    try_batch(device, executor, 2, {"n": 3})
-    assert (executor.steps, executor.activations) == (None, None)
-
-
 def test_so_do_rows_that_would_need_too_much_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,23 +248,6 @@ def test_so_do_rows_that_would_need_too_much_memory(
     completion = device.run(0)
     assert completion.ran is not None
     assert completion.ran.outputs[1].tolist() == [207]
-
-
-def test_a_cell_that_waits_for_the_device_at_the_end_has_graphs_of_its_steps() -> None:
-    runtime = FakeRuntime()
-
-    class Waits(Sums):
-        def finish(self, state: Any, ys: Any, lengths: torch.Tensor) -> Any:
-            runtime.refuse_in_capture()
-            return ys
-
-    device = Stepped(runtime, (4,))
-    inputs = [tensor("x", "FP32", ("n", 6))]
-    outputs = [tensor("every", "FP32", ("n", 6)), tensor("each", "FP32", ("n", 6))]
-    executor = device.open(served(Waits(), inputs, outputs), 8)
-    assert isinstance(executor, StreamExecutor)
-    warm_up(device, executor, 4)
-    assert executor.captured
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ from runtimes import FakeRuntime
 from torch import nn
 
 from app.engine.device import DeviceOptions, Job
-from app.engine.streams.device import StreamDevice
 from app.engine.streams.graphs import Shape
-from app.scheduler.types import WorkerSpec
 
 from ..rig import answers, make_model, rows_of, tensor
-from .bench import Bench, Double
+from .bench import Bench
 from .stepped import Stepped
 from .worlds import try_batch
 
@@ -32,36 +30,6 @@ def test_a_model_may_write_into_its_inputs():
         while bench.device.turn():
             pass
         assert np.array_equal(bench.reports[-1].ran.outputs[0], answers(rows_of(3.0, 4.0)))
-
-
-def test_a_batch_is_told_slots_and_lengths() -> None:
-    executor = StreamDevice(FakeRuntime(), (WorkerSpec(4),)).open(
-        make_model(Double(), [tensor("x", "FP32", ("n", 60))], max_batch=4), 6
-    )
-    executor.pool.set_lengths([5], {"n": 50})
-    executor.pool.set_lengths([2], {"n": 7})
-    table = np.zeros((2, 4), np.int64)
-    executor.tell([5, 2], 3, table)
-    assert table.tolist() == [[5, 2, 2, 0], [50, 7, 7, 0]]
-    assert executor.longest([2, 5]) == {"n": 50}
-
-
-def test_a_size_without_a_graph_is_padded_to_the_next():
-    shapes: list[int] = []
-
-    class Sees(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            shapes.append(len(x))
-            return x * 2 + 1
-
-    bench = Bench(options=DeviceOptions(), model=Sees())
-    try_batch(bench.device, bench.executor, 4, {})
-    shapes.clear()
-    bench.push(bench.arrive(3.0, 4.0, 5.0))
-    while bench.device.turn():
-        pass
-    assert shapes == [4]
-    assert np.array_equal(bench.reports[-1].ran.outputs[0], answers(rows_of(3.0, 4.0, 5.0)))
 
 
 IDS, SUM = tensor("ids", "INT64", ("n", 40), pad_value=7), tensor("sum", "INT64")

@@ -17,7 +17,7 @@ from app.contract import Model
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
-from app.scheduler.types import Fault, WorkerSpec
+from app.scheduler.types import WorkerSpec
 
 from ..rig import answers, make_model, rows_of
 from .bench import Double
@@ -101,17 +101,4 @@ def test_a_model_that_cannot_be_captured_serves_without_graphs(seed: int, length
         world.act()
     world.settle()
     assert {unit.fault for unit in world.units} <= {None}
-    assert world.device.dead() is None
-
-
-def test_a_model_that_cannot_be_captured_fails_alone() -> None:
-    runtime = FakeRuntime()
-    world = fixed(Stepped(runtime, (4,)), model=Waits(runtime))
-    usual = world.rows
-    try_batch(world.device, world.executor, 1, {})
-    world.bad = {101.0: Fault.MODEL}
-    world.rows = lambda number: usual(-1.0 if number in world.bad else number)
-    for _ in range(100):
-        world.act()
-    world.settle()
     assert world.device.dead() is None

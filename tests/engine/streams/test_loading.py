@@ -113,38 +113,6 @@ def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
     assert device.close(10)
 
 
-def test_a_model_that_fails_on_rows_of_zeros_is_tried_on_the_rows_it_is_given() -> None:
-    class NoZeros(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if bool((x == 0).any()):
-                raise ValueError("zero")
-            return x * 2 + 1
-
-    bench = Bench(options=DeviceOptions(), model=NoZeros())
-    for size in (1, 4, 3):
-        try_batch(bench.device, bench.executor, size, {})
-
-
-def test_a_model_is_tried_with_the_parameters_of_its_rows() -> None:
-    class Scales(nn.Module):
-        def forward(self, x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
-            return x * torch.tensor([[row["by"]] for row in parameters]) + 1
-
-    device = Stepped(FakeRuntime(), (4,))
-    executor = device.open(make_model(Scales(), max_batch=4, takes_parameters=True), 8)
-    executor.pool.write(range(2), 0, rows_of(1.0, 2.0))
-    executor.pool.parameters[:2] = [{"by": 2.0}, {"by": 3.0}]
-    assert np.array_equal(device.trial(executor, range(2), 3).outputs[0], [[3.0, 4.0], [7.0, 8.5]])
-
-
-def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
-    bench = Bench(options=DeviceOptions())
-    bench.runtime.breaks_at = bench.runtime.done + 3
-    with pytest.raises(torch.AcceleratorError):
-        try_batch(bench.device, bench.executor, 1, {})
-    assert "illegal memory access" in (bench.device.dead() or "")
-
-
 class Slow(nn.Module):
     """Takes 20 ms a row by its own clock, and its first batch much longer, as if it were compiled."""
 
@@ -165,16 +133,6 @@ def test_batches_that_take_long_have_no_graphs() -> None:
         try_batch(device, executor, size, {})
     (memory,) = executor.memories
     assert set(memory.graphs.graphs) == {Shape(1), Shape(2)}
-
-
-def test_a_model_may_be_unloaded_twice() -> None:
-    bench = Bench(options=DeviceOptions())
-    try_batch(bench.device, bench.executor, 1, {})
-    for _ in range(2):
-        bench.device.free(bench.executor)
-    while bench.device.turn():
-        pass
-    assert bench.device.dead() is None
 
 
 def test_a_batch_that_no_worker_takes_is_refused() -> None:
@@ -254,22 +212,6 @@ def test_a_model_may_be_unloaded_whatever_is_in_flight(seed: int, units: int) ->
             assert np.array_equal(report.ran.outputs[0], answers(pushed[unit]))
     assert {graph() for of_worker in graphs for graph in of_worker} == {None}
     assert bench.device.dead() is None
-
-
-def test_memory_stays_until_the_rows_that_are_on_their_way_have_come() -> None:
-    """Nobody waits for them any more; another model would be given the memory that they are written to."""
-    bench = Bench()
-    bench.arrive(3.0)
-    bench.launch()
-    bench.device.free(bench.executor)
-    executor = weakref.ref(bench.executor)
-    bench.launch()
-    del bench.executor, bench.pool
-    assert executor() is not None
-    while bench.device.turn():
-        pass
-    gc.collect()
-    assert executor() is None
 
 
 def test_streams_of_an_unloaded_model_are_used_again():

@@ -6,36 +6,9 @@ import numpy as np
 import torch
 from runtimes import FakeRuntime
 
-from app.contract import Array
 from app.engine.streams.results import HostBlock, HostBlocks, result_bytes
 
-from ..rig import Y, rows_of, tensor
-
-
-def blocks_of(nbytes: int) -> HostBlocks:
-    runtime = FakeRuntime()
-    return HostBlocks(lambda: HostBlock(runtime, (1, 4), nbytes), 2)
-
-
-def land(where: HostBlocks, block: HostBlock, values: Array) -> Array:
-    block.copy_out([torch.from_numpy(values)], len(values))
-    (got,) = where.collect(block, [Y])
-    return got
-
-
-def test_outputs_are_copied():
-    where = blocks_of(64)
-    block = where.take()
-    got = land(where, block, rows_of(1.0, 2.0))
-    assert not np.shares_memory(got, block.memory.numpy())
-    assert block in where._free
-
-
-def test_a_block_grows_for_outputs_without_bounds():
-    where = blocks_of(0)
-    block = where.take()
-    got = land(where, block, rows_of(1.0, 2.0))
-    assert np.array_equal(got, rows_of(1.0, 2.0))
+from ..rig import Y, tensor
 
 
 def test_outputs_of_every_kind_lie_side_by_side():

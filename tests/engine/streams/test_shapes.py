@@ -29,14 +29,6 @@ def test_sizes_of_fixed_rows(largest: int, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("largest", "sizes"),
-    [(1, [1]), (5, [1, 2, 3, 4, 5]), (16, [1, 2, 3, 4, 6, 8, 12, 16]), (32, [1, 2, 3, 4, 6, 8, 12, 16, 24, 32])],
-)
-def test_sizes_of_rows_of_variable_length(largest: int, sizes: list[int]) -> None:
-    assert sizes_of(largest, fixed=False) == sizes
-
-
-@pytest.mark.parametrize(
     ("bound", "buckets", "sizes", "lengths"),
     [
         (4, (), 6, [4]),

@@ -18,11 +18,9 @@ from runtimes import FakeRuntime
 from app.contract import UNBOUNDED, Array
 from app.engine.activations import Activations
 from app.engine.device import Completion, DeviceOptions, Job
-from app.engine.profiling.warmup import warm_up
 from app.engine.streams.executor import StreamExecutor
-from app.scheduler.types import Fault
 
-from ..rig import HEAVY, make_model, rows_of, tensor
+from ..rig import make_model, rows_of, tensor
 from .bench import EAGER
 from .stepped import Stepped
 from .trips import Trips, World
@@ -187,33 +185,6 @@ class Device:
         return self.reports[-1]
 
 
-def test_only_rows_that_end_leave_the_device() -> None:
-    device = Device()
-    for stage in (0, 1, 2):
-        completion = device.run([0, 1], stage)
-        assert completion.ran is not None
-        assert completion.ran.outputs == []
-        assert len(completion.ran.stages_ns) == 1
-    completion = device.run([1, 0], 3)
-    assert completion.ran is not None
-    assert np.array_equal(completion.ran.outputs[0], rows_of(15.0, 14.0))
-
-
-def test_memory_goes_with_the_last_row_of_its_batch() -> None:
-    device = Device(options=DeviceOptions())
-    assert (device.kept.rows, device.kept.nbytes) == (0, 0), "nothing is left of warm-up"
-    device.run([0, 1, 2], 0)
-    assert (device.kept.rows, device.kept.nbytes) == (3, 3 * 2 * 2 * 4)
-    gone = weakref.ref(device.kept.places_of([0], 0)[0][0].tensors[0])
-    device.run([0, 1], 1)
-    assert gone() is not None, "a row still stands there"
-    device.kept.let_go([2])
-    gc.collect()
-    assert gone() is None
-    device.kept.let_go([0, 1, 1, 5])
-    assert (device.kept.rows, device.kept.nbytes) == (0, 0)
-
-
 def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     device = Device()
     device.run([0], 0)
@@ -236,58 +207,3 @@ def test_a_stage_that_is_not_the_rows_next_fails_its_unit_alone() -> None:
     device.run([0], 0)
     assert "a row comes from stage 0" in device.run([0], 2).message
     assert [device.run([0], stage).outcome.error for stage in (1, 2, 3)] == [None] * 3
-
-
-def test_out_of_memory_is_the_units_at_its_stage() -> None:
-    def second(x: torch.Tensor) -> torch.Tensor:
-        if len(x) > 1 and bool((x == HEAVY + 1).any()):
-            raise torch.OutOfMemoryError("too heavy")
-        return x * 2
-
-    model = make_model(stages=[lambda x: x + 1, second], max_batch=4)
-    trips = Trips(model, lambda number: np.zeros(2), lambda number: [], lambda number: 2)
-    device = Device(trips=trips)
-    device.write(rows_of(10.0, HEAVY, 12.0, 13.0))
-    device.run([0, 1], 0)
-    assert device.run([0, 1], 1).outcome.error is Fault.OOM
-    completion = device.run([0], 1)
-    assert completion.ran is not None
-    assert np.array_equal(completion.ran.outputs[0], (rows_of(10.0) + 1) * 2)
-
-
-def test_a_stage_that_returns_the_same_memory_each_time_is_copied_from() -> None:
-    buffer = torch.empty(4, 2)
-    model = make_model(stages=[lambda x: torch.mul(x, 2, out=buffer[: len(x)]), lambda x: x + 1], max_batch=4)
-    trips = Trips(model, lambda number: np.zeros(2), lambda number: [], lambda number: 2)
-    device = Device(trips=trips)
-    device.run([0, 1], 0)
-    device.run([2, 3], 0)
-    completion = device.run([0, 2, 1, 3], 1)
-    assert completion.ran is not None
-    assert np.array_equal(completion.ran.outputs[0], rows_of(10.0, 12.0, 11.0, 13.0) * 2 + [1, 1])
-
-
-def test_a_stage_that_cannot_be_captured_leaves_its_model_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
-    runtime = FakeRuntime()
-
-    def second(x: torch.Tensor) -> torch.Tensor:
-        runtime.refuse_in_capture()
-        return x + 1
-
-    device = Stepped(runtime, (4,))
-    model = make_model(stages=[lambda x: x * 2, second], max_batch=4)
-    executor = device.open(model, 8)
-    assert isinstance(executor, StreamExecutor)
-    ran = warm_up(device, executor, 4)
-    assert not executor.captured
-    assert len(ran.stages) == 2
-    assert caplog.text.count("runs without CUDA graphs") == 1
-
-
-def test_warm_up_times_each_stage_on_its_own() -> None:
-    device = Stepped(FakeRuntime(), (4, 2))
-    executor = device.open(fixed().model, 8)
-    stages = warm_up(device, executor, 4).stages
-    assert [len(times) for times in stages] == [4] * 4
-    assert executor.activations is not None
-    assert executor.activations.rows == 0

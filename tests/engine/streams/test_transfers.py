@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 
 import numpy as np
-import torch
 from runtimes import FakeRuntime
 
 from app.engine.streams.device_pool import Copies, StreamPool
@@ -44,14 +43,3 @@ def test_the_first_visit_of_each_way_does_not_count() -> None:
     outputs = [np.zeros((4, 2), np.float32)]
     transfer = transfer_cost(runtime, runtime.stream(), pool_on(runtime), 4, outputs, lambda: 8 * next(reads) ** 2)
     assert transfer == (4 * 3 + 1, 4 * 9 + 1)  # six visits with the inputs, then six with the outputs
-
-
-def test_the_rows_are_copied_and_no_others() -> None:
-    runtime = FakeRuntime()
-    pool = pool_on(runtime)
-    for rows in pool.rows:
-        rows.fill_(-1)
-    outputs = [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)]
-    transfer_cost(runtime, runtime.stream(), pool, 2, outputs)
-    assert torch.equal(pool.rows[0][:, 0], torch.tensor([0.0, 3, -1, -1, -1, -1, -1, -1]))
-    assert pool.rows[1].tolist() == [0, 1, -1, -1, -1, -1, -1, -1]

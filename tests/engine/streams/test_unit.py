@@ -12,20 +12,6 @@ from app.scheduler.types import Fault
 from .bench import Bench, raising
 
 
-def test_a_result_does_not_wait_for_another_workers():
-    bench = Bench(2, 2)
-    slots = bench.arrive(1.0, 2.0)
-    bench.push(slots[:1], worker=0, unit=0)
-    bench.push(slots[1:], worker=1, unit=1)
-    bench.launch()
-    bench.run(bench.arrivals)
-    for stream in (bench.device.workers[1].stream, bench.device.workers[1].out):
-        bench.run(stream)
-    bench.device.complete_next(1)
-    assert [report.outcome.unit_id for report in bench.reports] == [1]
-    assert bench.device.workers[0].stream.work, "the first has not begun"
-
-
 def test_a_unit_takes_its_own_time_and_not_that_of_copies() -> None:
     """Each piece of work of a stream is a tick. Another stream works for ten before the row's copy begins."""
     bench = Bench()
@@ -97,47 +83,6 @@ def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
         pass
     assert [report.outcome.error for report in bench.reports] == [Fault.OOM if code == 2 else Fault.MODEL, None]
     assert bench.device.dead() is None
-
-
-def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost():
-    class Leaves(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise GeneratorExit("enough")
-
-    bench = Bench(model=Leaves())
-    bench.push(bench.arrive(1.0), unit=0)
-    while bench.device.turn():
-        pass
-    bench.push(bench.arrive(5.0), unit=1)
-    while bench.device.turn():
-        pass
-    assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE] * 2
-    assert bench.device.dead() == "GeneratorExit: enough"
-
-
-def test_every_unit_is_reported_when_nothing_can_be_allocated_any_more():
-    bench = Bench()
-    slots = [bench.arrive(float(number)) for number in range(8)]
-    bench.launch()
-    bench.runtime.broken = True
-    for number, own in enumerate(slots):
-        bench.push(own, unit=number)
-    while bench.device.turn():
-        pass
-    assert sorted(report.outcome.unit_id for report in bench.reports) == list(range(8))
-    assert {report.outcome.error for report in bench.reports} == {Fault.DEVICE}
-    assert bench.device.dead() is not None
-
-
-def test_an_answer_that_cannot_be_stored_is_a_lost_unit_and_the_completer_goes_on(monkeypatch):
-    bench = Bench()
-    monkeypatch.setattr("app.engine.streams.results.HostBlocks.collect", raising(MemoryError("no memory")))
-    for number in range(2):
-        bench.push(bench.arrive(float(number)), unit=number)
-    while bench.device.turn():
-        pass
-    assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE] * 2
-    assert bench.device.dead() == "MemoryError: no memory"
 
 
 def test_a_unit_without_memory_for_its_results_runs_out_of_memory_and_the_device_lives(monkeypatch) -> None:
