@@ -90,29 +90,29 @@ def test_there_are_pages() -> None:
     assert wanted <= set(pages())
 
 
-@pytest.mark.parametrize("page", pages())
-def test_links_lead_somewhere(page: str) -> None:
-    for link in links(page):
-        if re.match(r"[a-z]+:", link):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / path if path else ROOT / page
-        assert target.exists(), f"{page}: {link}"
-        if anchor:
-            assert anchor in anchors(str(target.resolve().relative_to(ROOT))), f"{page}: {link}"
+def test_links_lead_somewhere() -> None:
+    for page in pages():
+        for link in links(page):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / path if path else ROOT / page
+            assert target.exists(), f"{page}: {link}"
+            if anchor:
+                assert anchor in anchors(str(target.resolve().relative_to(ROOT))), f"{page}: {link}"
 
 
-@pytest.mark.parametrize("page", pages())
-def test_hosts_are_those_a_reader_needs(page: str) -> None:
-    found = re.findall(r"https?://([\w.-]+)", read(page))
-    assert {host for host in found if host not in {"localhost", "127.0.0.1"}} <= HOSTS
+def test_hosts_are_those_a_reader_needs() -> None:
+    for page in pages():
+        found = re.findall(r"https?://([\w.-]+)", read(page))
+        assert {host for host in found if host not in {"localhost", "127.0.0.1"}} <= HOSTS, page
 
 
-@pytest.mark.parametrize("page", pages())
-def test_paths_in_backticks_exist(page: str) -> None:
-    for text in quoted(page):
-        if re.fullmatch(rf"({'|'.join(TOPS)})/[\w./-]*", text):
-            assert (ROOT / text).exists(), f"{page}: {text}"
+def test_paths_in_backticks_exist() -> None:
+    for page in pages():
+        for text in quoted(page):
+            if re.fullmatch(rf"({'|'.join(TOPS)})/[\w./-]*", text):
+                assert (ROOT / text).exists(), f"{page}: {text}"
 
 
 def test_architecture_names_files_and_functions_that_there_are() -> None:
@@ -128,22 +128,22 @@ def test_architecture_names_files_and_functions_that_there_are() -> None:
             assert any(member.search(code) for code in homes), text
 
 
-@pytest.mark.parametrize("page", pages())
-def test_make_targets_exist(page: str) -> None:
-    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for command in commands(page):
-        for target in re.findall(r"^make (\w+)", command.strip()):
-            assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
+def test_make_targets_exist() -> None:
+    for page in pages():
+        rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for command in commands(page):
+            for target in re.findall(r"^make (\w+)", command.strip()):
+                assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
 
 
-@pytest.mark.parametrize("page", pages())
-def test_flags_and_variables_are_settings(page: str) -> None:
-    for command in commands(page):
-        serve = re.search(r"starling serve(.*)", command)
-        flags = re.findall(r"--(?:no-)?([a-z-]+)", serve[1]) if serve else []
-        names = {flag.replace("-", "_") for flag in flags if flag != "help"}
-        names |= {name.lower() for name in re.findall(r"STARLING_(\w+)", command)}
-        assert names <= set(Settings.model_fields), f"{page}: {command}"
+def test_flags_and_variables_are_settings() -> None:
+    for page in pages():
+        for command in commands(page):
+            serve = re.search(r"starling serve(.*)", command)
+            flags = re.findall(r"--(?:no-)?([a-z-]+)", serve[1]) if serve else []
+            names = {flag.replace("-", "_") for flag in flags if flag != "help"}
+            names |= {name.lower() for name in re.findall(r"STARLING_(\w+)", command)}
+            assert names <= set(Settings.model_fields), f"{page}: {command}"
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
@@ -280,10 +280,10 @@ def test_figures_of_the_readme_are_those_measured() -> None:
         assert row.split("|")[2].strip() == f"{max(tried):,.0f}", name
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if "/bench" not in page and page not in WIDE])
-def test_lines_fit(page: str) -> None:
-    text = read(page)
-    assert [line for line in text.splitlines() if len(line) > 120] == []
+def test_lines_fit() -> None:
+    for page in pages():
+        if "/bench" not in page and page not in WIDE:
+            assert [line for line in read(page).splitlines() if len(line) > 120] == [], page
 
 
 def test_picture_is_well_formed_and_names_files_that_exist() -> None:

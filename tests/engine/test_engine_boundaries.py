@@ -14,7 +14,7 @@ from torch import nn
 
 from app.contract import UNBOUNDED, Array, Model
 from app.engine.served_model import ServedModel
-from app.errors import ModelFailed
+from app.errors import ClientGone, ModelFailed, QueueFull
 from app.models import Recurrent
 from app.models.placement import Placement
 from app.models.recurrent import layer_steps
@@ -74,6 +74,28 @@ async def test_calls_get_their_own_answers_through_stages(place: Place, policy: 
         assert len(served.statistics()["starling"]["stages"]) == 3
         assert_settled(served)
         await engine.stop(served)
+
+
+async def test_callers_who_leave_between_stages_free_what_lies_there(place: Place) -> None:
+    async with place.serving() as engine:
+        served = await started(engine, staged())
+        for turns in range(1, 6):
+            tasks = [asyncio.create_task(ask(served, rows_of(5.0, 6.0))) for _ in range(40)]
+            for _ in range(turns):
+                await turn()
+            for task in tasks[::2]:
+                task.cancel()
+            gone, stayed = (
+                [result for result in results if not isinstance(result, QueueFull)]  # of callers who left so often
+                for results in (
+                    await asyncio.gather(*tasks[::2], return_exceptions=True),
+                    await asyncio.gather(*tasks[1::2], return_exceptions=True),
+                )
+            )
+            assert all(isinstance(one, (asyncio.CancelledError, ClientGone)) or one.outputs for one in gone)
+            assert all(np.array_equal(one.outputs[0], answers(rows_of(5.0, 6.0))) for one in stayed)
+        await engine.stop(served)
+        assert_settled(served)
 
 
 async def test_rows_of_different_lengths_share_batches_at_each_stage(place: Place) -> None:

@@ -113,6 +113,14 @@ def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
     assert device.close(10)
 
 
+def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
+    bench = Bench(options=DeviceOptions())
+    bench.runtime.breaks_at = bench.runtime.done + 3
+    with pytest.raises(torch.AcceleratorError):
+        try_batch(bench.device, bench.executor, 1, {})
+    assert "illegal memory access" in (bench.device.dead() or "")
+
+
 class Slow(nn.Module):
     """Takes 20 ms a row by its own clock, and its first batch much longer, as if it were compiled."""
 

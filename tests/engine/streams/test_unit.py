@@ -85,6 +85,22 @@ def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
     assert bench.device.dead() is None
 
 
+def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost():
+    class Leaves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise GeneratorExit("enough")
+
+    bench = Bench(model=Leaves())
+    bench.push(bench.arrive(1.0), unit=0)
+    while bench.device.turn():
+        pass
+    bench.push(bench.arrive(5.0), unit=1)
+    while bench.device.turn():
+        pass
+    assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE] * 2
+    assert bench.device.dead() == "GeneratorExit: enough"
+
+
 def test_a_unit_without_memory_for_its_results_runs_out_of_memory_and_the_device_lives(monkeypatch) -> None:
     bench = Bench()
     bench.executor.memories[0].blocks._free.clear()
