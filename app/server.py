@@ -60,11 +60,11 @@ class Server(uvicorn.Server):
         lifecycle.on_failure = self._fail
         lifecycle.watching.append(self._look)
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
-        await super().serve(sockets)
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called in a signal handler, so it only hands over to the event loop."""

@@ -169,8 +169,8 @@ def room_faults(source: str, path: str) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("app/engine/cpu/worker.py", "from app.engine.streams.runtime import Health"),
-        ("app/engine/streams/device.py", "from app.engine.cpu.worker import Worker"),
+        ("app/engine/cpu/device.py", "from app.engine.streams.runtime import Health"),
+        ("app/engine/streams/device.py", "from app.engine.cpu.device import Worker"),
         ("app/engine/device.py", "from app.engine.profiling.warmup import warm_up"),
         ("app/engine/profiling/idle.py", "from app.engine.engine import Engine"),
         ("app/engine/profiling/idle.py", "from app.engine.cpu.device import CpuDevice"),

@@ -30,14 +30,6 @@ class CallWithOutputs(Call):
         return any(row.state is RowState.RUNNING for row in self.rows)
 
 
-def note_batch(unit: Unit, ran: Ran, ended: int, times: Times) -> None:
-    """A model in one piece has run: all rows of the unit have ended."""
-    batch = FinishedBatch(ran.outputs, ended, times, len(unit.rows))
-    for position, row in enumerate(unit.rows):
-        call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
-        call.places[row.index] = (batch, position)
-
-
 def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
     """Rows have been through some stages, and those at the positions `over` have ended. Returns the batches of those.
 
@@ -46,7 +38,7 @@ def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[i
     positions = {position: place for place, position in enumerate(over)}
     batches: dict[tuple[int, bool], FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
-        call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
+        call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
         before, ends = call.places[row.index], position in positions
         key = (id(before[0]) if before else 0, ends)
         batch = batches.get(key)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, cast
 
-from app.contract import CLASSES, Model, SampleRow, Times
+from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
 from app.engine.device import Completion, Executor, Ran
 from app.engine.lease import Intake, Lease, PlacedModel
-from app.engine.outputs import note_batch, note_stages, note_steps, split_by_length
+from app.engine.outputs import note_stages, note_steps, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
@@ -161,7 +161,10 @@ class ServedModel(PlacedModel):
         klass = CLASSES[unit.klass]
         rows = unit.rows
         if not self._stages:
-            note_batch(unit, ran, ended, times)
+            batch = FinishedBatch(ran.outputs, ended, times, len(rows))
+            for position, row in enumerate(rows):
+                lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a function call per row
+                lease.places[row.index] = (batch, position)
             self.stats.whole[klass].ran(unit.worker, unit.reason, "", len(rows), times)
         else:
             rows = self._stages_ran(unit, ran, ended, times, klass)

@@ -34,8 +34,7 @@ from uvicorn.server import ServerState
 
 from app import process
 from app.contract import ModelSource, Served
-from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.worker import run
+from app.engine.cpu.device import CpuDevice, run
 from app.engine.device import Freed, Job, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling

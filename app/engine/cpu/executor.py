@@ -44,6 +44,7 @@ class CpuExecutor:
         self.pool = pool
         self.copies = False
         self.named = _named(f"model {model.info.name!r} version {model.info.version}")
+        self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
@@ -127,6 +128,8 @@ class CpuExecutor:
         """
         outputs: list[Array] = []
         specs = self.model.info.returned
+        if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
+            return [_own(result, specs[0], rows)]
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
             check_shape(spec, value, size, longest)
             outputs.append(_own(value, spec, rows))

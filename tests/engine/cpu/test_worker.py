@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice, Worker
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.cpu.worker import Worker
 from app.engine.device import Completion, Job
 from app.engine.pool import Pool
 from app.scheduler.types import Fault
