@@ -96,7 +96,8 @@ class Model:
     replace a version that works.
 
     `read_parameters`, of a model that takes parameters: raises BadRequest naming one that does not fit. `writes`: its
-    answer is a text that it writes token by token, so that a call may read it piece by piece.
+    answer is a text that it writes token by token, so that a call may read it piece by piece. `streams`: the outputs of
+    a recurrent model, by position, of which a call may read each step when it has been made.
 
     `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
     else, which the front's `face` describes.
@@ -115,6 +116,7 @@ class Model:
     takes_fields: bool = False
     read_parameters: Callable[[Mapping[str, Any]], object] | None = None
     writes: bool = False
+    streams: tuple[int, ...] = ()
     samples: tuple[SampleRow, ...] = ()
     row_check: str = "refuse"
     profile: bool = True

@@ -16,9 +16,10 @@ class Lease(Protocol):
     """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
 
     on_close: Callable[[], None] | None  # called once, when it is closed
-    #: Of a model that writes texts, to be set before `submit`: called on the event loop with the number of a row, what
-    #: it has written since the last call, and its tokens so far. The answer has the whole text all the same.
-    on_piece: Callable[[int, str, int], None] | None
+    #: Of a model that `writes` texts or `streams` outputs, to be set before `submit`: called on the event loop with the
+    #: number of a row, what it has made since the last call, and its tokens or steps so far. What it has made is a
+    #: text, or an array [steps, ...] of each streamed output. The answer has all of it all the same.
+    on_piece: Callable[[int, Any, int], None] | None
 
     # for traces
 

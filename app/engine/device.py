@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -132,11 +132,11 @@ class Executor(Protocol):
 
 
 class Piece(NamedTuple):
-    """What a row has written since the last piece of it; `tokens` of all its text."""
+    """What a row has made since the last piece of it, see contract.Lease.on_piece; `steps` or tokens so far."""
 
     slot: int
-    text: str
-    tokens: int
+    made: Any
+    steps: int
 
 
 @dataclass(slots=True)
@@ -147,8 +147,8 @@ class Job:
     The worker makes them one after another by itself. The loop may set `recalled`: the unit is to end with the stage or
     step that runs, and those that are on a stream behind it. `done`: steps that have been made, which the loop reads.
     A unit whose later step fails ends well with the one before it.
-    `on_pieces`: of a model that writes texts, called on the worker's thread with what the rows in the slots `read` have
-    written: slot, text and tokens so far of each.
+    `on_pieces`: of a model whose answers may be read while they are made, called on the worker's thread with what the
+    rows in the slots `read` have made.
     `best_effort`: no real-time row is in it. `continue_without`: of a recurrent model, when rows end the worker reports
     them and continues with the others; the loop may take that back while it runs.
     """

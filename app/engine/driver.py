@@ -208,7 +208,7 @@ class Driver:
                 unit.id, served.executor, list(map(_slot, unit.rows)), unit.size,
                 unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
             )  # fmt: skip
-            if served.model.writes:
+            if served.model.writes or served.model.streams:
                 send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without or (best_effort and self.device.spec.withdraws):
                 self._jobs[unit.id] = job

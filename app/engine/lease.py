@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
 from app.engine.device import Device, Executor
@@ -132,7 +133,7 @@ class Lease(CallWithOutputs):
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
-        self.on_piece: Callable[[int, str, int], None] | None = None
+        self.on_piece: Callable[[int, Any, int], None] | None = None
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
         self.cause: BaseException | None = None
 

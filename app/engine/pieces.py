@@ -1,4 +1,4 @@
-"""What rows write while their unit runs, for calls that read it piece by piece."""
+"""What rows make while their unit runs, for calls that read it piece by piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.scheduler.types import Row, Unit
 
 
 def send_pieces(job: Job, unit: Unit, on_loop: Callable[[Callable[[], None]], None]) -> None:
-    """Have the worker of this job send what the rows write whose calls have an `on_piece`.
+    """Have the worker of this job send what the rows make whose calls have an `on_piece`.
 
     `on_loop`: called on the worker's thread with what the event loop is to call.
     """
@@ -26,4 +26,4 @@ def _give(readers: dict[int, Row], pieces: Sequence[Piece]) -> None:
         row = readers[piece.slot]
         lease = cast("Lease", row.call)
         if lease.alive and lease.on_piece is not None:
-            lease.on_piece(row.index, piece.text, piece.tokens)
+            lease.on_piece(row.index, piece.made, piece.steps)

@@ -19,6 +19,7 @@ from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.friendly import Friendly
 from app.http.codecs.generate import Generate, GenerateStream
+from app.http.codecs.infer_stream import InferStream
 from app.http.codecs.rerank import Rerank
 from app.http.codecs.tensors import shown
 from app.http.codecs.v1 import V1
@@ -26,11 +27,13 @@ from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 
 PATHS = re.compile(
-    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<act>infer|generate|generate_stream)"
+    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<act>infer|infer_stream|generate|generate_stream)"
     r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
     r"|/predict/(?P<friendly>[^/]+)"
 )
-_V2: dict[str, Codec] = {"infer": V2(), "generate": Generate(), "generate_stream": GenerateStream()}
+_V2: dict[str, Codec] = {
+    "infer": V2(), "infer_stream": InferStream(), "generate": Generate(), "generate_stream": GenerateStream(),
+}  # fmt: skip
 _V1, _FRIENDLY = V1(), Friendly()
 #: Paths whose bodies name the model.
 BY_BODY: dict[str, ByBody] = {

@@ -38,6 +38,7 @@ class StreamingCall(TaskedCall):
     _pieces: dict[int, tuple[int, int]]  # by row: when its last piece came, and its tokens up to there
 
     def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
+        decoded.stream = self.route.codec.stream(served, decoded)
         lease = super().take_slots(served, decoded)
         if decoded.stream is not None:
             self._pieces = {}

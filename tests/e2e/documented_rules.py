@@ -74,7 +74,7 @@ def answers(command: Command, world: World) -> None:
 
 
 def writes_a_text(command: Command, world: World) -> None:
-    """A text of a model that knows none, whole or as events: the page's has the same fields."""
+    """A text of a model that knows none, or what comes as events: the page's has the same fields."""
     printed = curl(command.text, world.server.host, world.folder)
     assert command.answer is not None, f"{command}: no output stands below it"
     told, got = ([list(json.loads(one)) for one in text.split("data: ") if one] for text in (command.answer, printed))
@@ -220,7 +220,7 @@ def _written(command: Command, folder: Path) -> None:
 RULES: tuple[tuple[str, Rule], ...] = (
     *((re.escape(begins), is_looked_at) for begins in NOT_RUN),
     ("curl localhost:(?!8000)", is_looked_at),  # asks another server, to compare
-    (r"curl (-N )?localhost:8000/\S*writer\S*", writes_a_text),
+    (r"curl (-N )?localhost:8000/\S*(writer|infer_stream)\S*", writes_a_text),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum|size) ", prints),

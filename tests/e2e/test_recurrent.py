@@ -29,6 +29,20 @@ def test_text_in_and_a_line_out(server: Server) -> None:
         assert reply.json() == {"continuation": line}
 
 
+def test_lines_are_streamed_as_they_are_written(server: Server) -> None:
+    tensor = {"name": "prompt", "shape": [2, 9], "datatype": "UINT8", "data": list("".join(LINES).encode())}
+    reply = server.post("/v2/models/generate/infer_stream", {"inputs": [tensor]})
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    events = [json.loads(line.removeprefix(b"data: ")) for line in reply.body.split(b"\n\n")[:-1]]
+    texts = {0: b"", 1: b""}
+    for event in events:
+        (output,) = event["outputs"]
+        assert output["shape"] == [1, len(output["data"])]
+        texts[event["parameters"]["row"]] += bytes(output["data"])
+    assert [text.decode() for text in texts.values()] == [line + "\n" for line in LINES.values()]
+    assert [event["parameters"] for event in events[-2:]] == [{"row": row, "final": True} for row in range(2)]
+
+
 def test_the_examples_of_the_documentation(server: Server) -> None:
     section = (ROOT / "docs" / "protocol.md").read_text("utf-8").partition("### Rows that end by themselves")[2]
     asked = {"instances": [[110, 111], [119, 105]]}

@@ -32,6 +32,8 @@ class CellRow:
     done: int = 0
     x: torch.Tensor | None = None  # [limit, ...]
     ys: dict[int, torch.Tensor] = field(default_factory=dict)
+    sent: int = 0  # steps that a call which reads along has, and when it got the last of them
+    sent_at: int = 0
 
 
 class Slab:
@@ -169,6 +171,16 @@ class CellRows(Activations):
             if own is None:
                 own = row.ys[output] = value.new_empty((row.limit, *value.shape[1:]))
             own[row.done + made :][: len(value)] = value
+
+    def known(self, slot: int) -> CellRow | None:
+        """The row in this slot, if it has begun."""
+        return self._rows.get(slot)
+
+    def part(self, row: CellRow, output: int, first: int, last: int) -> torch.Tensor:
+        """What one row has given out at some of its steps, [1, steps, ...]: a view."""
+        slab = self._ys.get(output)
+        values = slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output]
+        return values[None, first:last]
 
     def written(self, rows: Sequence[CellRow], output: int, steps: int) -> torch.Tensor:
         """All that these rows have given out, [rows, steps, ...], with zeros beyond a row's own steps."""

@@ -19,12 +19,15 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
-from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import MADE, NO_BOUND, WHOLE, Job, Ran, Steps
+from app.engine.cpu.executor import CpuExecutor, copied
+from app.engine.device import MADE, NO_BOUND, WHOLE, Job, Piece, Ran, Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, Stepped
+
+#: Between two pieces of a row: a report costs the loop 0.2 ms, and steps may be shorter than that.
+_PIECE_NS = 5_000_000
 
 
 class _Ended(NamedTuple):
@@ -224,11 +227,31 @@ class CellExecutor(CpuExecutor):
             made += steps
             if job is not None:
                 job.done = made
+                if job.on_pieces is not None:
+                    self._send(job, made, len(stepped.ys))
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or made == most or (job is not None and (job.recalled or (waits and not job.continue_without))):
                 return stepped, made
             if at is not None:
                 at += steps
+
+    def _send(self, job: Job, made: int, outputs: int) -> None:
+        """Report what rows have given out whose calls read along. `made`: steps of the unit."""
+        now = time.perf_counter_ns()
+        specs, kept, cell = self.model.info.outputs, self.activations, self._cell
+        found = []
+        for slot in job.read.intersection(job.slots):
+            row = kept.known(slot)
+            if row is None or now - row.sent_at < _PIECE_NS:
+                continue
+            done = min(row.done + made, row.limit)
+            if done > row.sent:  # else these steps are made again, because a later one failed
+                ys = [kept.part(row, at, row.sent, done) if cell.keeps(at) else None for at in range(outputs)]
+                values = zip(cell.streams, cell.streamed(ys), strict=True)
+                found.append(Piece(slot, [copied(value, specs[place], 1)[0] for place, value in values], done))
+                row.sent, row.sent_at = done, now
+        if found and job.on_pieces is not None:
+            job.on_pieces(found)
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], parts: Sequence[_Ended]) -> list[Array]:
         """The outputs of the rows at these positions, which have made their last steps."""

@@ -129,10 +129,10 @@ class CpuExecutor:
         outputs: list[Array] = []
         specs = self.model.info.returned
         if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
-            return [_own(result, specs[0], rows)]
+            return [copied(result, specs[0], rows)]
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
             check_shape(spec, value, size, longest)
-            outputs.append(_own(value, spec, rows))
+            outputs.append(copied(value, spec, rows))
         return outputs
 
     def _versions(self) -> list[int]:
@@ -144,7 +144,7 @@ class CpuExecutor:
 
 
 def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:
-    """One row as long as it is, [1, ...], in memory of its own. numpy copies it: see `_own`."""
+    """One row as long as it is, [1, ...], in memory of its own. numpy copies it: see `copied`."""
     spec, view = pool.specs[position], pool.views[position]
     assert view is not None  # it has a slab, see Pool
     own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
@@ -173,7 +173,7 @@ def _gather_variable(
     return batch
 
 
-def _own(value: Any, spec: TensorSpec, rows: int) -> Array:
+def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     """The first `rows` rows in memory of their own.
 
     numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and

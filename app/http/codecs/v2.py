@@ -92,7 +92,7 @@ class V2(Codec):
                 return _encode_plain(answer, info), None
             if call.outputs == _ONE_BINARY:
                 return _encode_binary(answer, info)
-        return _encode_any(call, answer, info)
+        return encode_any(call, answer, info)
 
 
 def _header_length(text: bytes, body: bytes) -> int:
@@ -175,7 +175,10 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
     info.memo[text] = _Remembered(size, spans, kept)
 
 
-def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
+def encode_any(
+    call: DecodedCall, answer: Answer, info: ModelInfo, parameters: dict[str, Any] | None = None
+) -> tuple[bytes, int | None]:
+    """Any answer. `parameters`: of the response. Raises OutputNotJson as `V2.encode` does."""
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
@@ -183,22 +186,24 @@ def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[byt
         spec = info.outputs[index]
         values = answer.outputs[index]
         tensor: dict[str, Any] = {"name": spec.name, "shape": values.shape, "datatype": spec.datatype}
-        parameters: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         if answer.lengths is not None and len(answer.lengths) > 1 and info.has_own_length(spec):
             # a text, because values of V2's parameters are texts, numbers and booleans
-            parameters["lengths"] = ",".join(map(str, answer.lengths))
+            own["lengths"] = ",".join(map(str, answer.lengths))
         if binary:
             chunk = join_bytes(values) if spec.datatype == "BYTES" else values.tobytes()
-            parameters["binary_data_size"] = len(chunk)
+            own["binary_data_size"] = len(chunk)
             chunks.append(chunk)
-        if parameters:
-            tensor["parameters"] = parameters
+        if own:
+            tensor["parameters"] = own
         if not binary:
             tensor["data"] = values.ravel() if values.dtype != object else to_json(values.ravel(), spec.name)
         tensors.append(tensor)
     head: dict[str, Any] = {"model_name": info.name, "model_version": info.version, "outputs": tensors}
     if call.id is not None:
         head["id"] = call.id
+    if parameters is not None:
+        head["parameters"] = parameters
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if b"null" in text:  # orjson writes NaN as null; to search the text costs less than to check all values
         for index, binary in asked:

@@ -49,9 +49,12 @@ class Writing(ByBody):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         call = super().decode(served, headers, body, limits)
         self.ask(served, call)
-        if self.streams:
-            call.stream = Stream(lambda row, pieces, first: self.event(served, call, row, "".join(pieces), first))
         return call
+
+    def stream(self, served: Served, call: DecodedCall) -> Stream | None:
+        if not self.streams:
+            return None
+        return Stream(lambda row, pieces, first: self.event(served, call, row, "".join(pieces), first))
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
         """What the rows have written; of a stream, only what it has not sent."""

@@ -16,7 +16,7 @@ from app.http.inference_routes import BY_BODY
 from app.http.openapi.operations import KINDS, ModelDocs, Node
 from app.http.routes.metadata import configuration, metadata, model_list, model_status
 from app.http.routes.openapi import REQUEST_ID, TRACEPARENT
-from app.http.routes.writing import WRITING
+from app.http.routes.writing import STEPPING, WRITING
 from app.http.static_files import Written, written
 
 _OTHER_TAGS = {
@@ -84,9 +84,11 @@ class Document:
         names = {name: [one.info.version for one in versions] for name, versions in models.items()}
         for path, codec in BY_BODY.items():
             _name_model(generic[path]["post"], next((one.info.name for one in served if codec.takes(one)), None))
-        if not any(one.model.writes for one in served):
-            for path in WRITING:
-                del generic[path]
+        serving = (
+            (WRITING, any(one.model.writes for one in served)), (STEPPING, any(one.model.streams for one in served)),
+        )  # fmt: skip
+        for path in (path for paths, serves in serving if not serves for path in paths):
+            del generic[path]
         _add_examples(generic, default, names)
         document["paths"] = {**of_models, **generic}
         document["tags"] = [*tags, *({"name": name, "description": text} for name, text in _OTHER_TAGS.items())]

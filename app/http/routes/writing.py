@@ -1,4 +1,4 @@
-"""The documentation of the routes of models that write texts. They are served in front of FastAPI."""
+"""The documentation of the routes of texts and steps that are streamed. They are served in front of FastAPI."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from app.http.routes.bodies import (
     CompletionResponse,
     GenerateRequest,
     GenerateResponse,
+    InferRequest,
+    InferResponse,
 )
 from app.http.routes.openapi import (
     CALLS,
@@ -94,3 +96,18 @@ for path, name, summary, about, asked, request, answer, choice in (
 
 #: The paths of models that write texts: documented where one serves.
 WRITING = tuple(route.path for route in router.routes if isinstance(route, APIRoute))
+
+_STEP = (
+    '{"model_name":"tagger","model_version":"1","outputs":[{"name":"tags","shape":[1,1],"datatype":"INT64","data":[3]}],'
+    '"parameters":{"row":0}}'
+)
+document(
+    router, "/v2/models/{of}/infer_stream", "infer_stream", "Infer, step by step",
+    "As infer, for recurrent models with an output for each step. Each event is a response about one row, whose index "
+    "is its parameter `row`: the steps since its last event. At the end one for each row, with the parameter `final`, "
+    "has the rest and all other outputs. Outputs are JSON. Errors are as of generate_stream.",
+    responses=as_stream(of_calls(InferResponse, "Events with what rows give out."), f"data: {_STEP}\n\n"),
+    openapi_extra=request_body({"application/json": json_media(InferRequest)}),
+)  # fmt: skip
+#: Those of models that stream steps.
+STEPPING = tuple(route.path for route in router.routes[len(WRITING) :] if isinstance(route, APIRoute))

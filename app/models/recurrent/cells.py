@@ -103,6 +103,13 @@ class CellModel(nn.Module):
         """Whether `finish` wants `ys[place]` of every step, [rows, longest, ...]; if not, of each row's last."""
         return self.finishes or leads(self._info.outputs[place])
 
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """The outputs of which a row has a value with each step, which may be read before the row ends."""
+        if self.finishes and not getattr(self.cell, "finishes_stepwise", False):
+            return ()
+        return tuple(place for place, spec in enumerate(self._info.outputs) if leads(spec))
+
     def compile_step(self) -> None:
         """Have torch compile the step, once for all numbers of rows."""
         if hasattr(self.cell, "packs"):
@@ -191,6 +198,21 @@ class CellModel(nn.Module):
         return [
             cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in zip(self._info.outputs, values, strict=True)
         ]
+
+    def streamed(self, ys: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """Of some steps of one row, the outputs that may be read then: each [1, steps, ...].
+
+        `ys`: what these steps gave out, [1, steps, ...]; None where only the last step counts.
+        """
+        wanted = self.streams
+        if not self.finishes:
+            specs = self._info.outputs
+            made = [(specs[place], y) for place, y in enumerate(ys) if place in wanted and y is not None]
+            return [y if self.dtype is None else cast(y, TORCH_DTYPES[spec.datatype]) for spec, y in made]
+        every = [y for y in ys if y is not None]  # see `keeps`
+        state = tuple(self._zero.new_zeros((1, *shape)) for shape in self._declared.state)  # no such output reads it
+        values = self.finish(state, every, torch.tensor([every[0].shape[1]]))
+        return [values[place] for place in wanted]
 
     # a whole batch
 

@@ -55,7 +55,9 @@ class LayerCell(nn.Module):
         # Outputs along the steps are as long as `ys`, which must be there to say how long.
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._reads_memory = parts.reads_memory
-        self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
+        self._before_stepwise = parts.before_stepwise
+        #: Whether `finish` makes each step's outputs of that step of `ys` alone.
+        self.finishes_stepwise = parts.behind_stepwise
         self.packs = True  # False where the step is compiled, which the products here would interrupt
         self._steps = TorchSteps(self.layer)
         self._ready = self._steps  # with weights made ready for steps, once it has been asked for
@@ -110,7 +112,7 @@ class LayerCell(nn.Module):
         return self._ready
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
-        if ys is None or self._behind_stepwise:
+        if ys is None or self.finishes_stepwise:
             return self._finish(state, ys)
         groups = []
         for length, rows in _of_one_length(lengths):

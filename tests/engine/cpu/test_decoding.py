@@ -283,10 +283,10 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     with torch.inference_mode():
         while decoding.executor.run(job.slots, job.size, 0, job).continues:
             pass
-    assert "".join(piece.text for piece in got[slot]) == whole
-    assert "".join(piece.text for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
+    assert "".join(piece.made for piece in got[slot]) == whole
+    assert "".join(piece.made for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
     assert len(got[slot]) > MOST // 4
-    assert [piece.tokens for piece in got[slot]] == sorted(piece.tokens for piece in got[slot])
+    assert [piece.steps for piece in got[slot]] == sorted(piece.steps for piece in got[slot])
 
 
 def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(

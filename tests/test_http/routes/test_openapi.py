@@ -17,6 +17,8 @@ INFERENCE = {
     "/v2/models/{model}/versions/{version}/infer",
     "/v1/models/{model}:predict",
     "/v1/models/{model}/versions/{version}:predict",
+    "/v2/models/{model}/infer_stream",
+    "/v2/models/{model}/versions/{version}/infer_stream",
     "/v2/models/{model}/generate",
     "/v2/models/{model}/versions/{version}/generate",
     "/v2/models/{model}/generate_stream",

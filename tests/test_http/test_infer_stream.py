@@ -1,0 +1,177 @@
+"""V2's inference as events: each is a V2 response about one row, and together they are the whole answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contract import Answer, Array
+from app.errors import ModelFailed
+
+from .catalog import served, spec
+from .test_inference import Echo, EchoLease, MakeCaller, caller
+from .test_streaming import Reader
+
+__all__ = ["caller"]  # a fixture
+PATH = "/v2/models/echo/infer_stream"
+
+
+class SteppingLease(EchoLease):
+    on_piece: Callable[[int, Any, int], None] | None = None
+
+    def write(self, index: int, values: Any) -> None:
+        self._model.last = self  # type: ignore[attr-defined]
+
+    def submit(self, waiter: Any) -> None:
+        self._waiter = waiter
+        self._model.ran.set()
+
+    def piece(self, row: int, *values: float) -> None:
+        assert self.on_piece is not None
+        self.on_piece(row, [np.array(values, np.float32)], 0)
+
+    def end(self, sums: list[list[float]], last: list[float], lengths: list[int] | None = None) -> None:
+        arrays: list[Array] = [np.array(last, np.float32), np.array(sums, np.float32)]
+        self._waiter.set_result(Answer(arrays, 2_000_000, (0, 3_000_000, 0), 5, lengths=lengths))
+
+    def fail(self, error: Exception) -> None:
+        self._waiter.set_exception(error)
+
+
+@dataclass
+class Stepping(Echo):
+    """A recurrent model; each test says what its rows give out."""
+
+    last: SteppingLease | None = None
+
+    def lease(self, rows: int, **fields: Any) -> EchoLease:
+        super().lease(rows, **fields).close()
+        return SteppingLease(self)
+
+    def first_piece(self, ns: int, klass: str) -> None:
+        assert ns > 0
+
+    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+        assert ns >= 0
+
+
+@pytest.fixture
+def model() -> Stepping:
+    outputs = (spec("last", "FP32"), spec("sums", "FP32", "made"))
+    plain = served("echo", (spec("x", "FP32", "n"),), outputs)
+    return Stepping(replace(plain.info, own_axes=("made",)), replace(plain.model, streams=(1,)))
+
+
+def body(rows: int = 1, **fields: Any) -> bytes:
+    tensor = {"name": "x", "shape": [rows, 3], "datatype": "FP32", "data": [1, 2, 3] * rows}
+    return json.dumps({"inputs": [tensor], **fields}).encode()
+
+
+def out(name: str, shape: list[int], data: list[float]) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": "FP32", "data": data}
+
+
+async def begun(model: Stepping, sent: bytes) -> tuple[Reader, SteppingLease]:
+    reader = Reader(model)  # type: ignore[arg-type]
+    reader.send(PATH, sent)
+    await model.ran.wait()
+    assert model.last is not None
+    return reader, model.last
+
+
+async def test_events_are_responses_by_row(model: Stepping) -> None:
+    reader, lease = await begun(model, body(2, id="7"))
+    lease.piece(1, 1)
+    await reader.more()
+    lease.piece(0, 1)
+    lease.piece(0, 3)
+    await reader.more()
+    lease.piece(1, 3)  # not sent before all has ended
+    lease.end([[1, 3, 6], [1, 3, 0]], [6, 3], [3, 2])
+    await reader.connection.done()
+    head = {"model_name": "echo", "model_version": "1", "id": "7"}
+    assert b"content-type: text/event-stream; charset=utf-8" in reader.head
+    assert reader.events == [
+        {**head, "parameters": {"row": 1}, "outputs": [out("sums", [1, 1], [1])]},
+        {**head, "parameters": {"row": 0}, "outputs": [out("sums", [1, 2], [1, 3])]},
+        {**head, "parameters": {"row": 0, "final": True}, "outputs": [out("last", [1], [6]), out("sums", [1, 1], [6])]},
+        {**head, "parameters": {"row": 1, "final": True}, "outputs": [out("last", [1], [3]), out("sums", [1, 1], [3])]},
+    ]
+    assert (model.finished, model.open_leases) == (["ok"], 0)
+
+
+async def test_outputs_that_were_asked_for(model: Stepping) -> None:
+    reader, lease = await begun(model, body(outputs=[{"name": "last"}]))
+    lease.piece(0, 1)
+    await reader.more()  # the head
+    lease.end([[1]], [1])
+    await reader.connection.done()
+    (only,) = reader.events
+    assert only["outputs"] == [out("last", [1], [1])]
+
+
+async def test_all_at_once_where_nothing_came_before(model: Stepping) -> None:
+    """As of a device that gives out what rows made when they end."""
+    reader, lease = await begun(model, body())
+    lease.end([[1, 3, 6]], [6])
+    await reader.connection.done()
+    (only,) = reader.events
+    assert only["outputs"] == [out("last", [1], [6]), out("sums", [1, 3], [1, 3, 6])]
+
+
+async def test_errors_are_answers_before_the_first_event_and_events_behind_it(model: Stepping) -> None:
+    reader, lease = await begun(model, body())
+    lease.piece(0, 1)
+    lease.fail(ModelFailed("it raised"))
+    await reader.connection.done()
+    assert [one.get("error") for one in reader.events] == [None, "it raised"]
+    model.ran.clear()
+    reader, lease = await begun(model, body())
+    lease.fail(ModelFailed("it raised"))
+    await reader.connection.done()
+    assert reader.head.startswith(b"HTTP/1.1 500")
+
+
+async def test_what_json_cannot_say_ends_the_stream_with_an_error(model: Stepping) -> None:
+    reader, lease = await begun(model, body())
+    lease.piece(0, 1)
+    await reader.more()
+    lease.piece(0, float("nan"))
+    await reader.connection.done()
+    assert "sums" in reader.events[-1]["error"]
+    assert model.finished == ["output_not_json"]
+
+
+@pytest.mark.parametrize(
+    ("streams", "writes", "sent", "message"),
+    [
+        ((), False, body(), "infer_stream: expected a recurrent model with an output for each step, got 'echo'"),
+        ((), True, body(), "infer_stream: expected a recurrent model with an output for each step, got 'echo'; it wr"),
+        ((1,), False, body(outputs=[{"name": "sums", "parameters": {"binary_data": True}}]), "outputs (sums): "),
+        ((1,), False, b"{}", "inputs: expected a list of tensors"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong(
+    caller: MakeCaller, model: Stepping, streams: tuple[int, ...], writes: bool, sent: bytes, message: str
+) -> None:
+    model.model = replace(model.model, streams=streams, writes=writes)
+    reply = await caller(model)("/v2/models/echo/versions/1/infer_stream", sent)
+    assert (reply.status, reply.json()["error"][: len(message)]) == (400, message)
+    assert model.open_leases == 0
+
+
+async def test_a_client_that_leaves(model: Stepping) -> None:
+    reader, lease = await begun(model, body())
+    lease.piece(0, 1)
+    await reader.more()
+    reader.connection.hang_up()
+    await reader.connection.done()
+    assert (model.finished, model.open_leases) == (["client_gone"], 0)
+    lease.piece(0, 3)  # of the step that was running
+    await asyncio.sleep(0)
