@@ -33,7 +33,7 @@ BatchOption = Annotated[
 ]
 ObjectiveOption = Annotated[
     str,
-    typer.Option(help="What is least: latency, balanced, energy, or the weight of power, from 0 to below 1."),
+    typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."),
 ]
 
 

@@ -119,7 +119,7 @@ class Batching:
     """How requests to a model are queued and batched. Durations are in milliseconds."""
 
     policy: str = "adaptive"
-    objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
+    objective: str | float = "latency"  # of adaptive: a name, or the weight of power, 0 to below 1
     max_batch: int = 32
     max_delay_ms: float = 5.0
     max_queue: int = 0  # rows of each class; 0: as many batches as the default has, and no fewer rows

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from app.engine.device import Executor
 from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.policies import policy_for
 from app.scheduler.types import Profile, Program, Stage
 
 log = logging.getLogger("starling.engine")
@@ -24,7 +25,7 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
         id=ident,
         name=info.name,
         stages=stages,
-        policy=batching.policy,
+        policy=policy_for(batching.policy, batching.objective),
         max_batch=batching.max_batch,
         max_queue=batching.max_queue,
         max_delay_ns=int(batching.max_delay_ms * 1e6),

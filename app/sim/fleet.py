@@ -22,7 +22,7 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import POLICIES, default_workers, policy_class
+from app.scheduler.policies import POLICIES, default_workers, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
@@ -134,8 +134,8 @@ class Setup:
         front = None if self.front is None else Front(self.front)
         device = Device(profile, spec.max_running, factor, self.front.lock_ns if self.front else 0)
         program = Program(
-            PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
-            self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
+            PROGRAM, profile.model, profile.program_stages(), policy_for(self.policy, self.objective),
+            profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
             complete_wait=self.complete_wait,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None

@@ -47,7 +47,9 @@ class TestEveryPolicy:
                 assert view.ready < min(idle)
             elif isinstance(decision, Hold):
                 assert decision.until is not None
-                assert now < decision.until <= view.oldest() + max(view.max_delay, 70 * (name == "adaptive"))
+                assert (
+                    now < decision.until <= view.oldest() + max(view.max_delay, 70 * (name in ("adaptive", "deadline")))
+                )
                 assert isinstance(policy_class(name)().decide(view, idle, decision.until), Cut)
 
     def test_full_batch_leaves_at_once(self, name: str) -> None:

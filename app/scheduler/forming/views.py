@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import KeyView, Neighbours
+from app.scheduler.policies.view import LATE_TIMER_NS, Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
@@ -13,7 +14,6 @@ from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
 _NEVER = 1 << 62
-_LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
 
 
 class Views:
@@ -45,8 +45,10 @@ class Views:
         facts = state.facts[ready.key[1]]
         waiting = ready.free_count if ready.retries.groups else ready.count
         running, free = self._workers.room(usable)
-        due = _NEVER
-        if facts.may_hold and self._ledger.deadlines.heap:
+        due, schedule = _NEVER, None
+        if state.tail is not None and self._ledger.deadlines.heap:
+            schedule = self._schedule(ready, state, usable, limit, room, now)
+        elif facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
             due = self._due(ready, state, min(waiting, limit), running, late_ns) - late_ns
         return KeyView(
@@ -62,7 +64,26 @@ class Views:
             facts=facts,
             neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,
             length_window=_length_window(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
+            schedule=schedule,
         )
+
+    def _schedule(
+        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
+    ) -> Schedule | None:
+        """The deadlines of the first rows; None where they have none, or no times are known."""
+        rows = list(ready.first(limit, room))
+        deadlines = [_NEVER if row.call.deadline is None else row.call.deadline for row in rows]
+        sizes, tail = state.facts[0].sizes, state.tail
+        if tail is None or not sizes or min(deadlines, default=_NEVER) == _NEVER:
+            return None
+        begins, running, longest = self._workers.soonest(usable, now), self._workers.room(usable)[0], longest_of(rows)
+        padded = sizes[min(running, len(sizes)) - 1]
+
+        def time(rows: int, length: int = longest) -> int:
+            size = padded[rows - 1] if padded[rows - 1] <= limit else rows
+            return round(tail.factor * state.time(size, 0, running, length, begins - now))
+
+        return Schedule(begins, deadlines, time, min(self._device.max_running, len(self._device.workers)))
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
@@ -158,7 +179,7 @@ class Views:
         if not deadlines:
             return _NEVER
         time = state.time(rows, ready.key[1], running, longest_of(first), lead_ns)
-        return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
+        return min(deadlines) - time - time // 4 - LATE_TIMER_NS
 
 
 def _stage_of(unit: Unit, now: int) -> int:

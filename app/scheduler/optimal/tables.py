@@ -30,7 +30,8 @@ from typing import Any
 from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.types import Profile
 
-OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}
+#: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
+OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
 _STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served

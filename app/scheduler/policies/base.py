@@ -82,6 +82,8 @@ class Policy:
     trims_cells = False
     #: Within a key, class and priority it may let rows start before earlier ones, by their length.
     reorders = False
+    #: It looks at the deadlines of the rows that wait, and at how long units take at most.
+    sees_deadlines = False
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:

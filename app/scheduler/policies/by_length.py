@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.rows.lanes import LengthWindow
@@ -30,10 +31,13 @@ _PLACES = 8  # windows of a size of which the one with the least padding is trie
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
-def pick(window: LengthWindow, times: LengthTimes, waiting: float, most: int, rate: float) -> tuple[int, int]:
+def pick(
+    window: LengthWindow, times: LengthTimes, waiting: float, most: int, rate: float, within: float = inf
+) -> tuple[int, int]:
     """Rows of the next unit, and how many of them come before the first row in order of length.
 
-    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that arrive for it.
+    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that arrive for it;
+    `within`: nanoseconds of profiled time that it may take, unless it is the first row alone.
     """
     lengths, place = window.lengths, window.place
     queue = _Queue(times, waiting, window.total / window.count, rate)
@@ -42,8 +46,9 @@ def pick(window: LengthWindow, times: LengthTimes, waiting: float, most: int, ra
     most = min(most, len(lengths))
     for size in (*_SIZES[: bisect_left(_SIZES, most)], most):  # the most there is is often all that waits
         for first in _windows(lengths, sums, place, size):
-            cost = queue.cost(size, lengths[first + size - 1], sums[first + size] - sums[first])
-            if cost < least:
+            longest = lengths[first + size - 1]
+            cost = queue.cost(size, longest, sums[first + size] - sums[first])
+            if cost < least and times.at(longest).times[size - 1] <= within:
                 least, chosen = cost, (size, place - first)
     return chosen
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +66,21 @@ class Neighbours:
     joinable: int = 0  # rows at the first stage that are about as long as `longest`, if the first of them is one
 
 
+#: Event loops wake up to a millisecond late; a hold must not end too late for a deadline.
+LATE_TIMER_NS = 2_000_000
+
+
+class Schedule(NamedTuple):
+    """By when rows of a key must end, and what they take, for a policy that sees deadlines. Times in nanoseconds."""
+
+    begins: int  # when a worker would turn to a unit that is handed over now
+    deadlines: Sequence[int]  # of the first rows, as many as one unit can have; far off for a row without one
+    time: Callable[
+        ..., int
+    ]  # (rows, length of the longest, if others than these): what 99 % of such units take at most
+    workers: int  # units that can run at once
+
+
 @dataclass(slots=True)
 class KeyView:
     """One key as a policy sees it. Times in nanoseconds."""
@@ -83,6 +98,7 @@ class KeyView:
     neighbours: Neighbours | None = None  # for a policy that sees stages, where a program has several or a cell
     #: For a policy that reorders, at the first stage of a program with `facts.lengths`.
     length_window: LengthWindow | None = None
+    schedule: Schedule | None = None  # for a policy that sees deadlines, where rows have some and times are known
 
 
 class JoinOffer(NamedTuple):

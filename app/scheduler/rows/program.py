@@ -9,6 +9,7 @@ from app.scheduler.estimates.batch_monitor import RateMonitor, Regression, algor
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
+from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.patience import Patience
@@ -50,6 +51,8 @@ class ProgramState:
         # Whether rows of its first stage may be picked by length, where times by length are known.
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
+        #: Of units of programs in one piece, where the policy sees deadlines.
+        self.tail = Tail() if self.policy.sees_deadlines and not several else None
         self.rate = RateMonitor(now)
         # In this window, by class: rows that arrived, refused ones too, and rows that ended well.
         self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
@@ -118,6 +121,8 @@ class ProgramState:
             latency.observe(unit.size, time, unit.running, unit.length)
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
             first.handover.observe(now - unit.started - outcome.compute_ns)
+        if self.tail is not None and unit.predicted:
+            self.tail.observe(now - unit.begins, unit.predicted)
         if unit.stage == 0:
             self._line.append((unit.size, times[0]))
         if self.program.stages[unit.stage].repeats:

@@ -161,7 +161,9 @@ def test_objectives_by_name_and_by_weight() -> None:
 
 @pytest.mark.parametrize("objective", ["speed", "", -0.1, 1, "1.0", 1e9, float("nan"), "nan"])
 def test_other_objectives_are_refused(objective: str | float) -> None:
-    with pytest.raises(ValueError, match="objective: expected latency, balanced, energy or a weight from 0 to below 1"):
+    with pytest.raises(
+        ValueError, match="objective: expected latency, balanced, energy, deadline or a weight from 0 to below 1"
+    ):
         weight_of(objective)
 
 

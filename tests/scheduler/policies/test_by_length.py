@@ -71,7 +71,7 @@ class TestWhatGoes:
         lengths = [10, 90, 11, 80]
         assert lengths_of(first_unit(lengths, reorder=False)) == lengths
         assert lengths_of(first_unit(lengths, policy="no_wait")) == lengths
-        assert [name for name, policy in POLICIES.items() if policy.reorders] == ["adaptive"]
+        assert [name for name, policy in POLICIES.items() if policy.reorders] == ["adaptive", "deadline"]
 
     def test_rows_of_a_better_class_and_priority_go_first(self) -> None:
         """A worse one is not picked for its length while better rows wait."""

@@ -1,0 +1,98 @@
+"""Goodput, the share of calls that end in time: what `objective = "deadline"` makes of `adaptive`.
+
+A unit starts as late as its first deadline d allows, so that batches are as large as deadlines permit, and the device
+is free for others meanwhile. Rows are held until d - T(b + 1): from then on no further row would fit in time, so that
+nothing is lost by starting before d - T(b) (deferred batch scheduling, Symphony, arXiv 2308.07470). Workers stagger by
+themselves: each is handed what has come since the one before it.
+
+When more rows wait than fit, a unit that is cut to the first row's deadline may be so small that the backlog grows, and
+the next ones are smaller still. Then rows that are nearly late go instead: the unit has at least as many rows as keep
+up with the rate of arrival, and those that would end too late leave (`dispatch`). These are the fewest rows b with
+
+    N x b / T(b) >= rate,    and at most as many as  (1 + 1 / N) x T(b) <= the time from arrival to deadline
+
+allows: N staggered workers turn to a new unit every T(b) / N, which is the longest that a row waits for one.
+
+T is the time that 99 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159). Where batch times by length
+are known, rows are picked as by `adaptive`, in no more time than the first row has. Rows without deadlines, programs of
+several stages and cells are served as by `adaptive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.policies import by_length
+from app.scheduler.policies.adaptive import Adaptive
+from app.scheduler.policies.base import Cut, Hold, go_padded
+from app.scheduler.policies.view import LATE_TIMER_NS, KeyView, Schedule
+from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.types import Formed
+
+
+class Deadline(Adaptive):
+    """Starts units as late as their deadlines allow."""
+
+    name = "deadline"
+    holds = True
+    sees_deadlines = True
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        schedule, window = view.schedule, view.length_window
+        if schedule is None:
+            return super().decide(view, idle, now)
+        most = min(view.ready, view.limit, view.full)
+        if window is not None and window.shortest < window.longest:
+            cut = _picked(view, schedule, window, most, idle)
+        else:
+            rows = _in_time(view, schedule, most)
+            cut = go_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
+        if cut.rows == view.ready < min(view.limit, view.full):
+            until = _latest(schedule, cut.rows)
+            if max(now, schedule.begins) < until:
+                return Hold(until)
+        return cut
+
+
+def _latest(schedule: Schedule, rows: int) -> int:
+    """Until when these rows, which are all that wait, may be held: then one more would be too many."""
+    one_more = max(schedule.time(rows + 1), schedule.time(rows) + LATE_TIMER_NS)
+    return min(schedule.deadlines) - one_more
+
+
+def _in_time(view: KeyView, schedule: Schedule, most: int) -> int:
+    """The most of the first rows that end in time together, but no fewer than keep up, where so many are in time."""
+    deadlines, rows, first = schedule.deadlines[:most], 0, schedule.deadlines[0]
+    ends = [schedule.begins + schedule.time(size) for size in range(1, most + 1)]
+    for size, deadline in enumerate(deadlines, 1):
+        first = min(first, deadline)
+        if ends[size - 1] <= first:
+            rows = size
+    if rows == most:
+        return rows
+    enough = _keeping_up(view, schedule, most)
+    while enough > rows and sum(deadline >= ends[enough - 1] for deadline in deadlines) < enough:
+        enough -= 1
+    return max(rows, enough, 1)
+
+
+def _keeping_up(view: KeyView, schedule: Schedule, most: int) -> int:
+    """Rows of a unit that serves as many as arrive, or that staggered workers can serve in time."""
+    rows, workers = 1, schedule.workers
+    rate = view.facts.rate / 1e9 or float("inf")
+    period = (schedule.deadlines[0] - view.oldest()) * workers / (workers + 1)
+    while rows < most and workers * rows < rate * schedule.time(rows) and schedule.time(rows + 1) <= period:
+        rows += 1
+    return rows
+
+
+def _picked(view: KeyView, schedule: Schedule, window: LengthWindow, most: int, idle: Sequence[int]) -> Cut:
+    """Rows around the first by length that end by its deadline."""
+    times, first = view.facts.lengths[0], window.lengths[window.place]
+    slower = schedule.time(1, first) / times.at(first).times[0]
+    within = (schedule.deadlines[0] - schedule.begins) / slower
+    rate = view.facts.rate * slower / 1e9 / schedule.workers
+    rows, shorter = by_length.pick(window, times, view.ready, most, rate, within)
+    size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]
+    reason = Formed.DEADLINE if rows == view.ready else Formed.TABLE
+    return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)

@@ -1,0 +1,207 @@
+"""Units start as late as deadlines allow and no later; in a backlog they stay large enough to keep up.
+
+- a row that is alone on an idle device ends in time wherever an earlier start would have ended in time
+- while a worker is idle and rows wait that all fit in one unit, a wake-up is asked for by their latest start
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiers import repeatable
+
+from app.scheduler.policies import policy_for
+from app.scheduler.policies.view import LATE_TIMER_NS
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Step
+
+from ..world import Arrival, Trace, World, make_call, make_device, make_program
+
+MS = 1_000_000
+LARGEST = 8
+TIMES = tuple((6 + 4 * size) * MS for size in range(1, LARGEST + 1))  # each row more takes longer than timers are late
+PER_LENGTH = Profile(TIMES, by_length=((10, tuple(t // 2 for t in TIMES)), (100, TIMES)))
+
+
+def program(given: Profile | None = None, **options: object) -> Program:
+    return make_program(stages=(Stage(given or Profile(TIMES)),), policy="deadline", max_batch=LARGEST, **options)
+
+
+def run(arrivals: list[tuple[int, int]], device: DeviceSpec | None = None, **options: object) -> World:
+    """Calls of one row: (arrival, time to the deadline), in ms."""
+    calls = tuple(Arrival(at * MS, timeout=timeout * MS) for at, timeout in arrivals)
+    return World(Trace(device or make_device(LARGEST), (program(**options),), calls)).run()
+
+
+def started(world: World) -> list[tuple[float, int]]:
+    """When each unit started, in ms, and its rows."""
+    return [(unit.started / MS, len(unit.rows)) for unit in world.units]
+
+
+def test_only_the_default_policy_has_the_objective() -> None:
+    assert policy_for("adaptive", "deadline") == "deadline"
+    assert policy_for("adaptive", "latency") == policy_for("adaptive", 0.5) == "adaptive"
+    assert policy_for("window", "deadline") == "window"
+
+
+class TestAlone:
+    def test_a_row_is_held_until_one_more_would_not_fit(self) -> None:
+        """T(1) = 10 ms, T(2) = 14 ms."""
+        world = run([(0, 50)])
+        assert started(world) == [(50 - 14, 1)]
+        assert world.units[0].reason is Formed.DEADLINE
+        assert world.how(0) == "done"
+
+    def test_a_timer_may_be_late_where_more_rows_take_hardly_longer(self) -> None:
+        world = run([(0, 50)], given=Profile(tuple(10 * MS + size for size in range(LARGEST))))
+        assert started(world) == [(50 - 10 - LATE_TIMER_NS / MS, 1)]
+
+    @pytest.mark.parametrize("timeout", [10, 11, 12, 14])
+    def test_it_starts_at_once_where_there_is_no_time_to_hold_it(self, timeout: int) -> None:
+        world = run([(3, timeout)])
+        assert started(world) == [(3, 1)]
+        assert world.how(0) == "done"
+
+    def test_without_a_deadline_it_starts_at_once(self) -> None:
+        world = World(Trace(make_device(LARGEST), (program(),), (Arrival(MS),))).run()
+        assert started(world) == [(1, 1)]
+
+    def test_where_no_times_are_known_it_starts_at_once(self) -> None:
+        assert started(run([(0, 50)], given=Profile())) == [(0, 1)]
+
+
+class TestCompany:
+    def test_the_more_rows_there_are_the_sooner_they_start(self) -> None:
+        """Three rows by 30 ms: T(4) = 22 ms before the first deadline, which is 60 ms."""
+        assert started(run([(0, 60), (20, 60), (30, 60)])) == [(60 - 22, 3)]
+
+    def test_a_later_row_with_an_earlier_deadline_counts(self) -> None:
+        assert started(run([(0, 80), (10, 30)])) == [(40 - 18, 2)]
+
+    def test_as_many_as_a_unit_ever_has_start_at_once(self) -> None:
+        assert started(run([(0, 900)] * LARGEST)) == [(0, LARGEST)]
+
+    def test_rows_that_came_too_late_for_a_unit_wait_for_their_own(self) -> None:
+        """At 46 ms the first starts alone; the second has until 60 + 60 - 14."""
+        assert started(run([(0, 60), (50, 70)])) == [(46, 1), (120 - 14, 1)]
+
+    def test_best_effort_rows_are_held_as_well(self) -> None:
+        call = make_call(1, deadline=50 * MS)
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(), 0)
+        scheduler.submit(call, 0)
+        assert scheduler.step(0).wake_at == 36 * MS
+
+    def test_rows_of_a_size_that_is_padded_have_the_time_of_that(self) -> None:
+        """Three rows run as four: held for a fourth, whose unit takes as long."""
+        slotted = Profile(tuple(time * MS for time in (10, 20, 40, 30, 50, 60, 70, 80)))
+        world = run([(0, 100)] * 3, given=slotted)
+        assert [(unit.size, len(unit.rows)) for unit in world.units] == [(4, 3)]
+        assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
+
+
+class TestBacklog:
+    def test_rows_that_are_nearly_late_leave_so_that_units_keep_up(self) -> None:
+        """When the worker is free, at 38 ms, the first of 8 rows has 11 ms left, each other 2 ms more.
+
+        One row would end in time with it. Deadlines of 48 ms allow 24 ms a unit, four rows, which take 22 ms: only two
+        rows have so long. Three take 18 ms: four leave, and the last one later.
+        """
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(), 0)
+        scheduler.submit(make_call(0, LARGEST, deadline=900 * MS), 0)
+        (busy,) = scheduler.step(0).start
+        for n in range(1, 9):
+            scheduler.submit(make_call(n, arrived=(2 * n - 1) * MS, deadline=(2 * n + 47) * MS), 16 * MS)
+        scheduler.finished(Outcome(busy.id, None, 38 * MS), 38 * MS)
+        step = scheduler.step(38 * MS)
+        assert [drop.call.id for drop in step.drop] == [1, 2, 3, 4]
+        assert [[row.call.id for row in unit.rows] for unit in step.start] == [[5, 6, 7]]
+
+    def test_nobody_leaves_where_all_fit_one_after_the_other(self) -> None:
+        busy = [(0, 900)] * LARGEST
+        world = run([*busy, *((1, 95 + n) for n in range(8))])
+        assert all(world.how(LARGEST + n) == "done" for n in range(8))
+
+
+class Watched(World):
+    """Checks the latest start of what waits while a worker is idle."""
+
+    def _carry_out(self, step: Step) -> None:
+        super()._carry_out(step)
+        waiting = [facts.entry.call for facts in self.book.waiting[1]]
+        busy = {unit.worker for unit in self.book.units.values()}
+        deadlines = [call.deadline for call in waiting if call.deadline is not None]
+        if deadlines and 0 < len(waiting) < LARGEST and len(busy) < len(self.trace.device.workers):
+            assert self._timer is not None
+            assert self._timer <= min(deadlines) - TIMES[len(waiting)]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Calls of a few rows at any distance, with deadlines from hopeless to far away."""
+    one = st.tuples(st.integers(0, 30), st.integers(1, 3), st.sampled_from([5, 12, 30, 60, 61, 200]), st.booleans())
+    drawn = draw(st.lists(one, min_size=1, max_size=25))
+    times = accumulate(gap for gap, *_ in drawn)
+    mixed, lengths = draw(st.booleans()), draw(st.sampled_from([(10,), (100,), (10, 100)]))
+    arrivals = tuple(
+        Arrival(
+            at * MS,
+            lengths=tuple(lengths[n % len(lengths)] for n in range(rows)),
+            timeout=(timeout if mixed else 60) * MS if timely else None,
+        )
+        for at, (_, rows, timeout, timely) in zip(times, drawn, strict=True)
+    )
+    given = draw(st.sampled_from([Profile(TIMES), PER_LENGTH]))
+    device = make_device(
+        *draw(st.sampled_from([(8,), (8, 8), (8, 2)])),
+        push_depth=draw(st.integers(1, 2)),
+        push_ahead_ns=draw(st.sampled_from([0, MS])),
+    )
+    return Trace(device, (program(given),), arrivals, seed=draw(st.sampled_from([None, 1])), ticks=(100 * MS,))
+
+
+@repeatable(200)
+@given(traces())
+def test_the_invariants_hold_where_rows_are_held(trace: Trace) -> None:
+    World(trace).run()
+
+
+@repeatable(200)
+@given(traces())
+def test_no_wake_up_is_missed(trace: Trace) -> None:
+    timely = tuple(Arrival(a.at, lengths=(0,), timeout=60 * MS) for a in trace.arrivals)
+    Watched(Trace(make_device(8, 8), (program(),), timely)).run()
+
+
+@repeatable(100)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(10, 120)), min_size=1, max_size=8))
+def test_a_row_alone_ends_in_time_wherever_it_can(calls: list[tuple[int, int]]) -> None:
+    """Each comes when the one before has left."""
+    at, arrivals = 0, []
+    for gap, timeout in calls:
+        arrivals.append((at, timeout))
+        at += gap + timeout
+    world = run(arrivals)
+    assert [world.how(n) for n in range(len(calls))] == ["done"] * len(calls)
+
+
+def test_a_device_that_is_late_makes_units_start_sooner() -> None:
+    """Every unit takes 1.2 times its prediction: they start so much sooner, and end in time again."""
+    scheduler = Scheduler(make_device(LARGEST))
+    scheduler.add_program(program(), 0)
+    now = 0
+    for ident in range(200):
+        scheduler.submit(make_call(ident, arrived=now, deadline=now + 50 * MS), now)
+        step = scheduler.step(now)
+        assert step.wake_at is not None
+        begun = step.wake_at - now
+        (unit,) = scheduler.step(step.wake_at).start
+        now = step.wake_at + unit.predicted * 12 // 10
+        scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
+        scheduler.step(now)
+        now += 100 * MS
+    assert begun < 36 * MS
