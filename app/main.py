@@ -119,7 +119,10 @@ def create_app(
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             about = _about(device, access, None if gpu is None else cuda.memory(gpu)[1])
-            hub = Hub(engine, registry, lifecycle, about, errors, partial(_machine, gpu))
+            hub = Hub(
+                engine.clock, engine.snapshot, engine.plans, engine.watch, registry, lifecycle, about, errors,
+                partial(_machine, gpu),
+            )  # fmt: skip
             stack.callback(hub.close)
             if settings.ui:
                 lifecycle.watching.append(hub.record)

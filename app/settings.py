@@ -28,17 +28,6 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 #: How the server's own paths begin. A prefix that begins so could be the server's path or the ingress's.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
-#: What once were settings, and what holds now.
-REMOVED = {
-    "access_log_probes": "the access log leaves probes out",
-    "activation_mib": "what a model keeps between stages is bounded by pool_mib, as its slots are",
-    **dict.fromkeys(("default_class", "default_timeout_ms"), "it is a key of model.toml, under [batching]"),
-    "hang_factor": "a batch hangs after 20 times its predicted time, and --hang-floor-s at least",
-    "max_pixels": "images may have 50 million pixels",
-    "push_depth": "a worker has a second batch where push_ahead_ms is above 0, and never a third",
-    "rate_window_s": "the window of the arrival rate is one second",
-    "split_failed": "a failed batch is run again in halves until the culprit is alone",
-}
 
 
 class Settings(BaseModel):
@@ -274,9 +263,6 @@ def shown_workers(workers: Sequence[int]) -> str:
 def settings_from(given: dict[str, Any]) -> Settings:
     """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
     values = {name: value for name, value in given.items() if value is not None and value != []}
-    for name in REMOVED:
-        if name in values:
-            raise ConfigError(f"{name}: {_removed(name)}")
     try:
         return Settings(**values)
     except ValidationError as exc:
@@ -295,19 +281,9 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
     lines = []
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, 1)
-        why = f"is no setting and does nothing{f'; did you mean {prefix}{near[0]}?' if near else ''}"
-        if name.lower() in REMOVED:
-            why = f"does nothing: {_removed(name.lower())}"
-        lines.append(f"warning: the variable {prefix}{name} {why}")
+        meant = f"; did you mean {prefix}{near[0]}?" if near else ""
+        lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
     return lines
-
-
-def refuse_removed_flags(arguments: Iterable[str]) -> None:
-    """Raise ConfigError for a flag of `serve` that once was a setting, before the command line calls it unknown."""
-    for argument in arguments:
-        name = argument.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
-        if argument.startswith("--") and name in REMOVED:
-            raise ConfigError(f"{name}: {_removed(name)}")
 
 
 def repeated_models(arguments: Iterable[str]) -> list[str]:
@@ -315,7 +291,3 @@ def repeated_models(arguments: Iterable[str]) -> list[str]:
     if [argument.partition("=")[0] for argument in arguments].count("--models") < 2:
         return []
     return ["warning: the last --models alone is served; --model NAME=FOLDER serves one more model"]
-
-
-def _removed(name: str) -> str:
-    return f"no setting any more: {REMOVED[name]}"

@@ -36,33 +36,20 @@ def _option(panel: str, flag: str, text: str, **more: Any) -> Any:
     return typer.Option(flag, help=text.replace("[", "\\["), rich_help_panel=panel, **more)
 
 
-def _number(panel: str, flag: str, text: str, kind: type[int | float] = float) -> Any:
-    """A numeric option whose parse error is one line, as for other invalid values."""
-
-    def parse(given: str) -> int | float:
-        try:
-            return kind(given)
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise ConfigError(f"{flag[2:].replace('-', '_')}: expected {what}, got {given!r}") from None
-
-    return _option(panel, flag, text, parser=parse, metavar="INT" if kind is int else "NUMBER")
-
-
 def bench(
     url: Annotated[str, typer.Argument(help="The server: http://host:port; any that speaks V2.", show_default=False)],
     model: Annotated[str, _option(_LOAD, "--model", "The model's name.", show_default=False)] = "",
-    rate: Annotated[float | None, _number(_LOAD, "--rate", "Open loop: requests per second.")] = None,
-    concurrency: Annotated[int | None, _number(_LOAD, "--concurrency", "Closed loop: requests in flight.", int)] = None,
+    rate: Annotated[float | None, _option(_LOAD, "--rate", "Open loop: requests per second.")] = None,
+    concurrency: Annotated[int | None, _option(_LOAD, "--concurrency", "Closed loop: requests in flight.")] = None,
     find_peak: Annotated[bool, _option(_LOAD, "--find-peak", "Search the largest rate that keeps --slo-ms.")] = False,
-    slo_ms: Annotated[float, _number(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
+    slo_ms: Annotated[float, _option(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
     arrivals: Annotated[str, _option(_LOAD, "--arrivals", _ARRIVALS)] = "poisson",
-    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run.")] = 10,
-    repeats: Annotated[int, _number(_LOAD, "--repeats", "Runs; run k has the seed plus k.", int)] = 3,
-    warmup: Annotated[float, _number(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
-    seed: Annotated[int, _number(_LOAD, "--seed", "Of all that is random.", int)] = 0,
+    duration: Annotated[float, _option(_LOAD, "--duration", "Seconds of each run.")] = 10,
+    repeats: Annotated[int, _option(_LOAD, "--repeats", "Runs; run k has the seed plus k.")] = 3,
+    warmup: Annotated[float, _option(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
+    seed: Annotated[int, _option(_LOAD, "--seed", "Of all that is random.")] = 0,
     payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
-    rows: Annotated[int, _number(_REQUESTS, "--rows", "Rows of each request.", int)] = 1,
+    rows: Annotated[int, _option(_REQUESTS, "--rows", "Rows of each request.")] = 1,
     lengths: Annotated[str, _option(_REQUESTS, "--lengths", _LENGTHS)] = "16",
     shape: Annotated[
         list[str] | None,
@@ -76,7 +63,7 @@ def bench(
     ] = None,
     deadline_ms: Annotated[
         float | None,
-        _number(_REQUESTS, "--deadline-ms", "Count answers within it; it is sent, too (V2 timeout). [none]"),
+        _option(_REQUESTS, "--deadline-ms", "Count answers within it; it is sent, too (V2 timeout). [none]"),
     ] = None,
     header: Annotated[
         list[str] | None, _option(_REQUESTS, "--header", "NAME: VALUE, sent with each request, as an API key.")
@@ -85,11 +72,11 @@ def bench(
         str,
         _option(_REQUESTS, "--check", "values: equal requests have equal answers; shapes: only outputs and shapes."),
     ] = "values",
-    connections: Annotated[int, _number(_CLIENT, "--connections", "Most that may be open.", int)] = 256,
-    timeout: Annotated[float, _number(_CLIENT, "--timeout", "Seconds after which a request has failed.")] = 10,
+    connections: Annotated[int, _option(_CLIENT, "--connections", "Most that may be open.")] = 256,
+    timeout: Annotated[float, _option(_CLIENT, "--timeout", "Seconds after which a request has failed.")] = 10,
     max_lag_ms: Annotated[
         float | None,
-        _number(_CLIENT, "--max-lag-ms", "Accept a client as late as this. [1, or a tenth of the latency]"),
+        _option(_CLIENT, "--max-lag-ms", "Accept a client as late as this. [1, or a tenth of the latency]"),
     ] = None,
     as_json: Annotated[bool, _option(_OUTPUT, "--json", "Print one JSON object.")] = False,
     plot: Annotated[

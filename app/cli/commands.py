@@ -20,7 +20,7 @@ from app import __version__
 from app.cli import bench, new, optimum, profile, simulate, size
 from app.errors import ConfigError
 from app.observe import logs
-from app.settings import RowCheck, Settings, refuse_removed_flags, repeated_models, settings_from, unknown_variables
+from app.settings import RowCheck, Settings, repeated_models, settings_from, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -54,7 +54,7 @@ def main() -> None:
     if logs.json_asked(sys.argv[1:], os.environ):
         _main_as_json()
     try:
-        _run()
+        cli()
     except ConfigError as exc:
         fail(str(exc))
 
@@ -64,7 +64,7 @@ def _main_as_json() -> NoReturn:
     logs.configure("info", "json", access=False)
     usage_error: type[Any] = typer.BadParameter.__bases__[0]  # of every wrong command line; typer exports only leaves
     try:
-        sys.exit(_run(standalone_mode=False))
+        sys.exit(cli(standalone_mode=False))
     except ConfigError as exc:
         message, status = str(exc), 2
     except usage_error as exc:
@@ -76,12 +76,6 @@ def _main_as_json() -> NoReturn:
         sys.exit(1)
     log.error(message)
     sys.exit(status)
-
-
-def _run(**options: Any) -> Any:
-    if sys.argv[1:2] == ["serve"]:
-        refuse_removed_flags(sys.argv[2:])
-    return cli(**options)
 
 
 def fail(message: str) -> None:

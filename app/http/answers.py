@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 
 from app.http.body import Headers, Message, Receive, Send
@@ -60,15 +61,20 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes) -> Non
     await send({"type": "http.response.body", "body": body})
 
 
-def closing_send(send: Send) -> Send:
-    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
+def editing_send(send: Send, edit: Callable[[int, Headers], Headers]) -> Send:
+    """`send`, where the answer has the headers that `edit` makes of its status and headers."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+            message["headers"] = edit(message["status"], list(message.get("headers", ())))
         await send(message)
 
     return sending
+
+
+def closing_send(send: Send) -> Send:
+    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
+    return editing_send(send, lambda status, headers: [*headers, (b"connection", b"close")])
 
 
 def header_list(head: bytes, closing: bool) -> Headers:

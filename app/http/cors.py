@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.errors import BadRequest
-from app.http.body import Headers, Message, Send
+from app.http.answers import editing_send
+from app.http.body import Headers, Send
 from app.http.codecs.base import RequestHeaders
 from app.http.errors import METHODS, error_parts
 
@@ -66,13 +67,7 @@ class Cors:
     def sending(self, headers: RequestHeaders, send: Send) -> Send:
         """`send`, with the headers for a request of these `headers`."""
         added = self.headers(headers.get(_ORIGIN))
-
-        async def sends(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *added]
-            await send(message)
-
-        return sends
+        return editing_send(send, lambda status, given: [*given, *added])
 
     def _allows(self, origin: bytes | None) -> bytes | None:
         """The origin to name in an answer; None for none."""

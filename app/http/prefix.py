@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from app.http.body import Message, Scope, Send
+from app.http.answers import editing_send
+from app.http.body import Headers, Scope, Send
 
 
 def without(prefix: str, path: str) -> str:
@@ -26,15 +27,13 @@ def under(prefix: str, scope: Scope, path: str) -> Scope:
 
 def redirecting(send: Send) -> Send:
     """`send`, whose redirects name the path alone."""
+    return editing_send(send, _without_host)
 
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start" and 301 <= message["status"] <= 308 and message["status"] != 304:
-            message["headers"] = [
-                (name, _path_of(value) if name == b"location" else value) for name, value in message.get("headers", [])
-            ]
-        await send(message)
 
-    return sending
+def _without_host(status: int, headers: Headers) -> Headers:
+    if not 301 <= status <= 308 or status == 304:
+        return headers
+    return [(name, _path_of(value) if name == b"location" else value) for name, value in headers]
 
 
 def _path_of(location: bytes) -> bytes:

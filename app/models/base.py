@@ -82,9 +82,11 @@ def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[s
     An output axis without a name may have any length. Raises ConfigError naming model, version and output.
     """
     for spec, value in zip(info.outputs, values, strict=True):
-        problem = _mismatch(spec, value, rows, lengths or {})
-        if problem:
-            raise ConfigError(f"model {info.name!r} version {info.version}: output {spec.name!r}: {problem}")
+        try:
+            check_shape(spec, value, rows, lengths or {})
+            _check_type(spec, value)
+        except ConfigError as error:
+            raise ConfigError(f"model {info.name!r} version {info.version}: {error}") from None
 
 
 def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
@@ -109,12 +111,17 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
     `longest` gives the length of the batch along each variable axis of the inputs.
     """
     shape = tuple(value.shape)
-    if shape[0:1] != (size,) or (shape[1:] != spec.shape and not _fits(spec, shape[1:])):
-        raise ConfigError(
-            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, got shape {list(shape)}"
-        )
-    if not spec.fixed and (wrong := wrong_length(spec, shape, longest)):
-        raise ConfigError(f"output {spec.name!r}: {wrong}")
+    if spec.fixed and shape == (size, *spec.shape):
+        return
+    if shape[:1] != (size,) or not _fits(spec, shape[1:]):
+        row = (longest.get(axis, -1) if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))
+        raise ConfigError(f"output {spec.name!r}: expected shape {[size, *row]}, got {list(shape)}")
+    for axis, got in zip(spec.axes, shape[1:], strict=True):
+        if axis and longest.get(axis, got) != got:
+            raise ConfigError(
+                f"output {spec.name!r}: expected the length {longest[axis]} that the inputs have along axis {axis!r}, "
+                f"got {got}"
+            )
 
 
 def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
@@ -124,35 +131,13 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     )
 
 
-def wrong_length(spec: TensorSpec, shape: Sequence[int], lengths: Mapping[str, int]) -> str:
-    """What is wrong with an output [rows, ...] along the axes it shares with the inputs; "" if nothing is.
-
-    `lengths` gives each of the inputs' variable axes its length in this batch.
-    """
-    for axis, got in zip(spec.axes, shape[1:], strict=True):
-        wanted = lengths.get(axis, got) if axis else got
-        if got != wanted:
-            return f"expected the length {wanted} that the inputs have along axis {axis!r}, got {got}"
-    return ""
-
-
-def _mismatch(spec: TensorSpec, value: Any, rows: int, lengths: Mapping[str, int]) -> str:
-    shape = tuple(value.shape)
-    expected = (rows, *(lengths.get(axis, -1) if axis else n for axis, n in zip(spec.axes, spec.shape, strict=True)))
-    fixed = [True, *(not axis for axis in spec.axes)]
-    same_rank = len(shape) == len(expected)
-    if not same_rank or any(is_fixed and a != b for is_fixed, a, b in zip(fixed, expected, shape, strict=True)):
-        return f"expected shape {list(expected)}, got {list(shape)}"
-    if wrong := wrong_length(spec, shape, lengths):
-        return wrong
+def _check_type(spec: TensorSpec, value: Any) -> None:
     if isinstance(value, np.ndarray):
-        # BF16 has no numpy dtype, so an array of it can only be its bits.
-        wanted: Any = DATATYPES[spec.datatype]
-        same = value.dtype == wanted
+        wanted: Any = DATATYPES[spec.datatype]  # BF16 has no numpy dtype, so an array of it can only be its bits
     else:
         wanted = TORCH_DTYPES.get(spec.datatype, "a numpy object array of bytes")
-        same = value.dtype == wanted
-    return "" if same else f"expected {spec.datatype} ({wanted}), got {value.dtype}"
+    if value.dtype != wanted:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype} ({wanted}), got {value.dtype}")
 
 
 # conversions

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class Repository:
                 sets = ", ".join(SETS)
                 raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
             if _is_one_model(folder):
-                self._named[_name_of(folder)] = folder
+                self._named[name_of(folder)] = folder
             else:
                 self._root = folder
         seen: set[str] = set()
@@ -136,12 +137,14 @@ def _is_one_model(folder: Path) -> bool:
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 
-def _name_of(folder: Path) -> str:
-    name = folder.resolve().name
+def name_of(place: Path) -> str:
+    """The name of the model in a folder or file. Raises ConfigError."""
+    path = place.resolve()
+    name = path.stem if path.is_file() else path.name
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"models: expected a model's folder named with letters, digits, '_', '.' and '-', got {name!r}; "
-            f"--model NAME={folder} gives it another name"
+            f"models: expected a name of letters, digits, '_', '.' and '-', got {name!r}; "
+            f"--model NAME={shlex.quote(str(place))} gives it another"
         )
     return name
 

@@ -9,10 +9,12 @@ done: "split, 2 processes" or "coupled, 1 process".
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +35,6 @@ from .front import Front, FrontCosts
 from .lengths import Lengths
 from .lengths import mean as mean_length
 from .node import PROGRAM, Node
-from .processes import Progress, run_parts
 from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
 from .routers import make as make_router
@@ -51,6 +52,9 @@ _SERVICE, _ROUTING, _LENGTHS = 1, 2, 3
 _COLLECT = 1_000_000
 
 _solve = lru_cache(maxsize=8)(control.solve)  # takes two seconds, and is the same for all loads and routers
+
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ class Setup:
 def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> dict[str, Any]:
     """Simulate a setup; returns the figures of `report.summary` and what was asked for.
 
-    `progress` is called with the number of requests as they are fed. Raises ValueError for a bad setup.
+    `progress` is called with the number of requests as they are fed, by several processes when one has ended. Raises
+    ValueError for a bad setup.
     """
     setup.check()
     setup = setup.solved()
@@ -236,7 +241,7 @@ def _together(setup: Setup, progress: Progress) -> Tally:
 
 
 @_seldom_collected()
-def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
+def _share(setup: Setup, first: int, end: int, progress: Progress = lambda requests: None) -> Tally:
     """Simulate the replicas from `first` to before `end`, each by itself, chunk by chunk of the stream."""
     tally = Tally()
     simulators = [
@@ -263,11 +268,14 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
 
 
 def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
-    """Simulate shares of the replicas in several processes and add up the results."""
+    """Simulate shares of the replicas in several processes and add up the results. Raises what a share raises."""
     bounds = [setup.replicas * part // count for part in range(count + 1)]
     tally = Tally()
-    for part in run_parts([partial(_share, setup, low, high) for low, high in pairwise(bounds)], progress):
-        tally.add(part)
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
+    with ProcessPoolExecutor(count, context) as pool:
+        for share in as_completed([pool.submit(_share, setup, low, high) for low, high in pairwise(bounds)]):
+            tally.add(share.result())
+            progress(share.result().requests)
     return tally
 
 

@@ -119,9 +119,6 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((), "rate: expected one of --rate, --concurrency and --find-peak"),
         (("--rate", "5", "--find-peak"), "rate: expected one of"),
-        (("--rate", "abc"), "rate: expected a number, got 'abc'"),
-        (("--concurrency", "1.5"), "concurrency: expected a whole number, got '1.5'"),
-        (("--max-lag-ms", "x"), "max_lag_ms: expected a number, got 'x'"),
         (("--rate", "0"), "rate: expected requests per second above 0, got 0.0"),
         (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0, got 0"),
         (("--arrivals", "trace:/no/such"), "/no/such"),

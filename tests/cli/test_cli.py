@@ -91,17 +91,6 @@ def test_a_second_models_is_told(served: list[Settings], monkeypatch: pytest.Mon
     assert served[0].models == "yours"
 
 
-def test_what_was_a_setting_is_told_as_such(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "does nothing: no setting any more: " in run("serve", env={"STARLING_HANG_FACTOR": "9"}).stderr
-    monkeypatch.setattr("sys.argv", ["starling", "serve", "--no-split-failed"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert len(served) == 1
-    with pytest.raises(ConfigError, match="max_pixels: no setting any more"):
-        settings_from({"max_pixels": 9})
-
-
 def test_flags_beat_variables(served: list[Settings]) -> None:
     run("serve", "--port", "1", "--no-ui", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
     assert (served[0].port, served[0].max_batch, served[0].ui) == (1, 7, False)

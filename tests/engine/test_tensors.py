@@ -67,10 +67,10 @@ def test_an_output_of_the_declared_shape(shape):
     [
         ((3, 4, 2, 1), "output 'y': expected the length 5 that the inputs have along axis 'tokens', got 4"),
         ((3, 6, 2, 1), "output 'y': expected the length 5 that the inputs have along axis 'tokens', got 6"),
-        ((2, 5, 2, 1), r"output 'y': expected a batch of 3 rows of \[-1, 2, -1\], got shape \[2, 5, 2, 1\]"),
-        ((3, 5, 3, 1), r"expected a batch of 3 rows of \[-1, 2, -1\], got shape \[3, 5, 3, 1\]"),
-        ((3, 5, 2), r"expected a batch of 3 rows of \[-1, 2, -1\], got shape \[3, 5, 2\]"),
-        ((), r"expected a batch of 3 rows of \[-1, 2, -1\], got shape \[\]"),
+        ((2, 5, 2, 1), r"output 'y': expected shape \[3, 5, 2, -1\], got \[2, 5, 2, 1\]"),
+        ((3, 5, 3, 1), r"expected shape \[3, 5, 2, -1\], got \[3, 5, 3, 1\]"),
+        ((3, 5, 2), r"expected shape \[3, 5, 2, -1\], got \[3, 5, 2\]"),
+        ((), r"expected shape \[3, 5, 2, -1\], got \[\]"),
     ],
 )
 def test_an_output_of_another_shape(shape, message):

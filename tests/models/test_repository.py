@@ -75,7 +75,7 @@ def test_a_repository_may_have_a_model_named_by_a_number(tmp_path):
 
 def test_a_model_folder_with_a_name_that_no_model_has(tmp_path):
     folder = write_model(tmp_path / "two words")
-    with pytest.raises(ConfigError, match=r"got 'two words'; --model NAME=.*two words gives it another name"):
+    with pytest.raises(ConfigError, match=r"got 'two words'; --model NAME=.*two words' gives it another"):
         Repository(folder)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.repository import NAME, SETS
+from app.models.repository import SETS, name_of
 from app.models.scaffold.draft import likeliest, source_in
 from app.models.scaffold.new_task import CONFIG, names_task, write_task
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
@@ -37,7 +37,7 @@ def described(models: str, named: Sequence[str]) -> Iterator[dict[str, object]]:
     with tempfile.TemporaryDirectory(prefix="starling-") as scratch:
         changed: dict[str, object] = {}
         if found:
-            changed["models"] = _folder_for(_name_of(models), models, Path(scratch, "models"))
+            changed["models"] = _folder_for(name_of(Path(models)), models, Path(scratch, "models"))
         if several:
             folders = (
                 (name, _folder_for(name, place, Path(scratch)) if _is_bare(place) else place) for name, place in pairs
@@ -54,17 +54,6 @@ def _is_bare(place: str) -> bool:
     if any(True for pattern in ("", "*/", "*/*/") for _ in path.glob(f"{pattern}{FILE_NAME}")):
         return False
     return any(child.suffix in MODEL_FILES or child.name in (CONFIG, "model.py") for child in path.glob("*"))
-
-
-def _name_of(place: str) -> str:
-    path = Path(place).resolve()
-    name = path.stem if path.is_file() else path.name
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"models: expected a name of letters, digits, '_', '.' and '-', got {name!r}; "
-            f"--model NAME={shlex.quote(place)} gives it another"
-        )
-    return name
 
 
 def _folder_for(name: str, place: str, parent: Path) -> str:

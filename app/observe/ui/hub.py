@@ -7,10 +7,9 @@ rate monitor. Each message is made once, however many watch. All of it runs on t
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from app.contract import Catalog, Plan
 from app.errors import NotReady, QueueFull
@@ -27,62 +26,52 @@ MOST_BLOCKS = 256  # of batches in a tick: a page can tell no more of them apart
 _MOST_MESSAGES = 16  # that a slow page may be behind: six seconds
 
 
-class Source(Protocol):
-    """What the hub needs of the engine, which imports `observe` and cannot be imported here."""
-
-    clock: Callable[[], int]
-
-    def snapshot(self) -> Snapshot: ...
-    def plans(self) -> list[Plan]:
-        """In the order of the snapshot's models."""
-        ...
-
-    def watch(self, on_ended: Callable[[Unit, Outcome, int, int], None] | None) -> None: ...
+#: Called with each unit that ends, its outcome, and when it began and ended.
+OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 
 
 class Watcher:
     """The messages for one page: `async for message in watcher`, until the stream ends."""
 
     def __init__(self) -> None:
-        self._messages: deque[bytes] = deque()
-        self._came = asyncio.Event()
-        self._over = False
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
 
     def tell(self, message: bytes) -> bool:
         """Whether there was room. If not, all messages are dropped, and the page needs `history` and `models` again."""
-        if len(self._messages) >= _MOST_MESSAGES:
-            self._messages.clear()
+        if self._messages.qsize() >= _MOST_MESSAGES:
+            while not self._messages.empty():
+                self._messages.get_nowait()
             return False
-        self._messages.append(message)
-        self._came.set()
+        self._messages.put_nowait(message)
         return True
 
     def end(self) -> None:
         """What waits is still given out."""
-        self._over = True
-        self._came.set()
+        self._messages.put_nowait(None)
 
     def __aiter__(self) -> Watcher:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._messages:
-            if self._over:
-                raise StopAsyncIteration
-            self._came.clear()
-            await self._came.wait()
-        return self._messages.popleft()
+        message = await self._messages.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
 
 class Hub:
     """Constructed on the event loop. `about` is each page's first message; `close` ends all streams.
 
-    `machine` reads what the process uses; it raises nothing.
+    `clock`, `snapshot`, `plans` (in the order of the snapshot's models) and `watch` are the engine's. `machine` reads
+    what the process uses; it raises nothing.
     """
 
     def __init__(
         self,
-        source: Source,
+        clock: Callable[[], int],
+        snapshot: Callable[[], Snapshot],
+        plans: Callable[[], list[Plan]],
+        watch: Callable[[OnUnitEnd | None], None],
         catalog: Catalog,
         health: Lifecycle,
         about: Mapping[str, Any],
@@ -91,12 +80,12 @@ class Hub:
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._source = source
+        self._clock, self._snapshot, self._plans, self._watch = clock, snapshot, plans, watch
         self._catalog = catalog
         self._health = health
         self._interval_s = interval_s
         self._hello = events.encoded("hello", events.hello(about, round(interval_s * 1000)))
-        self._origin = source.clock()
+        self._origin = clock()
         self._errors = errors
         self._machine = machine
         self._history = History()
@@ -125,7 +114,7 @@ class Hub:
         """Keep a sample for pages that are opened later, where one is due. Called about once a second."""
         at_us = self._now_us()
         if self._history.due(at_us):
-            self._history.add(at_us, self._source.snapshot(), self._machine())
+            self._history.add(at_us, self._snapshot(), self._machine())
 
     def close(self) -> None:
         """End all streams, saying so."""
@@ -144,7 +133,7 @@ class Hub:
             return
         self._seen = None
         self._batches, self._errors_sent = [], self._errors.total
-        self._source.watch(self._on_ended)
+        self._watch(self._on_ended)
         self._tick()
 
     def _leave(self, watcher: Watcher) -> None:
@@ -155,7 +144,7 @@ class Hub:
 
     def _rest(self) -> None:
         """Nobody watches: no timer, and the engine tells nothing."""
-        self._source.watch(None)
+        self._watch(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -176,7 +165,7 @@ class Hub:
         # First, so that a fault here, which the loop logs, does not end the ticks.
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
         batches, self._batches = self._batches, []
-        snapshot, plans = self._source.snapshot(), self._source.plans()
+        snapshot, plans = self._snapshot(), self._plans()
         messages = []
         seen = events.seen(self._catalog.index(), snapshot, plans)
         if seen != self._seen:
@@ -200,4 +189,4 @@ class Hub:
         self._batches.append(events.batch(unit, outcome, began - self._origin, ended - began))
 
     def _now_us(self) -> int:
-        return (self._source.clock() - self._origin) // 1000
+        return (self._clock() - self._origin) // 1000

@@ -131,9 +131,9 @@ def test_times_are_those_of_the_parts():
     [
         (lambda x: x.double(), r"output 'y': expected FP32, got .*float64"),
         (lambda x: x[:, :1], "output 'y'"),
-        (lambda x: x[:-1], r"output 'y': expected a batch of 2 rows of \[2\], got shape \[1, 2\]"),
-        (lambda x: x[:, None], r"output 'y': expected a batch of 2 rows of \[2\], got shape \[2, 1, 2\]"),
-        (lambda x: x.sum(), r"output 'y': expected a batch of 2 rows of \[2\], got shape \[\]"),
+        (lambda x: x[:-1], r"output 'y': expected shape \[2, 2\], got \[1, 2\]"),
+        (lambda x: x[:, None], r"output 'y': expected shape \[2, 2\], got \[2, 1, 2\]"),
+        (lambda x: x.sum(), r"output 'y': expected shape \[2, 2\], got \[\]"),
         (lambda x: (x, x), r"model 'm': expected 1 outputs \['y'\], got 2"),
         (lambda x: {"z": x}, r"model 'm': output 'y': not returned"),
         (lambda x: None, "got NoneType"),

@@ -70,9 +70,10 @@ class Rig:
         self.source, self.health = Source(self.loop), Health()
         self.catalog = FakeCatalog({"echo": {"1": ECHO}}, [IndexEntry("echo", "1", "READY")])
         self.errors = LastErrors()
+        source = self.source
         self.hub = Hub(
-            self.source, self.catalog, self.health, {"version": "0"}, self.errors, lambda: Machine(1.0, 64, 0),  # type: ignore[arg-type]
-            interval_s=0.25,
+            source.clock, source.snapshot, source.plans, source.watch, self.catalog, self.health, {"version": "0"},  # type: ignore[arg-type]
+            self.errors, lambda: Machine(1.0, 64, 0), interval_s=0.25,
         )  # fmt: skip
 
 
@@ -185,7 +186,7 @@ async def test_a_page_that_reads_nothing_holds_little_and_is_told_anew() -> None
         await rig.loop.passes(5 * S)
         found = await names_of(watcher, 4)
         assert found[:2] == ["history", "models"]
-        assert len(watcher._messages) <= 16
+        assert watcher._messages.qsize() <= 16
 
 
 @virtual
