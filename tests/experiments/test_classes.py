@@ -15,7 +15,6 @@ from app.bench.stats import Repeat
 from app.engine.device import Job, Ran
 from app.models.repository import Repository
 from experiments.classes import bulk, preemption, preemption_page
-from experiments.costs import cost, in_process
 from loadtest.common.servers import MeasurementError
 
 MS = 1_000_000
@@ -81,25 +80,3 @@ def test_rows_of_a_batch_share_its_computing() -> None:
     assert bulk.best_effort_of(run)["per_s"] == 3  # the last answer comes after the end
     with pytest.raises(MeasurementError, match="reef: status 429: full"):
         bulk._right("reef", repeat([1], [1], [1], errors=1))
-
-
-def test_turns_of_two_checkouts_are_compared_with_their_neighbours() -> None:
-    found = cost.compare([10.0, 20.0, 30.0, 40.0], [11.0, 22.0, 33.0, 80.0])
-    assert found.least == pytest.approx(1.1)
-    assert (found.before, found.after) == (10, 11)
-    assert found.ratio == found.low == pytest.approx(1.1)
-    assert found.high > 1.1
-
-
-def test_a_folder_that_is_no_checkout_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other").mkdir()
-    assert cost.main([str(tmp_path / "other"), "--model", "echo"]) == 1
-    assert "checkout: expected a folder with app/engine, got other" in capsys.readouterr().err
-
-
-def test_the_measured_mlp_has_the_bodies_of_the_shipped_one(tmp_path: Path) -> None:
-    source = in_process.source_of("mlp", tmp_path)
-    assert source.folder == tmp_path
-    model = in_process.load(source)
-    assert model.info.client_inputs[0].shape == (in_process.INPUTS["mlp"],)
-    assert in_process.source_of("echo", tmp_path).folder != tmp_path

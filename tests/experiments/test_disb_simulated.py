@@ -34,12 +34,6 @@ def test_a_models_kernels_add_up_to_its_latency(known: Network) -> None:
     assert known.name in MODELS
 
 
-def test_the_kernels_of_vgg_are_spread_about_as_in_the_paper() -> None:
-    least, most = (edge(network("vgg19").kernel_ns()) / 1000 for edge in (min, max))
-    assert 5 < least < 20
-    assert 200 < most < 320
-
-
 def test_pairs_have_the_published_mean_and_most() -> None:
     found = pairs(SLOWER)
     assert set(found) == {(one, other) for one in MODELS for other in MODELS}
@@ -81,25 +75,10 @@ class TestGpu:
         assert pad == pytest.approx(LEFT * (2 / (1 + SHARED) - 1))
         assert real + pad == pytest.approx(1.41, abs=0.02)  # what it is fitted to
 
-    def test_the_parts_of_several_pads_add_up(self) -> None:
-        sharing = Sharing(priorities=True, slower={(1, 2): 0.01, (1, 3): 0.02})
-        real, *pads = sharing.speeds([unit(1, REAL), unit(2, BEST, 2), unit(3, BEST, 3)])
-        assert real == pytest.approx(1 / 1.03)
-        assert pads[0] == pads[1] == pytest.approx(LEFT * (3 / (1 + 2 * SHARED) - 1) / 2)
-
     def test_what_began_before_shares_as_an_equal_unless_blocks_make_way(self) -> None:
         running = [unit(2, BEST, 2), unit(1, REAL)]
         assert Sharing(priorities=True).speeds(running) == [pytest.approx(1 / (1 + SHARED))] * 2
         assert Sharing(priorities=True, yields=True).speeds(running)[1] == 1
-
-    def test_a_unit_of_several_kernels_pads_from_its_next_one_on(self) -> None:
-        device = gpu(Sharing(priorities=True))
-        device.push(unit(2, BEST, 2, steps=4), 0)
-        device.push(unit(1, REAL, steps=4), 500)
-        boundary = 500 + round(500 * (1 + SHARED))
-        assert device.due == boundary
-        assert device.pop(boundary) is None
-        assert device.due == pytest.approx(boundary + 3500, abs=1)
 
     @pytest.mark.parametrize(("after", "made"), [(1, 1), (999, 1), (1001, 2), (3500, 4)])
     def test_a_recalled_unit_ends_with_the_stage_that_runs(self, after: int, made: int) -> None:
@@ -157,17 +136,6 @@ def test_a_real_time_request_alone_is_one_unit(name: str) -> None:
     assert set(played.wait_ns["vgg19_rt"]) == {LAUNCH}
 
 
-@pytest.mark.parametrize("way", QUEUED)
-def test_what_a_best_effort_request_takes_alone(way: str) -> None:
-    def takes(kernels: int) -> int:
-        return int(play(QUEUED[way](kernels), RESNET_BE, time_s=0.02).outcomes[0].latency_ns[0])
-
-    whole, launched_each = 13.6 * MS + LAUNCH, 13.6 * MS + 307 * LAUNCH
-    assert takes(1) == pytest.approx(whole if way == "recalled" else launched_each, abs=400)
-    # kernels that are shorter than a launch are waited for where they come together
-    assert whole - 400 <= takes(16) <= whole + (20 * LAUNCH if way == "a stage" else 3 * LAUNCH)
-
-
 def test_seq_lets_a_request_wait_for_the_rest_of_a_model() -> None:
     assert max(play(SEQ, VGG_RT, RESNET_BE).wait_ns["vgg19_rt"]) > 10 * MS
 
@@ -211,16 +179,6 @@ def test_padding_does_best_effort_work_in_real_time_mode() -> None:
     assert answers(Assumed(slower=0.5)) == answers(ALONE)  # no pair keeps the bound
 
 
-def test_a_client_that_is_not_prompt_finds_a_best_effort_unit_before_it() -> None:
-    """A best-effort request after each real-time one: 13.6 + 4.4 ms of every 18, more than the period."""
-    prompt, late = (
-        play(SEQ, VGG_RT, RESNET_BE, assumed=Assumed(prompt=prompt)).outcomes[0] for prompt in (True, False)
-    )
-    assert prompt.played.dropped == 0
-    assert late.played.dropped > 15
-    assert late.latency_ns.mean() > 1.9 * prompt.latency_ns.mean()
-
-
 def test_rows_of_one_request_are_answered_together_and_followers_wait_for_them() -> None:
     """Two rows of VGG are two units; a follower begins when both have ended."""
     pair = Task("pair_rt", Load("periodic", 10.0), "vgg19", rows=2)
@@ -245,14 +203,6 @@ def test_all_columns_answer_everything(name: str) -> None:
     assert classes == ({"realtime"} if name.startswith("rt_") else {"realtime", "best_effort"})
 
 
-def test_the_kept_worker_is_one_more_than_the_best_effort_clients() -> None:
-    device = REEF._device(read(FOLDER / "C.json").tasks, 6)
-    assert (len(device.workers), device.multi_step) == (6, True)
-    queued = REEF_N._device(read(FOLDER / "A.json").tasks, 2)
-    assert (len(queued.workers), queued.multi_step) == (2, False)
-    assert queued.classes.preset == "reef_n"
-
-
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated, "QUEUES", (1, 16))
     monkeypatch.setattr(simulated, "VARIED", ("A",))
@@ -265,12 +215,3 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(data["queues"]) == 2 * len(QUEUED)
     assert (tmp_path / "disb-simulated.md").exists()
     assert (tmp_path / "disb-simulated-queue.png").exists()
-
-
-@pytest.mark.parametrize(
-    "options", [("--columns", "seq"), ("--columns", "x"), ("--seconds", "0"), ("--workloads", "F")]
-)
-def test_bad_options(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        simulated.EXPERIMENT.parse(options)
-    assert "expected" in capsys.readouterr().err

@@ -27,11 +27,6 @@ def test_the_files_are_what_the_script_writes() -> None:
         assert (FOLDER / f"{name}.json").read_text("utf-8") == generate.text(workload)
 
 
-def test_the_readme_has_a_line_for_each() -> None:
-    text = (FOLDER / "README.md").read_text("utf-8")
-    assert all(f"| `{name}.json` |" in text for name in TABLE)
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_workload_is_the_papers(name: str) -> None:
     found = load(name)
@@ -54,10 +49,3 @@ def test_real_has_the_figures_of_the_apollo_trace(client: Client) -> None:
     if client.burst > 1:
         starts = np.array(task.load.trace).reshape(-1, client.burst) / 1e6
         assert (np.ptp(starts, axis=1) <= client.burst_ms + 1).all()
-
-
-def test_real_asks_for_43_per_second_together() -> None:
-    tasks = load("REAL").only("realtime").tasks
-    last = max(task.load.trace[-1] for task in tasks) / 1e9
-    assert sum(len(task.load.trace) for task in tasks) == 1684
-    assert 1684 / last == pytest.approx(43.3, abs=0.3)

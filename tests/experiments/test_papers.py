@@ -39,24 +39,6 @@ def test_the_joined_batch_pays_join_copy_and_gap() -> None:
     assert NETWORK.joined().batch_ns[7] == pytest.approx((10 + 2 * 8 * copy + 1) * MS, abs=1)
 
 
-def test_what_the_servers_are_charged_can_be_varied() -> None:
-    """Copies that do not overlap are part of the unit and stop all others; those of the baseline may be hidden."""
-    copy = NETWORK.copy_ms
-    stopped = replace(NETWORK, overlap=0.0)
-    assert stopped.alone_ms(32) == pytest.approx(34 + 32 * copy)
-    assert stopped.busy_sms(32) == pytest.approx(SMS * (32 + 32 * copy) / (34 + 32 * copy))
-    assert replace(NETWORK, own_gap_ms=1.0).alone_ms(32) == 35
-    assert replace(NETWORK, own_gap_ms=1.0).busy_sms(32) == pytest.approx(SMS * 32 / 35)
-    for changes, joined in (
-        ({"join": 0.0}, 34 + 32 * copy + 1),
-        ({"join": 0.0, "joined_overlap": 1.0}, 34 + 1),
-        ({"join": 0.0, "joined_overlap": 1.0, "copy_gb_s": 0.03}, 32 * 100 * copy + 1),  # more to copy than to compute
-        ({"gap_ms": 0.0}, 34 + 2 * 32 * copy),
-        ({"overlap": 0.0, "own_gap_ms": 9.0}, 34 + 2 * 32 * copy + 1),  # of the other server
-    ):
-        assert replace(NETWORK, **changes).joined().batch_ns[31] == pytest.approx(joined * MS, abs=1)
-
-
 def test_units_that_fit_do_not_slow_one_another_and_no_sm_time_is_lost_beyond() -> None:
     two = NETWORK.profile().concurrency_ns[2]
     assert two[0] == 6 * MS  # a sixth of the SMs each
@@ -81,19 +63,6 @@ def test_shared_sms_agree_with_the_profile_for_equal_units() -> None:
             assert abs(ends[0] - ends[1]) <= units
 
 
-def test_a_small_unit_beside_a_large_one() -> None:
-    """32 images ask for 32/34 of the SMs, one more for 1/6: both slow down by 1.108 while they share."""
-    device = SharedSms(NETWORK)
-    device.push(unit(1, 0, 32), 0)
-    device.push(unit(2, 1, 1), 0)
-    slow = 32 / 34 + 1 / 6
-    first = device.due
-    assert first == pytest.approx(6 * slow * MS, abs=1)
-    ended, took = device.pop(first)
-    assert (ended.id, took) == (2, first)
-    assert device.due == pytest.approx((6 * slow + 28) * MS, abs=2)
-
-
 # requests in order
 
 
@@ -103,19 +72,6 @@ def test_latencies_are_in_order_of_arrival() -> None:
     served = serve(Server(Policy("no_wait"), linear(10, 0, 4), (4,)), instants)
     assert served.latency_ms.tolist() == [10, 19, 18]
     assert served.tally.units == 2
-
-
-def test_warm_up_is_left_out_of_latencies_and_of_the_busy_share() -> None:
-    instants = np.array([0, 100, 200, 300]) * MS
-    served = serve(Server(Policy("no_wait"), linear(10, 0, 4), (4,)), instants, warm=2)
-    assert served.latency_ms.tolist() == [10, 10]
-    assert served.busy == pytest.approx(20 / 200)  # the units of 100 and 200 ms, within 100 to 300 ms
-
-
-def test_steps_scale_the_same_gaps() -> None:
-    slow, fast = (np.diff(stepped([(50, rate), (50, 2 * rate)], 3)) for rate in (10.0, 20.0))
-    assert np.allclose(slow, 2 * fast, rtol=0, atol=3)
-    assert len(slow) == 99
 
 
 # Ebird
@@ -159,15 +115,6 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 # adaptive batching
-
-
-def test_the_ramp_goes_from_one_to_the_top() -> None:
-    instants = adaptive_batching.ramp(100, 40.0, 0) / 1e9
-    assert instants[0] >= 0
-    assert 95 < instants[-1] <= 100
-    assert len(instants) == pytest.approx(100 * 41 / 2, rel=0.1)
-    late, early = (instants > 50).sum(), (instants <= 50).sum()
-    assert late / early == pytest.approx(30.25 / 10.75, rel=0.2)
 
 
 def test_energy_counts_idle_time_and_leaves_out_what_is_kept_for_ever() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import solver as optimal
-from experiments.common.simulated import Policy, Server, serve, stepped
-from experiments.policies import simulated, simulated_page
+from experiments.common.simulated import Policy, Server, stepped
+from experiments.policies import simulated
 
 PROFILE = linear(0.2, 3, 8)
 
@@ -62,17 +62,6 @@ def test_distance_is_of_the_same_arrivals(monkeypatch: pytest.MonkeyPatch) -> No
     assert by_name["no_wait"]["delay_ms"] is None
 
 
-def test_a_queue_that_grows_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ebird's largest worker takes 4 of 8 rows: at 0.95 of the device's peak, which needs 8, it cannot keep up."""
-    some = [one for one in simulated.CONTENDERS if one.name in ("ebird", "adaptive")]
-    monkeypatch.setattr(simulated, "CONTENDERS", some)
-    profile = linear(10, 0.1, 8)
-    cells = simulated.cell(("made up", profile, 0.95, simulated.Scale(seeds=1, requests=3000, more=1)))
-    found = {cell["name"]: simulated_page.distance(cell) for cell in cells}
-    assert found["ebird"] == "grows"
-    assert found["adaptive"].endswith("%")
-
-
 def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated, "LOADS", (0.3,))
     monkeypatch.setattr(simulated, "devices", lambda folder: {"made up": PROFILE, "other": linear(7, 0.6, 8)})
@@ -81,9 +70,3 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulated.EXPERIMENT.main(arguments) in (0, 1)  # so few requests may miss a target
     assert len(json.loads((tmp_path / "policies.json").read_text())["cells"]) == 2 * len(simulated.CONTENDERS)
     assert (tmp_path / "policies.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_serve_reports_the_busy_share() -> None:
-    served = serve(Server(Policy("no_wait"), PROFILE, (8,)), stepped([(4000, 0.5 * PROFILE.peak)], 0))
-    best = optimal.evaluate(PROFILE.batch_ns, 0.5 * PROFILE.peak, [min(n, 8) for n in range(257)])
-    assert served.busy == pytest.approx(best.utilisation, rel=0.05)

@@ -24,13 +24,6 @@ def test_a_stage_takes_its_share_of_the_rows_or_of_a_full_gpu() -> None:
     assert profile.batch_ns[0] == 19 * MS
 
 
-def test_times_of_rows_with_a_length_are_in_proportion_to_it() -> None:
-    profile = Network("bert", 2.0, (1.0,), 0.0, lengths="fixed:64").profile()
-    assert profile.stages[0].time(64, 128) == pytest.approx(128 * MS)
-    assert profile.stages[0].time(64, 64) == profile.batch_ns[63] == 64 * MS
-    assert profile.time(64, 128) == profile.stages[0].time(64, 128)
-
-
 def test_units_run_side_by_side_until_the_gpu_is_full() -> None:
     """Two units of 4 of 8 rows fill it, one of 8 does alone; a second unit of a stage waits for its executor."""
     gpu = StagesGpu(Network("net", 4.0, (8.0, 8.0), 0.0))
@@ -43,37 +36,6 @@ def test_units_run_side_by_side_until_the_gpu_is_full() -> None:
     assert gpu.due == 32 * MS
     gpu.push(Unit(3, 3, 1, 1, [Row()] * 8, 8, Formed.IDLE, 0, 0), 16 * MS)
     assert gpu.due == 40 * MS
-
-
-def test_the_last_step_that_keeps_the_qos() -> None:
-    found = ((66.0, 10.0), (347.0, 199.0), (628.0, 201.0), (909.0, 9.0))
-    steps = [{"rate": rate, "p99_ms": late} for rate, late in found]
-    assert stages_runs.kept(steps) == 347.0
-    assert stages_runs.kept(steps[2:]) == 0.0
-
-
-def test_what_is_doubted_changes_all_stages() -> None:
-    unet = FAST[0]
-    assert stages.changed(unet, {"fill": 0.5}).fills == (12.0, 12.0, 1.0, 1.0)
-    assert stages.changed(unet, {"slow": 4.0}).row_ms == 4 * unet.row_ms
-    assert stages.changed(unet, {}) == unet
-
-
-def test_other_numbers_of_stages_hold_the_same_operators() -> None:
-    unet = FAST[0]
-    assert stages.in_stages(unet, 2).fills == (24.0, 2.0)
-    assert stages.in_stages(unet, 8).fills == (24.0,) * 4 + (2.0,) * 4
-    for count in (1, 2, 8):
-        cut = stages.in_stages(unet, count)
-        launches = 4 * unet.launch_ms + stages.BOUNDARY_MS * (count - 1)
-        assert count * cut.launch_ms == pytest.approx(launches)
-
-
-def test_padded_batches_take_the_steps_of_their_longest_row() -> None:
-    step = stages_cells.cell().stages[0]
-    assert (step.batch_ns[63], step.batch_ns[127]) == (0.2 * MS, 0.4 * MS)
-    for length in (1, 20, 330):
-        assert stages_cells.padded().time(128, length) == pytest.approx(length * 0.4 * MS)
 
 
 def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,6 @@ def test_what_is_sent_is_what_is_simulated(schedule: Schedule, tmp_path: Path) -
     assert planned.instants[0] == 0
 
 
-def test_parts_leave_the_warm_up_out_and_nothing_else() -> None:
-    first, second = FIVE.parts(np.arange(6.0))
-    assert (first.tolist(), second.tolist()) == ([1, 2, 3], [4, 5])
-    with pytest.raises(ValueError, match="requests: expected 6, got 5"):
-        FIVE.parts(np.arange(5.0))
-
-
 # runs
 
 
@@ -110,14 +103,6 @@ def test_batches_count_once_however_many_requests_report_them() -> None:
     assert run.against == {1: pytest.approx(12 / 11), 2: pytest.approx(12 / 17)}
 
 
-def test_other_instants_and_runs_without_answers_are_errors() -> None:
-    late = replace(FIVE, instants=FIVE.instants + 1)
-    with pytest.raises(ValueError, match="instants: expected those of the simulator"):
-        measured(Sent(repeat(late, [5.0] * 6)), FIVE, PROFILE)
-    with pytest.raises(ValueError, match=r"answers: expected some that say .* got none: \{'status 503': 6\}"):
-        measured(Sent(repeat(FIVE, [-1.0] * 6)), FIVE, PROFILE)
-
-
 def test_the_simulator_runs_as_many_units_as_the_server() -> None:
     """Two requests at once: one after the other on one worker, beside one another on two."""
     planned = PlannedRun(np.array([0, 1, 1000 * MS, 1000 * MS + 1]), 2, (2,))
@@ -127,11 +112,6 @@ def test_the_simulator_runs_as_many_units_as_the_server() -> None:
     assert alone.latency_ms.tolist() == [5, pytest.approx(10), 5, pytest.approx(10)]
     assert beside.latency_ms.tolist() == [5, 5, 5, 5]
     assert (beside.rows, beside.unit_ms) == (1, 5)
-
-
-@pytest.mark.parametrize(("left_s", "count"), [(1000, 5), (35, 3), (9, 1), (-5, 1)])
-def test_seeds_fit_into_the_time(left_s: float, count: int) -> None:
-    assert steps.seeds_within(5, 10.0, left_s) == count
 
 
 # the page
@@ -189,22 +169,6 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert np.allclose(climb["served_ms"], climb["simulated_ms"])
     assert len(climb["run"]["live"]) == 900
     assert "simulated is +0% off in the middle of 16 means (+0% to +0%)" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rate", "1", "2"], "rate: expected one for each of 3 models, got 2"),
-        (["--policies", "no_wait"], "policies: expected adaptive"),
-        (["--at-once", "1000"], "at_once: expected"),
-        (["--seeds", "0"], "seeds: expected at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be_run_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        steps.EXPERIMENT.parse(arguments)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 # a real server

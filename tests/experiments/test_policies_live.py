@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -134,32 +133,6 @@ class TestTails:
         assert statistics.tail("m", 0.3, found, 200)["ratio"] < 1.5
 
 
-def control(adaptive: Sequence[float], single: Sequence[float], batch: int = 1) -> dict[str, Any]:
-    """Milliseconds of a batch at each seed."""
-    found = {
-        "adaptive": [repeat(seed, 9, 9, batch=batch, compute_ms=ms) for seed, ms in enumerate(adaptive)],
-        "batch 1": [repeat(seed, 9, 9, compute_ms=ms) for seed, ms in enumerate(single)],
-    }
-    return statistics.control("cnn", 70, 21, found, {1: 1.0, 2: 1.1})
-
-
-class TestControl:
-    def test_device_time_is_that_of_a_row(self) -> None:
-        """Batches of two that take 2.2 ms are 1.1 ms a row."""
-        found = control((2.2, 2.2), (1, 1), batch=2)
-        assert (found["adaptive_ms"], found["ratio"], found["mixed"]) == (pytest.approx(1.1), pytest.approx(1.1), 1.1)
-
-    def test_seeds_are_paired(self) -> None:
-        """The machine is three times as slow at one seed; the ratio is the same."""
-        found = control((1.02, 3.06), (1, 3))
-        assert (found["low"], found["high"]) == (pytest.approx(1.02), pytest.approx(1.02))
-
-    def test_the_interval_is_over_seeds(self) -> None:
-        found = control((1.1, 1, 0.9), (1, 1, 1))
-        assert found["low"] < 1 < 1.03 < found["high"]
-        assert control((1.1,), (1,))["high"] == math.inf
-
-
 class TestDevice:
     @pytest.mark.parametrize(("at_once", "threads", "cores"), [(1, 1, 1), (2, 1, 2), (2, 2, 4), (1, 4, 4), (4, 1, 4)])
     def test_every_policy_runs_as_many_units_at_once(self, at_once: int, threads: int, cores: int) -> None:
@@ -181,36 +154,8 @@ class TestDevice:
         assert "ebird" not in found
         assert all(flags[flags.index("--workers") + 1] == ",".join(["32"] * at_once) for flags in found.values())
 
-    def test_as_many_as_fit_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(live, "cpu_cores", lambda: 4)
-        assert live.EXPERIMENT.parse([]).at_once == 4
-        assert live.EXPERIMENT.parse(["--threads", "2"]).at_once == 2
-        assert live.EXPERIMENT.parse(["--at-once", "1"]).at_once == 1
-
-    @pytest.mark.parametrize("wrong", [["--at-once", "3"], ["--at-once", "0"], ["--threads", "3"]])
-    def test_more_than_fits_is_refused(
-        self, wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(live, "cpu_cores", lambda: 2)
-        with pytest.raises(SystemExit):
-            live.EXPERIMENT.parse(wrong)
-        assert f"{wrong[0]}: expected 1 to 2" in capsys.readouterr().err
-
 
 class TestOrder:
-    def test_another_is_first_at_each_seed(self) -> None:
-        names = ["adaptive", "no_wait", "window", "preferred", "ebird"]
-        orders = [live.order(names, index) for index in range(8)]
-        assert all(sorted(one) == sorted(names) and one[-1] == "preferred" for one in orders)
-        for place in range(4):
-            assert Counter(one[place] for one in orders) == dict.fromkeys(("adaptive", "no_wait", "window", "ebird"), 2)
-
-    def test_overload_is_not_repeated_for_ever(self) -> None:
-        slow, fast = repeat(0, 201.0, 201.0), repeat(0, 199.0, 199.0)
-        unanswered = repeat(0, -1e-6, -1e-6, errors=2)
-        assert live.lost([slow, fast, slow, unanswered])
-        assert not live.lost([slow, fast, slow])
-
     @pytest.mark.parametrize("slow", [(), ("preferred",)])
     def test_alternation(self, slow: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
         """Every policy at a seed before the next, an empty server behind each; what is overloaded ends early."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
-from experiments.overload import resending, resending_page
+from experiments.overload import resending
 from experiments.overload.crowd import Crowd, Job
 from loadtest.bench.load import Request
 from loadtest.common.paths import LOOPBACK
@@ -43,27 +42,3 @@ def test_a_refused_client_sends_again(fresh: bool) -> None:
         thread.join()
     assert counted.status[200] == 24
     assert counted.status[429] in (24, 25)  # the last may not have come
-
-
-def figure(**changed: Any) -> dict[str, Any]:
-    return {
-        "kind": "resends", "fresh": False, "connections": 64, "rate": 0.0, "goodput": 100.0, "refused": 0.0,
-        "other": {}, "failed": {}, "left": 0.0, "cores": 1.0, "p50_ms": 1.0, "p99_ms": 2.0, "refused_p50_ms": None,
-        "refused_p99_ms": None, "probes": 10, "probe_p50_ms": 1.0, "probe_p99_ms": 2.0, "probe_max_ms": 3.0, **changed,
-    }  # fmt: skip
-
-
-def test_page() -> None:
-    figures = [
-        figure(), figure(connections=1100, goodput=59.0), figure(connections=2500, probe_p99_ms=501.0),
-        figure(fresh=True, goodput=10.0), figure(fresh=True, connections=1100, goodput=6.0, failed={"ECONNRESET": 2}),
-        figure(kind="leaves", rate=320.0, left=5.0, p50_ms=None),
-    ]  # fmt: skip
-    data = {"seconds": 5, "fifty_per_s": 160.0, "models": {"fifty": figures}, "facts": {"cores": "2"}}
-    assert [line.split(":")[0] for line in resending_page.missed(data)] == [
-        "fifty, 1100 kept connections", "fifty, 2500 kept connections",
-    ]  # fmt: skip
-    text = resending_page.PAGE.text(data)
-    assert "| leaves | 2 | 100 | 0 | 5 | none |" in text
-    assert "2 ECONNRESET" in text
-    assert text.count("**NO**") == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from bench.scripted import Scripted, http, serving
@@ -57,26 +55,3 @@ def test_in_turns_a_call_waits_for_those_of_all_clients(monkeypatch: pytest.Monk
     asked = [["0.001"], ["0.002"], ["0.004"], ["0.008"]]
     found = compared.one_by_one(np.asarray, asked, clients=2, seconds=1.0)
     assert found.tolist() == pytest.approx([3.0, 6.0, 12.0])
-
-
-def test_where_the_library_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(tasks.importlib, "import_module", missing)
-    with pytest.raises(MeasurementError, match="pip install sentence-transformers"):
-        VECTORS.library(tmp_path)
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_a_models_folder(task: tasks.Task, tmp_path: Path) -> None:
-    task.save(tmp_path, "reorder = false")
-    assert (tmp_path / "weights" / "model.safetensors").exists()
-    assert f'task = "{task.task}"' in (tmp_path / "model.toml").read_text()
-    assert (tmp_path / "model.toml").read_text().endswith("reorder = false\n")
-
-
-def test_rows_per_second_follow_from_the_mean_latency() -> None:
-    found = compared.clients_figures([np.array([100.0, 300.0]), np.array([50.0])], rows=64)
-    assert found["rows_per_s"] == pytest.approx([320.0, 1280.0])
-    assert (found["mean_ms"], found["p50_ms"]) == (150.0, 100.0)

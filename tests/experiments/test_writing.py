@@ -14,7 +14,7 @@ import torch
 from app.bench.stats import Repeat
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models, page
+from experiments.writing import live, models
 from tests import tiny_decoders
 
 
@@ -54,19 +54,6 @@ def test_the_folders_are_models(tmp_path: Path) -> None:
     assert model.info.batching.max_batch == live.LARGEST
     model = load(ModelSource("whole16w32", 1, tmp_path / "whole16w32"))
     assert model.info.batching.length_buckets == (32, 64, 96, 128)
-
-
-def test_the_page_names_what_is_missed() -> None:
-    loads = [{"share": 0.7, "rate": 4.0, "steps": {"p50_ms": 700, "p99_ms": 2}, "whole": {"p50_ms": 1000, "p99_ms": 3}}]
-    found = {
-        "rates": {"steps": [9.0], "whole1w128": [2.0], "whole8w32": [5.0]},
-        "best": "whole8w32",
-        "alone": "whole1w128",
-    }
-    data = {"kinds": {"t5": {**found, "loads": loads}}}
-    assert page.ratios(data["kinds"]["t5"]) == (1.8, 4.5, 0.7)
-    assert [line.split(", target")[1] for line in page.missed(data)] == [" 2", " 5", " 0.65"]
-    assert "whole8w32" in page.section("t5", data["kinds"]["t5"])
 
 
 def test_rows_a_second_are_counted_where_batches_end_at_once() -> None:

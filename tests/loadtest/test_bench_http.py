@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
-from experiments.costs import hot_path_page, profile
+from experiments.costs import profile
 from loadtest.bench import http_page, wrk
 from loadtest.bench.figures import Figure, Target
 from loadtest.bench.load import LoadError
-from loadtest.bench.session import alternate, ratios
-from loadtest.common import experiment
 from loadtest.common.servers import Child
-
-
-def test_alternate_takes_turns() -> None:
-    said: list[str] = []
-    first, second = alternate(2, lambda: said.append("a") or len(said), lambda: said.append("b") or len(said))
-    assert said == ["a", "b", "a", "b"]
-    assert (first, second) == ([1, 3], [2, 4])
-    assert ratios(first, second) == (0.5, 0.75)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +50,6 @@ def test_profile_separates_threads() -> None:
     main, worker = profile.parse(raw)
     assert (main.name, main.samples, worker.name, worker.samples) == ("MainThread", 100, "worker", 30)
     assert main.top() == [("loop (b.py)", 0.8, 0.8), ("main (a.py)", 0.2, 1.0)]
-
-
-def test_the_page_of_the_hot_path_leaves_idle_threads_out() -> None:
-    busy, idle = profile.Thread("MainThread"), profile.Thread("idle")
-    busy.add(["main (a.py)", "loop (b.py)"], profile.RATE_HZ)
-    idle.add(["wait (c.py)"], 1)
-    threads = profile.busy([busy, idle], 2)
-    text = hot_path_page.PAGE.text({"facts": {"cores": "2"}, "per_second": 20_000, "threads": threads})
-    assert "## MainThread: running 50% of the time" in text
-    assert "| 100.0% | 100.0% | 25.0 us | `loop (b.py)` |" in text  # half a second of 20,000 requests
-    assert "idle" not in text.partition("##")[2]
-
-
-def test_an_older_run_is_read_without_the_one_before_it(tmp_path: Path) -> None:
-    run = {"facts": {}, "per_second": 5.0, "threads": []}
-    experiment.store({**run, "before": run}, tmp_path / "old.json")
-    assert profile.older(tmp_path / "old.json") == run
-    experiment.store({"facts": {}, "cases": {}}, tmp_path / "http.json")
-    with pytest.raises(ValueError, match="per_second and threads not found"):
-        profile.older(tmp_path / "http.json")
 
 
 def test_a_child_is_stopped_and_its_words_kept() -> None:

@@ -98,16 +98,6 @@ def test_missed_targets_are_the_status_and_another_name_is_kept(
     assert "Targets missed:\n\n- too few\n" in (tmp_path / "x-2.md").read_text()
 
 
-def test_options_that_cannot_be_are_refused_but_not_for_a_page(made: Any) -> None:
-    def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-        parser.error("seeds: no")
-
-    with pytest.raises(SystemExit) as ended:
-        made(seeds, check=check).parse([])
-    assert ended.value.code == 2
-    made(seeds, check=check).parse(["--page", "x.json"])
-
-
 @pytest.mark.parametrize(
     "value", [{}, [], {"a": []}, {"a": [1, 2.5, None]}, {"a": [[1], [2]], "b": {"c": [{"d": "é"}, "e"]}}, [1, [2, {}]]]
 )
@@ -116,10 +106,6 @@ def test_json_keeps_every_value(value: Any, tmp_path: Path) -> None:
     assert json.loads(text) == value
     experiment.store({"v": value}, tmp_path / "x.json")
     assert experiment.load(tmp_path / "x.json") == {"v": value}
-
-
-def test_lists_of_plain_values_are_one_line() -> None:
-    assert "".join(experiment._text({"a": [1, 2], "b": [[3], []]})) == '{\n "a": [1, 2],\n "b": [\n  [3],\n  []\n ]\n}'
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from loadtest.common.servers import MeasurementError
 from loadtest.drill import __main__ as drill
-from loadtest.drill import nginx, page
-
-LOAD = {
-    "requests": 10, "completed": 10, "status": {"200": 10}, "errors": {}, "error_examples": {}, "p50_ms": 1.0,
-    "p99_ms": 2.0, "max_ms": 1003.0,
-}  # fmt: skip
-
-
-def data(**changed: Any) -> dict[str, Any]:
-    return {
-        "facts": {"cores": "2"},
-        "settings": {"model": "m", "rate": 50.0, "seconds": 9.0, "times": 1, "grace": 2.0, "limit": 30.0},
-        "directives": {"proxy_next_upstream": "error"},
-        "replacements": [{"server": "A", "exit": 0, "ended_s": 2.5, "ready_s": 3.25}],
-        "load": LOAD,
-        "attempts": {"200": 6, "502, 200": 4},
-        **changed,
-    }
+from loadtest.drill import nginx
 
 
 def test_every_annotation_of_the_ingress_is_a_directive() -> None:
@@ -70,33 +52,3 @@ def test_servers_drain_as_pods_do() -> None:
     assert f"STARLING_DRAIN_GRACE_S={settings.drain_grace_s:g}\n" in text
     assert f"STARLING_DRAIN_LIMIT_S={settings.drain_limit_s:g}\n" in text
     assert settings.models == "demo"
-
-
-def test_a_server_that_loads_is_no_failure() -> None:
-    loading = {**LOAD, "completed": 8, "errors": {"status 503": 2}}
-    assert page.missed(data(load=loading)) == []
-    assert page.missed(data(load={**loading, "completed": 7})) == ["1 requests without a right answer"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        ({"poison": {"status": 502, "lost": 2, "after": [502] * 10}}, "a fatal request ended 2 servers; then [502"),
-        ({"poison": {"status": 502, "lost": 1, "after": [200, 500]}}, "a fatal request ended 1 servers; then [200"),
-        ({"load": {**LOAD, "completed": 8, "errors": {"status 502": 2}}}, "2 x status 502"),
-        ({"load": {**LOAD, "completed": 9}}, "1 requests without a right answer"),
-        ({"replacements": [{"server": "A", "exit": 1}]}, "server A ended with 1"),
-    ],
-)
-def test_failures_are_named(changed: dict[str, Any], line: str) -> None:
-    assert page.missed(data()) == page.missed(data(poison={"status": 502, "lost": 1, "after": [200] * 10})) == []
-    (found,) = page.missed(data(**changed))
-    assert found.startswith(line)
-
-
-def test_without_nginx_it_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(nginx.shutil, "which", lambda *_, **__: None)
-    assert drill.EXPERIMENT.main(["--out", str(tmp_path)]) == 1
-    assert "apt-get install nginx-light" in capsys.readouterr().err

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from bench.scripted import METADATA, Scripted, http, serving
 
-from loadtest.common.servers import MeasurementError
-from loadtest.loadgen import __main__ as command
 from loadtest.loadgen import page, scenarios
 from loadtest.loadgen.scenarios import Scenario
 from loadtest.loadgen.system import Library, Sample, System
@@ -145,31 +143,3 @@ async def test_a_scenario_is_played() -> None:
     assert "| `m` | Offline | valid | 16,990 | 3 | 2.00 | 3.00 | 4.50 |" in text
     invalid = {"models": {"m": {"Offline": {**found, "Result is": "INVALID"}}}}
     assert page.missed(invalid) == ["m, Offline: invalid"]
-
-
-async def test_a_run_with_refused_requests_is_no_result() -> None:
-    async with serving(refused) as server:
-        with pytest.raises(MeasurementError, match="Offline: 3 of 3 failed: 3 x status 429"):
-            await asyncio.to_thread(
-                scenarios.play, Generator(), SCENARIO, f"127.0.0.1:{server.port}", Library(METADATA, 5)
-            )
-
-
-def test_rates_have_a_name_in_each_scenario() -> None:
-    assert (
-        page.samples_per_second(scenarios.summary("Result is : VALID\nQPS w/ loadgen overhead   : 1097.32\n"))
-        == 1097.32
-    )
-    several = "Result is : VALID\nMean latency (ns)  : 2000000\nsamples_per_query : 8\n"
-    assert page.samples_per_second(scenarios.summary(several)) == 4000
-    with pytest.raises(MeasurementError, match="no result"):
-        scenarios.summary("")
-
-
-def test_where_loadgen_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(command.importlib, "import_module", missing)
-    with pytest.raises(MeasurementError, match="pip install mlcommons-loadgen"):
-        command.loadgen()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-import pytest
-
-from loadtest.batches import BatchTable, bracket, percentile, rounded, timings
+from loadtest.batches import BatchTable, bracket, percentile
 
 
 def test_brackets_are_powers_of_two_whose_names_sort() -> None:
@@ -15,20 +13,6 @@ def test_brackets_are_powers_of_two_whose_names_sort() -> None:
     assert [name.strip() for name in dict.fromkeys(brackets)] == ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
     assert [brackets[size - 1].strip() for size in (2, 3, 4, 5, 8, 9)] == ["2", "3-4", "3-4", "5-8", "5-8", "9-16"]
     assert brackets == sorted(brackets)
-
-
-def test_timings_of_a_header() -> None:
-    assert timings("queue;dur=0.232, compute;dur=0.146, total;dur=0.639") == {
-        "queue": 0.232, "compute": 0.146, "total": 0.639,
-    }  # fmt: skip
-    assert timings("") == timings("cache, db;dur=soon") == {}
-
-
-@pytest.mark.parametrize(
-    ("latency_ms", "expected"), [(0.04, 0.0), (1.26, 1.3), (99.94, 99.9), (147.2, 150.0), (3432.0, 3400.0)]
-)
-def test_rounding_keeps_two_digits_or_a_tenth(latency_ms: float, expected: float) -> None:
-    assert rounded(latency_ms) == expected
 
 
 def test_percentile_of_counts_is_the_nearest_rank() -> None:
@@ -68,13 +52,3 @@ def test_what_workers_send_adds_up_to_what_one_process_counts() -> None:
         once.extend(filled(part).take())
     assert together.rows() == once.rows()
     assert sum(row["answers"] for row in together.rows()) == len(names)
-
-
-def test_the_table_has_a_line_for_each_row() -> None:
-    table = filled(["short", "a longer name"])
-    table.add("silent", 3, 1.0, "")
-    lines = table.text().splitlines()
-    assert len(lines) == 3 + 3
-    assert len({len(line) for line in lines[1:]}) == 1
-    assert lines[-1].endswith("      -        -        -")
-    assert BatchTable().text() == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,38 +63,6 @@ def test_sizes_stay_in_their_bounds_and_reach_them(text: str, low: int, high: in
     assert set(drawn) == {1, 8} or text != "choice:1,8"
 
 
-def test_a_lognormal_has_its_mean_and_deviation() -> None:
-    rng, sizes = random.Random(1), Sizes.parse("lognormal:14:4:128")
-    drawn = [sizes.draw(rng) for _ in range(20_000)]
-    assert statistics.mean(drawn) == pytest.approx(14, abs=0.1)
-    assert statistics.stdev(drawn) == pytest.approx(4, abs=0.1)
-    assert {Sizes.parse("lognormal:14:0:128").draw(rng) for _ in range(9)} == {14}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "0",
-        "-1",
-        "1.5",
-        "many",
-        "uniform:5:2",
-        "uniform:1",
-        "choice:",
-        "choice:1,0",
-        "lognormal:0:4:128",
-        "lognormal:14:4",
-        "uniform:1:inf",
-        "nan",
-        "normal:1:2",
-    ],
-)
-def test_a_wrong_distribution_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected N, uniform:LO:HI"):
-        Sizes.parse(text)
-
-
 # --- requests
 
 
@@ -135,12 +102,6 @@ def test_strings_have_their_lengths_on_the_wire() -> None:
         assert strings[4 : 4 + size].startswith(b"word ")
         strings, count = strings[4 + size :], count + 1
     assert count == 2 * request.rows
-
-
-def test_a_datatype_without_values_is_refused() -> None:
-    odd = {**ECHO, "inputs": [{"name": "x", "datatype": "BF16", "shape": [-1, 4]}]}
-    with pytest.raises(ValueError, match=r"input 'x': values of BF16 are not made here"):
-        v2_json(odd, MIX)
 
 
 # --- V2 answers
@@ -186,14 +147,6 @@ def test_a_wrong_json_answer_fails(change: dict[str, Any], message: str) -> None
     answer["outputs"][0] |= change
     with pytest.raises(WrongAnswer, match=message):
         check_json(request, answer)
-
-
-@pytest.mark.parametrize(
-    "answer", [b"", b"no", b"[]", b'{"outputs": [{}]}', b'{"error": "x"}', b'{"outputs": {"name": "y"}}']
-)
-def test_an_answer_that_is_no_v2_fails(answer: bytes) -> None:
-    with pytest.raises(WrongAnswer, match="body: expected V2 JSON with outputs"):
-        check_json(v2_json(ECHO, MIX)[0], answer)
 
 
 def check_binary(request: Request, raw: bytes, said: int) -> None:
@@ -243,21 +196,9 @@ def test_the_demos_images_know_their_labels() -> None:
             check_json(request, {"label": digit})
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b"3", b"{}"])
-def test_an_image_is_answered_by_an_object(answer: bytes) -> None:
-    for metadata in (DIGITS, {**DIGITS, "name": "cats"}):
-        with pytest.raises(WrongAnswer, match="body: expected"):
-            check_json(image_files(metadata)[0], answer)
-
-
 def test_other_images_have_no_known_label(tmp_path: Path) -> None:
     (tmp_path / "3.png").write_bytes((SAMPLES / "4.png").read_bytes())
     (tmp_path / "notes.txt").write_text("no image")
     (request,) = image_files(DIGITS, tmp_path)
     check_json(request, {"label": 4, "probability": 0.9, "scores": {str(n): 0.1 for n in range(10)}})
     assert image_files(DIGITS, tmp_path / "3.png")[0].body == request.body
-
-
-def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="images: expected a PNG or JPEG"):
-        image_files(DIGITS, tmp_path)

@@ -234,34 +234,6 @@ def test_a_wrong_answer_fails_the_run(load: Callable[..., LoadRun]) -> None:
     assert (run.out / "report.html").exists()
 
 
-def test_a_refusal_fails_the_run_under_its_own_name(load: Callable[..., LoadRun]) -> None:
-    with serving(Given(status=lambda n: 400 if n == 0 else 200)) as server:
-        run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
-        run.until("All users spawned")
-        wait_for(lambda: server.count > 2)
-        assert run.interrupt_locust() == 1
-    assert re.search(r"^1 +POST echo V2 JSON: status 400: no", run.said, re.MULTILINE)
-
-
-def test_a_run_without_an_answer_is_no_success(load: Callable[..., LoadRun]) -> None:
-    over = threading.Event()
-    with serving(Given(status=lambda n: 200 if over.wait(PATIENCE_S) else 500)) as server:
-        run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1s", "--stop-timeout", "1")
-        assert run.end() == 1
-        over.set()
-    assert "no request was answered" in run.said
-    assert run.requests()["Aggregated"]["requests"] == 0
-
-
-def test_a_model_that_there_is_not_ends_the_run_at_once(load: Callable[..., LoadRun]) -> None:
-    with serving(Given()) as server:
-        run = load("--host", server.url, "--model", "nobody", "--duration", "1h")
-        assert run.end() == 1
-        assert server.count == 0
-    assert "no requests for model 'nobody'" in run.said
-    assert "status 404: /v2/models/nobody is not known" in run.said
-
-
 def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> None:
     """Every other call is refused, so the first level breaks; an overload is what a ramp looks for, and no error."""
     with serving(Given(status=lambda n: 429 if n % 2 else 200)) as server:
@@ -274,25 +246,6 @@ def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> N
     ramp = run.results()["ramp"]
     assert "failed" in ramp["broke"]
     assert [level["users"] for level in ramp["levels"]] == [1]
-
-
-def test_a_ramp_over_wrong_answers_is_an_error(load: Callable[..., LoadRun]) -> None:
-    with serving(Given(status=lambda n: 500 if n % 2 else 200)) as server:
-        run = load(
-            "--host", server.url, "--model", "echo", "--users", "4", "--duration", "1h", "--shape", "ramp",
-            "--hold", "3", "--pace", "100",
-        )  # fmt: skip
-        assert run.end() == 1, run.said
-    assert "ramp: broke at" in run.said
-
-
-def test_a_server_that_does_not_start_is_said_and_nothing_is_loaded(load: Callable[..., LoadRun]) -> None:
-    run = load("--serve=--max-batch 0")
-    assert run.end() == 1
-    assert "load: " in run.said
-    assert "ended with 2" in run.said
-    assert "max_batch" in run.said or "max-batch" in run.said
-    assert "Starting Locust" not in run.said
 
 
 def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., LoadRun]) -> None:
@@ -309,16 +262,6 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., L
         fetch(url, "GET", "/")
     assert "echo V2 JSON" in template(run.out / "report.html")
     assert run.results()["batches"]
-
-
-def test_a_run_terminated_while_the_server_loads_ends_it(load: Callable[..., LoadRun]) -> None:
-    run = load("--users", "2", "--duration", "1h", "--model", "echo")
-    run.until("starting the server")
-    children = run.children()
-    assert len(children) == 1
-    run.process.terminate()
-    assert run.end() == 143, run.said
-    assert not any(alive(pid) for pid in children)
 
 
 def test_a_server_that_dies_ends_the_run(load: Callable[..., LoadRun]) -> None:

@@ -19,21 +19,6 @@ def test_a_course_stays_within_its_users_and_reaches_them(course: Course, users:
     assert max(course_taken) == users
 
 
-def test_steps_are_four_of_equal_length() -> None:
-    assert [steps(at, 100, 40.0) for at in (0, 9.9, 10, 19.9, 20, 30, 39.9, 40)] == [25, 25, 50, 50, 75, 100, 100, 100]
-
-
-def test_a_day_rises_until_noon_and_falls_as_it_rose() -> None:
-    day = [diurnal(hour, 100, 24.0) for hour in range(25)]
-    assert (day[0], day[12], day[24]) == (10, 100, 10)
-    assert day[:13] == sorted(day[:13])
-    assert all(abs(before - after) <= 1 for before, after in zip(day, day[::-1], strict=True))  # rounded users
-
-
-def test_a_spike_is_the_middle_fifth() -> None:
-    assert [spike(at, 50, 50.0) for at in (0, 19.9, 20, 29.9, 30, 49)] == [10, 10, 50, 50, 10, 10]
-
-
 class Service:
     """What Locust would have counted: `rate` answers a second for each user, of which some are slow or fail."""
 
