@@ -130,6 +130,7 @@ class Served(Protocol):
         klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
+        total_timeout_us: int | None = None,
         parameters: Mapping[str, Any] | None = None,
         arrived_ns: int | None = None,
     ) -> Lease:
@@ -138,7 +139,8 @@ class Served(Protocol):
         `own_lengths`: where rows of the call differ in length, the length of each along those axes, `lengths` being the
         longest. What lies beyond a row's own length is then not the row's, in what is written and in the answer. Only
         for inputs whose axes have a bound.
-        `timeout_us` counts from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
+        `timeout_us` is until its first piece, `total_timeout_us` until its end; without pieces the shorter one holds.
+        Both count from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
         """
         ...
 

@@ -97,8 +97,8 @@ class Lease(CallWithOutputs):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_lengths", "_placed", "_waiter", "cause", "entered", "error", "on_close", "on_piece", "slots",
-        "submitted",
+        "_closed", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close", "on_piece",
+        "slots", "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +133,7 @@ class Lease(CallWithOutputs):
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
+        self.end_by: int | None = None  # its deadline once its answer has begun
         self.on_piece: Callable[[int, Any, int], None] | None = None
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
         self.cause: BaseException | None = None
@@ -176,6 +177,13 @@ class Lease(CallWithOutputs):
         self.entered = now = intake.clock()
         intake.scheduler.submit(self, now)
         intake.step_soon()
+
+    def began(self) -> None:
+        """Its answer has begun: from now on it must have ended in time."""
+        if self.deadline != self.end_by:
+            intake = self._placed.intake
+            intake.scheduler.extend(self.id, self.end_by, intake.clock())
+            intake.step_soon()
 
     def cancel(self) -> None:
         """The caller has gone."""

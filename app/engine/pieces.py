@@ -26,4 +26,5 @@ def _give(readers: dict[int, Row], pieces: Sequence[Piece]) -> None:
         row = readers[piece.slot]
         lease = cast("Lease", row.call)
         if lease.alive and lease.on_piece is not None:
+            lease.began()
             lease.on_piece(row.index, piece.made, piece.steps)

@@ -107,6 +107,7 @@ class ServedModel(PlacedModel):
         klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
+        total_timeout_us: int | None = None,
         parameters: Mapping[str, Any] | None = None,
         arrived_ns: int | None = None,
     ) -> Lease:
@@ -117,6 +118,10 @@ class ServedModel(PlacedModel):
         arrived = intake.clock() if arrived_ns is None else arrived_ns
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
+        end_by = None
+        if total_timeout_us is not None:
+            end_by = arrived + total_timeout_us * 1000
+            deadline = end_by if deadline is None else min(deadline, end_by)
         priority = priority or self._priority
         service = self._klasses[klass]
         if (
@@ -137,6 +142,7 @@ class ServedModel(PlacedModel):
             for slot in slots:
                 self.pool.parameters[slot] = parameters
         lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
+        lease.end_by = end_by
         if own_lengths:
             lease.set_own_lengths(own_lengths)
         return lease

@@ -202,7 +202,8 @@ class Call(Exchange):
         lease = served.lease(
             decoded.rows, lengths=decoded.lengths, own_lengths=decoded.own_lengths, klass=self.klass,
             priority=priority, timeout_us=decoded.timeout_us or options.timeout_us,
-            parameters=decoded.parameters, arrived_ns=self.arrived,
+            total_timeout_us=decoded.total_timeout_us or options.total_timeout_us, parameters=decoded.parameters,
+            arrived_ns=self.arrived,
         )  # fmt: skip
         if key is not None and self.resources.access.several:
             self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)

@@ -44,7 +44,7 @@ BY_BODY: dict[str, ByBody] = {
 OPENAI = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"})
 X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
-_PARAMETERS = ("timeout_ms", "priority")
+_PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")
 _DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
 _INTEGER = re.compile(r"[0-9]{1,10}")
 
@@ -90,6 +90,7 @@ class QueryOptions:
 
     priority: int = 0
     timeout_us: int | None = None
+    total_timeout_us: int | None = None
 
 
 NO_OPTIONS = QueryOptions()
@@ -101,11 +102,12 @@ def parse_query(query: bytes) -> QueryOptions:
     given: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in _PARAMETERS:
-            raise BadRequest(f"query: expected no parameter but {' and '.join(_PARAMETERS)}, got {shown(name)}")
+            raise BadRequest(f"query: expected one of {', '.join(_PARAMETERS)}, got {shown(name)}")
         if name in given:
             raise BadRequest(f"query: {name} is given twice")
         given[name] = value
-    return QueryOptions(_priority(given.get("priority", "0")), _timeout_us(given.get("timeout_ms", "0")))
+    timeouts = (_timeout_us(name, given.get(name, "0")) for name in _PARAMETERS[:2])
+    return QueryOptions(_priority(given.get("priority", "0")), *timeouts)
 
 
 def _priority(text: str) -> int:
@@ -114,11 +116,11 @@ def _priority(text: str) -> int:
     return int(text)
 
 
-def _timeout_us(text: str) -> int | None:
+def _timeout_us(name: str, text: str) -> int | None:
     """Microseconds, at least 1; None for 0, which is the model's default."""
     if not _DECIMAL.fullmatch(text) or float(text) * 1000 > MAX_TIMEOUT_US:
         top = MAX_TIMEOUT_US // 1000
-        raise BadRequest(f"query: timeout_ms: expected milliseconds from 0 to {top}, got {shown(text)}")
+        raise BadRequest(f"query: {name}: expected milliseconds from 0 to {top}, got {shown(text)}")
     return max(1, round(float(text) * 1000)) if float(text) else None
 
 

@@ -90,6 +90,10 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "cancel", "t": now, "id": call_id})
         super().cancel(call_id, now)
 
+    def extend(self, call_id: int, deadline: int | None, now: int) -> None:
+        self._sink({"in": "extend", "t": now, "id": call_id, "deadline": deadline})
+        super().extend(call_id, deadline, now)
+
     def progressed(self, unit_id: int, steps: int, now: int) -> None:
         self._sink({"in": "progressed", "t": now, "unit": unit_id, "steps": steps})
         super().progressed(unit_id, steps, now)
@@ -162,6 +166,8 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.refused(entry["program"], entry["rows"], now, Klass(entry.get("klass", 0)))
     elif name == "cancel":
         scheduler.cancel(entry["id"], now)
+    elif name == "extend":
+        scheduler.extend(entry["id"], entry["deadline"], now)
     elif name == "progressed":
         scheduler.progressed(entry["unit"], entry["steps"], now)
     elif name == "withdrawn":

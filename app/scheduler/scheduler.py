@@ -132,6 +132,14 @@ class Scheduler:
             state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
             self._ledger.leave(call)
 
+    def extend(self, call_id: int, deadline: int | None, now: int) -> None:
+        """The call's answer has begun: this is its deadline from now on, None for none. Unknown: ignored."""
+        call = self._ledger.calls.get(call_id)
+        if call is not None:
+            call.deadline = deadline
+            if deadline is not None:
+                self._ledger.deadlines.add(deadline, call_id)
+
     def progressed(self, unit_id: int, steps: int, now: int) -> None:
         """The worker of a unit of several steps has made so many. Other units are ignored."""
         unit = self._workers.multi_step.get(unit_id)

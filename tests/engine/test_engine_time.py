@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakes import MS, Fate, virtual
 
+from app.contract import Answer
+from app.engine.device import Piece
 from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
+from app.sim.replay import replay
 
-from .rig import Affine, Rig, device, make_model, serving
+from .rig import Affine, Rig, device, make_model, rows_of, serving
 
 
 async def error_of(rig: Rig, call: asyncio.Task[Any]) -> tuple[str, int]:
@@ -188,3 +193,44 @@ async def test_a_rate_monitor_that_fails_is_logged(caplog: pytest.LogCaptureFixt
         await rig.loop.passes(1_500 * MS)
         assert "the rate-monitor has failed" in caplog.text
         assert "ArithmeticError: no rate" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "total_ms", "piece_ms", "ends_ms", "answered"),
+    [
+        (20, None, 10, 50, True),  # it began in time
+        (20, None, None, 20, False),
+        (20, None, 30, 20, False),
+        (20, 80, 10, 50, True),
+        (20, 40, 10, 40, False),  # it began in time, and does not end in time
+        (None, 40, 10, 40, False),
+        (20, 15, None, 15, False),
+    ],
+)
+@virtual
+async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_end_in_time(
+    timeout_ms: int | None, total_ms: int | None, piece_ms: int | None, ends_ms: int, answered: bool
+) -> None:
+    model = replace(make_model(Affine()), streams=(0,))
+    entries: list[Entry] = []
+    fake = device(2, fate=lambda pushed: Fate(50 * MS))
+    async with serving(model, device=fake, scheduler=RecordingScheduler(fake.spec, sink=entries.append)) as rig:
+        begin = rig.loop.now
+        timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
+        asked = {name: value and value * 1000 for name, value in timeouts.items()}
+        with rig.served.lease(1, **asked) as lease:
+            lease.on_piece = lambda row, made, steps: None
+            lease.write(0, rows_of(10.0))
+            answer, ended = lease.run(), []
+            answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))
+            if piece_ms is not None:
+                await rig.loop.until(begin + piece_ms * MS)
+                job = fake.pushed[-1].job
+                assert job.on_pieces is not None
+                job.on_pieces([Piece(job.slots[0], [], 1)])
+            (end,) = await asyncio.gather(answer, return_exceptions=True)
+            assert (ended, isinstance(end, Answer)) == ([ends_ms * MS], answered)
+            assert answered or isinstance(end, DeadlineExceeded)
+        await rig.loop.passes(100 * MS)
+        rig.assert_settled()
+    assert replay(map(json.dumps, entries)).same

@@ -36,6 +36,7 @@ def session(entries: list[Entry]) -> list[Step]:
     scheduler.bound(2, 5, 8)
     scheduler.submit(make_call(3, program=2, arrived=8), 8)
     scheduler.control(2, None, 8)
+    scheduler.extend(3, 50, 8)
     for unit in steps[1].start:
         scheduler.finished(Outcome(unit.id, Fault.MODEL if unit.id else None, 30, (0,)), 9)
     scheduler.cancel(2, 9)

@@ -179,9 +179,10 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
 async def test_what_the_model_is_asked(
     caller: MakeCaller, model: Writer, asked: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    path = f"{PLAIN}?timeout_ms=5"
+    path = f"{PLAIN}?timeout_ms=5&total_timeout_ms=7"
     await answered(caller(model), model, path, body(prompt="one", **asked), "two")
-    assert (model.asked["parameters"], model.asked["timeout_us"]) == (given, 5000)
+    assert model.asked["parameters"] == given
+    assert (model.asked["timeout_us"], model.asked["total_timeout_us"]) == (5000, 7000)
 
 
 @pytest.mark.parametrize(

@@ -316,11 +316,12 @@ async def test_a_call_that_is_not_traced_says_so(caller: MakeCaller, model: Echo
 
 
 async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> None:
-    await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "k": 1}))
+    await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "total_timeout": 900, "k": 1}))
     arrived = model.asked.pop("arrived_ns")
     assert arrived > 0
     assert model.asked == {
         "rows": 2, "lengths": {}, "own_lengths": None, "klass": "realtime", "priority": 3, "timeout_us": 700,
+        "total_timeout_us": 900,
         "parameters": {"k": 1},
     }  # fmt: skip
 
@@ -354,8 +355,8 @@ class TestQuery:
     @pytest.mark.parametrize(
         ("query", "message"),
         [
-            ("?timeout=50", "query: expected no parameter but timeout_ms and priority, got 'timeout'"),
-            ("?timeout_ms=5&x", "query: expected no parameter but timeout_ms and priority, got 'x'"),
+            ("?timeout=50", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'timeout'"),
+            ("?timeout_ms=5&x", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'x'"),
             ("?priority=1&priority=1", "query: priority is given twice"),
             ("?priority=high", "query: priority: expected an integer from 0 to 2147483647, got 'high'"),
             ("?timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),

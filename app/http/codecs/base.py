@@ -25,7 +25,7 @@ class DecodedCall:
     """One inference request, whatever protocol it came in.
 
     `arrays` holds one tensor [rows, ...] for each of `client_inputs`, in that order: an array, or its bytes. `lengths`
-    gives each variable axis its length, as a lease wants it. `priority`, `timeout_us`, `klass` and `parameters` are
+    gives each variable axis its length, as a lease wants it. `priority`, the timeouts, `klass` and `parameters` are
     what the body asked for; the defaults mean that it asked for nothing.
     """
 
@@ -45,6 +45,7 @@ class DecodedCall:
     #: Of a model with a front: see contract.Translated.
     own_lengths: Mapping[str, Sequence[int]] | None = None
     note: Any = None
+    total_timeout_us: int | None = None
     #: The answer is sent piece by piece. None: whole.
     stream: Stream | None = None
 

@@ -24,7 +24,7 @@ _UNSUPPORTED_TENSOR = frozenset(
 )
 _LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
 _MOST_NAMED = 20  # unsupported parameters that a message lists
-_RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"}
+_RESERVED = _UNSUPPORTED | {"priority", "timeout", "total_timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
 #: Start and end of each input in the bytes behind the JSON, in declared order.
@@ -189,8 +189,9 @@ def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
     if not _UNSUPPORTED.isdisjoint(parameters):
         _check_supported(request)
     call.priority = _integer(parameters.get("priority", 0), MAX_PRIORITY, "parameters.priority")
-    timeout = _integer(parameters.get("timeout", 0), MAX_TIMEOUT_US, "parameters.timeout")
-    call.timeout_us = timeout or None
+    call.timeout_us = _integer(parameters.get("timeout", 0), MAX_TIMEOUT_US, "parameters.timeout") or None
+    total = _integer(parameters.get("total_timeout", 0), MAX_TIMEOUT_US, "parameters.total_timeout")
+    call.total_timeout_us = total or None
     if "class" in parameters:
         call.klass = _class(parameters["class"])
     rest = {name: value for name, value in parameters.items() if name not in _RESERVED}

@@ -44,6 +44,9 @@ def asked_in_query(
     timeout_ms: Annotated[
         float, Query(ge=0, description="Milliseconds from arrival to the deadline; 0: the model's default.")
     ] = 0,
+    total_timeout_ms: Annotated[
+        float, Query(ge=0, description="Of a stream, whose `timeout_ms` is until it begins: until it has ended.")
+    ] = 0,
     priority: Annotated[
         int, Query(ge=0, le=MAX_PRIORITY, description="Within its class; 1 is the highest, 0 the model's default.")
     ] = 0,

@@ -209,7 +209,8 @@ def key_of(row: Row, state: ProgramState) -> Key:
 class Deadlines:
     """The deadlines of the calls that have not left, the next one first: a heap over `calls`, by id.
 
-    Entries of calls that left stay until their time; the heap is rebuilt when they outnumber those that live.
+    Entries of calls that left, or have got another deadline, stay until their time; the heap is rebuilt when there are
+    more of them than calls.
     """
 
     __slots__ = ("_calls", "heap")
@@ -221,7 +222,7 @@ class Deadlines:
     def add(self, deadline: int, call_id: int) -> None:
         heap = self.heap
         if len(heap) > 2 * len(self._calls) + _SLACK:
-            heap[:] = [entry for entry in heap if entry[1] in self._calls]
+            heap[:] = [entry for entry in heap if self._holds(entry)]
             heapify(heap)
         heappush(heap, (deadline, call_id))
 
@@ -229,13 +230,17 @@ class Deadlines:
         """Take the calls whose deadline is not after `now`. The caller lets each leave."""
         heap = self.heap
         while heap and heap[0][0] <= now:
-            call = self._calls.get(heappop(heap)[1])
-            if call is not None:
-                yield call
+            entry = heappop(heap)
+            if self._holds(entry):
+                yield self._calls[entry[1]]
 
     def next(self) -> int | None:
         """The earliest deadline of a call that has not left."""
         heap = self.heap
-        while heap and heap[0][1] not in self._calls:
+        while heap and not self._holds(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
+
+    def _holds(self, entry: tuple[int, int]) -> bool:
+        call = self._calls.get(entry[1])
+        return call is not None and call.deadline == entry[0]

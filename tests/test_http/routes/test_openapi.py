@@ -87,7 +87,11 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     assert "schema" in answer
     names = {parameter["name"] for parameter in operation.get("parameters", [])}
     assert ("X-Class" in names) == ("inference" in operation["tags"])
-    queried = {"timeout_ms", "priority"} if path in INFERENCE and not path.startswith("/v2/models") else set()
+    queried = (
+        {"timeout_ms", "total_timeout_ms", "priority"}
+        if path in INFERENCE and not path.startswith("/v2/models")
+        else set()
+    )
     assert {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"} == queried
     assert names - {"X-Class"} - queried == {
         part.strip("{}") for part in path.replace(":predict", "").split("/") if part.startswith("{")

@@ -15,7 +15,7 @@ ServiceClass: TypeAlias = Literal["realtime", "best_effort"]
 Parameter: TypeAlias = str | int | float | bool
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,110}")  # the server takes 128: what names a part comes behind
-_RESERVED = frozenset({"timeout", "priority", "class", "binary_data_output"})
+_RESERVED = frozenset({"timeout", "total_timeout", "priority", "class", "binary_data_output"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,16 @@ class Options(TypedDict, total=False):
 
     `version`: of the model; the highest that is ready, if not given. `outputs`: names of those wanted, all if not
     given. `timeout_ms`: the server's deadline, from the arrival of each request; later than that it answers 504, or 429
-    if it can tell before. `priority`: within the class, 1 is the highest. `service_class`: "realtime" or
-    "best_effort". `request_id`: up to 110 visible ASCII characters, for the server's log and its answer. `parameters`:
-    reach the model. `deadline_s`: in place of `Retry.deadline_s`.
+    if it can tell before. Of a stream that is until its first piece, and `total_timeout_ms` until its end. `priority`:
+    within the class, 1 is the highest. `service_class`: "realtime" or "best_effort". `request_id`: up to 110 visible
+    ASCII characters, for the server's log and its answer. `parameters`: reach the model. `deadline_s`: in place of
+    `Retry.deadline_s`.
     """
 
     version: str | int
     outputs: Sequence[str]
     timeout_ms: float
+    total_timeout_ms: float
     priority: int
     service_class: ServiceClass
     request_id: str
@@ -128,6 +130,7 @@ class Call:
     version: str | int | None = None
     outputs: Sequence[str] | None = None
     timeout_ms: float | None = None
+    total_timeout_ms: float | None = None
     priority: int = 0
     service_class: ServiceClass | None = None
     request_id: str | None = None
@@ -135,8 +138,9 @@ class Call:
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout_ms is not None and not 0 < self.timeout_ms < math.inf:
-            raise ValueError(f"timeout_ms: expected milliseconds above 0 and finite, got {self.timeout_ms}")
+        for name, timeout in (("timeout_ms", self.timeout_ms), ("total_timeout_ms", self.total_timeout_ms)):
+            if timeout is not None and not 0 < timeout < math.inf:
+                raise ValueError(f"{name}: expected milliseconds above 0 and finite, got {timeout}")
         if self.deadline_s is not None and not 0 < self.deadline_s < math.inf:
             raise ValueError(f"deadline_s: expected seconds above 0 and finite, got {self.deadline_s}")
         if self.service_class not in (None, "realtime", "best_effort"):

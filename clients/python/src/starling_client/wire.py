@@ -147,8 +147,9 @@ def _headers(call: Call, request_id: str) -> dict[str, str]:
 
 def _parameters(call: Call) -> dict[str, Any]:
     parameters: dict[str, Any] = dict(call.parameters)
-    if call.timeout_ms is not None:
-        parameters["timeout"] = max(1, round(call.timeout_ms * 1000))
+    for name, timeout_ms in (("timeout", call.timeout_ms), ("total_timeout", call.total_timeout_ms)):
+        if timeout_ms is not None:
+            parameters[name] = max(1, round(timeout_ms * 1000))
     if call.priority:
         parameters["priority"] = call.priority
     return parameters
