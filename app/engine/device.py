@@ -56,9 +56,9 @@ class Ran:
     `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
     stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
-    a device runs by its cell. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of
-    the rows that have ended with them, of which alone there are outputs. `continues`: the worker has continued without
-    them.
+    a device runs by its cell, 0 where rows have only read; None for others. `steps`: those that ran of a recurrent
+    model, or stages; `ended`: then the positions of the rows that have ended with them, of which alone there are
+    outputs. `continues`: the worker has continued without them.
     `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
@@ -68,7 +68,7 @@ class Ran:
     output_ns: int
     overlapped: bool = False
     stages_ns: tuple[int, ...] = ()
-    step_ns: int = 0
+    step_ns: int | None = None
     steps: int = 1
     ended: tuple[int, ...] = ()
     continues: bool = False
@@ -288,9 +288,10 @@ def fault_of(exc: BaseException) -> Fault:
 
 def completed(unit_id: int, ran: Ran) -> Completion:
     """The report of a unit that ran well."""
-    if ran.step_ns:  # what is more than its steps counts as part of the hand-over
-        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, continues=ran.continues), ran)
     times: tuple[int, ...] = ()
+    if ran.step_ns is not None:  # what is more than computing counts as part of the hand-over
+        times = (ran.step_ns,)
+        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, times, ran.continues), ran)
     if ran.steps > 1 and ran.stages_ns:
         times = ran.stages_ns if ran.overlapped else tuple(map(sum, ran.stage_parts))
     return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)

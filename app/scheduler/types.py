@@ -258,8 +258,8 @@ class Outcome:
     """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
 
     `steps`: those that it made. A fault is always of its first one: where a later one fails, the unit ends well before
-    it. `times`: `compute_ns` by stage, where it ran several. `continues`: its worker has continued with the rows of it
-    that have not ended.
+    it. `times`: `compute_ns` by stage, where it ran several; of a step at a cell, 0 where rows have only read.
+    `continues`: its worker has continued with the rows of it that have not ended.
     """
 
     unit_id: int

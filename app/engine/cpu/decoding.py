@@ -1,8 +1,8 @@
 """A decoder on a CPU, step by step: rows begin together, then each step gives every row of a unit one more token.
 
-New rows of a unit first read what they were sent, while the others make their steps; then all step together, until one
-has written its text, or the unit is recalled. Nothing is padded but what rows read. A long prompt is read in pieces,
-one before each step, so that it holds up the others for a bounded time.
+New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
+has written its text, or the unit is recalled. Nothing is padded but what rows read. Before each step rows read for a
+bounded time, a long prompt in pieces, so that it holds up the steps of others no longer.
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -24,11 +24,13 @@ from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import Begun, Encoding, Prompts
+    from app.models.decoders.decoder import Encoding, Prompts
 
 _TRIED = 8  # tokens of a trial: later steps show nothing else
-_PIECE_NS = 50_000_000  # how long a prompt may hold up a step; an encoder reads whole
+_READ_NS = 50_000_000  # how long rows that read may hold up a step of others
 _LEAST = 16  # tokens of a piece: fewer read no faster
+_FIRST = 64  # tokens of the first piece, before it is known how long one takes
+_ALIKE = 8  # tokens that rows which read together may differ: more padding costs more than another call of the model
 
 
 @dataclass(slots=True)
@@ -38,7 +40,6 @@ class _Reading:
     slots: list[int]
     texts: list[Text]
     pieces: Encoding | Prompts
-    begun: Begun | None = None  # once they have read all
 
 
 class DecodingExecutor(CpuExecutor):
@@ -58,7 +59,7 @@ class DecodingExecutor(CpuExecutor):
         self.steps = Steps(call.most + (0 if encodes else -(-call.max_tokens // _LEAST)), True)
         self._reading: _Reading | None = None
         self._token_ns = 0.0  # of a prompt
-        self._read_ns = 0  # by the unit that runs, for rows that begin
+        self._step_ns: list[int] = []  # of the unit that runs
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """A few steps of the rows, as one batch."""
@@ -72,7 +73,7 @@ class DecodingExecutor(CpuExecutor):
         if stage == WHOLE:
             return self._whole(slots, size, NO_BOUND)
         begin = time.perf_counter_ns()
-        places, self._read_ns = self.activations, 0
+        places, self._step_ns = self.activations, []
         new = [slot for slot in slots if places.known(slot) is None]
         going = [row for slot in slots if (row := places.known(slot)) is not None]
         going = places.arrange(going, len(new))
@@ -80,7 +81,9 @@ class DecodingExecutor(CpuExecutor):
         made, most = 0, job.steps if job is not None else 1
         while True:
             try:
-                going = self._with_new(new, going)
+                going = self._read(new, going)
+                if going:
+                    self._step(going)
             except Exception:  # a later one will be raised again by the next unit of these rows, which begins there
                 if not made:
                     raise
@@ -106,14 +109,13 @@ class DecodingExecutor(CpuExecutor):
         if job is not None and continues:
             left = [slot for at, slot in enumerate(slots) if at not in ended]
             job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
-        infer_ns = inferred - gathered - self._read_ns  # 0 where all rows only read
         return Ran(
             outputs,
-            gathered - begin + self._read_ns,
-            infer_ns,
+            gathered - begin,
+            inferred - gathered,
             time.perf_counter_ns() - inferred,
-            stages_ns=(infer_ns,),
-            step_ns=max(1, infer_ns // made),
+            stages_ns=(inferred - gathered,),
+            step_ns=sum(self._step_ns) // max(1, len(self._step_ns)),
             steps=made,
             ended=tuple(ended),
             continues=continues,
@@ -131,36 +133,34 @@ class DecodingExecutor(CpuExecutor):
             if pieces:
                 job.on_pieces(pieces)
 
-    def _with_new(self, new: list[int], going: list[Written]) -> list[Written]:
-        """A step of the rows that have begun; new ones read a piece before it. Returns all that have begun."""
-        reading, tokens = None, []
-        if new:
-            before = time.perf_counter_ns()
-            reading = self._read(new)
-            if reading.begun is not None:
-                tokens = self._call.choose(reading.texts, reading.begun.logits)
-            self._read_ns += time.perf_counter_ns() - before
-        if going:
-            self._step(going)
-        if reading is None or reading.begun is None:
-            return going
-        self._reading = None
-        self._call.extend(reading.texts, tokens)
-        return [*going, *self.activations.begin(reading.slots, reading.texts, reading.begun, going)]
+    def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
+        """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
+        rows that have begun, those of `going` first."""
+        begin, left_ns = time.perf_counter_ns(), _READ_NS
+        while new and left_ns > 0:
+            tokens = int(left_ns / self._token_ns) if self._token_ns else _FIRST
+            reading = self._reading_of(new, tokens)
+            rows, before, started = len(reading.slots), reading.pieces.left, time.perf_counter_ns()
+            begun = reading.pieces.advance(max(_LEAST, tokens // rows))
+            if read := rows * (before - reading.pieces.left):
+                self._token_ns = (time.perf_counter_ns() - started) / read
+            if begun is not None:
+                self._reading = None
+                going = [*going, *self.activations.begin(reading.slots, reading.texts, begun, going)]
+                new = [slot for slot in new if slot not in reading.slots]
+            left_ns = begin + _READ_NS - time.perf_counter_ns()
+        return going
 
-    def _read(self, new: list[int]) -> _Reading:
-        """Have new rows read one more piece. Those that come meanwhile wait; where one has left, all begin anew."""
+    def _reading_of(self, new: Sequence[int], tokens: int) -> _Reading:
+        """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and
+        others of about its length, with up to so many tokens together."""
         reading = self._reading
         slots = self.activations.reading
         if reading is None or not slots or not slots <= set(new):
-            reading = self._reading = self._start_reading(new)
-        if reading.begun is None:  # else the step behind it failed
-            rows = len(reading.slots)
-            piece = max(_LEAST, int(_PIECE_NS / (rows * self._token_ns))) if self._token_ns else 4 * _LEAST
-            before = time.perf_counter_ns()
-            reading.begun = reading.pieces.advance(piece)
-            if reading.begun is None:  # the last may have been shorter
-                self._token_ns = (time.perf_counter_ns() - before) / (rows * piece)
+            lengths = self.pool.lengths[TOKENS]
+            longest = lengths[new[0]] + _ALIKE
+            alike = [slot for slot in new if longest - 2 * _ALIKE <= lengths[slot] <= longest]
+            reading = self._reading = self._start_reading(alike[: max(1, tokens // int(longest))])
         return reading
 
     def _start_reading(self, new: list[int]) -> _Reading:
@@ -174,25 +174,26 @@ class DecodingExecutor(CpuExecutor):
 
     def _step(self, rows: Sequence[Written]) -> None:
         """One more token for each of these, which are at the first places."""
-        places = self.activations
+        begin, places = time.perf_counter_ns(), self.activations
         places.make_room(rows)
         texts: list[Text] = [row.text for row in rows]
         written, read = [row.written for row in rows], [row.read for row in rows]
         logits = self._call.step([text.last for text in texts], places.cache, rows[0].end, written, read)
         self._call.extend(texts, self._call.choose(texts, logits))
         places.stepped(rows)
+        self._step_ns.append(time.perf_counter_ns() - begin)
 
     def _whole(self, slots: Slots, size: int, most: int) -> Ran:
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows)
         (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
-        gathered = time.perf_counter_ns()
-        own = lengths[TOKENS].tolist()
         given = keywords["parameters"]
         if most < NO_BOUND:
             given = [{**each, "max_new_tokens": min(most, self._call.most)} for each in given]
-        texts, steps = self._call.whole(ids, own, given)
+        texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
+        gathered = time.perf_counter_ns()
+        steps = self._call.write(texts, begun)
         inferred = time.perf_counter_ns()
         outputs = list(self._call.answers(texts[: len(slots)]))
         infer_ns = inferred - gathered

@@ -156,7 +156,7 @@ class Places(Activations):
             row.end += 1
 
     def begin(self, slots: Slots, texts: Sequence[Text], begun: Begun, running: Sequence[Written]) -> list[Written]:
-        """Rows have begun: they get the places behind those that run, and end where those do."""
+        """Rows have read what they were sent: they get the places behind those that run, and end where those do."""
         longest = max(begun.written)
         end = running[0].end if running else longest
         if end < longest:  # a prompt is longer than any row that runs has become
@@ -169,7 +169,8 @@ class Places(Activations):
         for index, (slot, text) in enumerate(zip(slots, texts, strict=True)):
             place = len(running) + index
             row = Written(text, place, end, begun.written[index], begun.has_read[index])
-            self._own.copy(place, end, begun.own, index, begun.own.columns, row.written)
+            if begun.own is not None:
+                self._own.copy(place, end, begun.own, index, begun.own.columns, row.written)
             if self._read is not None and begun.read is not None:
                 self._read.copy(place, row.read, begun.read, index, row.read, row.read)
             self._at[place] = self._rows[slot] = row

@@ -238,7 +238,7 @@ class UnitRun:
             last.output_ns,
             overlapped=True,
             stages_ns=(sum(times),) if self._cell is not None else times if staged else (),
-            step_ns=max(1, round(median(times))) if self._cell is not None else 0,
+            step_ns=max(1, round(median(times))) if self._cell is not None else None,
             steps=len(times),
             ended=last.ended,
             continues=continues,

@@ -1,8 +1,9 @@
 """A decoder of transformers, run step by step for rows that are at any positions: their forward, our cache and mask.
 
-A row begins with `begin`: its encoder or its prompt, whole, with other rows of about its length. Each `step` then gives
-every row of a window one more token. What chooses the tokens is `choosing`; which rows run together, and where they lie
-in the slabs, is for whoever calls.
+A row first reads what it was sent, with other rows of about its length: its encoder does, or its decoder all of a
+prompt but the last token. Each `step` then reads one token of every row of a window and gives the next, the first step
+of a row with others' later ones. What chooses the tokens is `choosing`; which rows run together, and where they lie in
+the slabs, is for whoever calls.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from app.errors import ConfigError
 from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 
-#: By the model type of its configuration: whether it has an encoder, and what else it needs.
-ENCODER_DECODERS = ("t5", "marian")
+#: By the model type of its configuration. With an encoder: what each layer's attention to it is called, and in it the
+#: layers that make keys and values.
+ENCODER_DECODERS = {"t5": ("EncDecAttention", "k", "v"), "marian": ("encoder_attn", "k_proj", "v_proj")}
 DECODERS_ONLY = ("gpt2", "llama", "mistral", "qwen2")
 SUPPORTED = (*ENCODER_DECODERS, *DECODERS_ONLY)
 
 
 class Begun(NamedTuple):
-    """Rows before their first token of their own: `logits` [rows, words] of it, and what their places are to hold.
+    """Rows that have read all but the token that their first step reads: what their places are to hold.
 
-    In `own` row r is place r, all ending at its last column; `read` is the encoder's, from the first column on, None
-    without one. `written` and `has_read` are the columns of each row in both.
+    In `own` row r is place r, all ending at its last column; None where nothing is in it. `read` is the encoder's, from
+    the first column on, None without one. `written` and `has_read` are the columns of each row in both.
     """
 
-    logits: torch.Tensor
-    own: Slab
+    own: Slab | None
     read: Slab | None
     written: list[int]
     has_read: list[int]
@@ -67,6 +68,7 @@ class DecoderModel(nn.Module):
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()
         self.shape = _slab_shape(config, self.encodes, next(model.parameters()).dtype)
+        self.reads = self._keys_and_values() if self.encodes else []
         self._positions: _RowPositions | None = None
         if config.model_type == "marian":
             decoder = model.model.decoder
@@ -83,12 +85,19 @@ class DecoderModel(nn.Module):
             raise ConfigError(f"expected a decoder_start_token_id, got {start}")
         return start
 
+    def _keys_and_values(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Of each layer, what makes its keys and values of what the encoder gives."""
+        attention, keys, values = ENCODER_DECODERS[self.model.config.model_type]
+        layers = self.model.get_decoder().named_modules()
+        found = [layer for name, layer in layers if name.rpartition(".")[2] == attention]
+        return [(getattr(layer, keys), getattr(layer, values)) for layer in found]
+
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device  # type: ignore[no-any-return]
 
     def begin(self, ids: torch.Tensor, lengths: Sequence[int]) -> Begun:
-        """Rows of `ids` [rows, longest], padded behind their `lengths`, up to their first token."""
+        """Rows of `ids` [rows, longest], padded behind their `lengths`, before their first step."""
         reading = self.reading(ids, lengths)
         while (begun := reading.advance(ids.shape[1])) is None:
             pass
@@ -135,8 +144,7 @@ class DecoderModel(nn.Module):
         """Logits [rows, words] of the last token of each row."""
         if encoded is None:
             return self.model(  # type: ignore[no-any-return]
-                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
-                logits_to_keep=1,
+                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
             ).logits[:, -1]  # fmt: skip
         if self._positions is not None:
             self._positions.of.positions = positions
@@ -145,50 +153,62 @@ class DecoderModel(nn.Module):
             past_key_values=cache, use_cache=True,
         ).logits[:, -1]  # fmt: skip
 
+    def encode(self, ids: torch.Tensor, mask: torch.Tensor) -> Slab:
+        """The keys and values, of every layer, of `ids` [rows, longest] as the encoder reads them."""
+        rows, longest = ids.shape
+        encoded = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
+        slab = self.slab(rows, longest)
+        for layer, products in zip(slab.values, self.reads, strict=True):
+            for part, product in zip(layer, products, strict=True):
+                part.copy_(product(encoded).view(rows, longest, self.shape.heads, -1).transpose(1, 2))
+        return slab
+
+    def prompt(self, ids: torch.Tensor, cache: Any, mask: torch.Tensor, positions: torch.Tensor) -> None:
+        """Have the cache hold so many columns more, of `ids` [rows, new]."""
+        self.model.base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+
 
 class Encoding:
     """Rows that an encoder reads, whole: each token attends to those behind it."""
 
     def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._lengths = model, ids, lengths
+        self.left = ids.shape[1]  # columns
 
     def advance(self, columns: int) -> Begun | None:
-        model, ids, lengths = self._model, self._ids, self._lengths
-        rows, longest = ids.shape
-        mask = _mask(lengths, longest, ids.device)
-        encoded = model.model.get_encoder()(input_ids=ids, attention_mask=mask)
-        own, read = model.slab(rows, 1), model.slab(rows, longest)
-        first = ids.new_full((rows, 1), model.start)
-        cache = SlabCache(own, read).window(rows, 0, 0)
-        logits = model(first, cache, ids.new_ones((rows, 1)), ids.new_zeros((rows, 1)), mask, encoded)
-        return Begun(logits, own, read, [1] * rows, list(lengths))
+        rows, longest = self._ids.shape
+        read = self._model.encode(self._ids, _mask(self._lengths, longest, self._ids.device))
+        self.left = 0
+        return Begun(None, read, [0] * rows, list(self._lengths))
 
 
 class Prompts:
-    """Prompts that a decoder reads in pieces: rows of a batch that is padded on the left, some columns at a time."""
+    """Prompts but for their last tokens, read in pieces: rows padded on the left, some columns at a time."""
 
     def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
-        rows, longest = ids.shape
-        self._model, self._lengths = model, list(lengths)
-        self._ids = torch.zeros_like(ids)
-        for row, length in enumerate(lengths):
+        self._model, self._lengths = model, [length - 1 for length in lengths]
+        rows, longest = len(lengths), max(self._lengths)
+        self._ids = ids.new_zeros((rows, longest))
+        for row, length in enumerate(self._lengths):
             self._ids[row, longest - length :] = ids[row, :length]
-        self._mask = _mask(lengths, longest, ids.device).flip(1)
+        self._mask = _mask(self._lengths, longest, ids.device).flip(1)
         self._positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         self._own = model.slab(rows, longest)
         self._cache = SlabCache(self._own)
-        self._done = 0
+        self.left = longest  # columns
 
     def advance(self, columns: int) -> Begun | None:
         """Read up to so many columns more. What has begun, after the last of them."""
         rows, longest = self._ids.shape
-        begin, end = self._done, min(longest, self._done + max(1, columns))
-        cache = self._cache.window(rows, 0, begin)
-        logits = self._model(
-            self._ids[:, begin:end], cache, self._mask[:, :end], self._positions[:, begin:end]
-        )  # fmt: skip
-        self._done = end
-        return Begun(logits, self._own, None, self._lengths, [0] * rows) if end == longest else None
+        begin = longest - self.left
+        end = min(longest, begin + max(1, columns))
+        if begin < end:
+            cache = self._cache.window(rows, 0, begin)
+            self._model.prompt(self._ids[:, begin:end], cache, self._mask[:, :end], self._positions[:, begin:end])
+        self.left = longest - end
+        return Begun(self._own, None, self._lengths, [0] * rows) if end == longest else None
 
 
 def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.Tensor:

@@ -14,7 +14,7 @@ from app.models.decoders.choosing import Choice, choose
 from app.models.decoders.parameters import Defaults, Parameters
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import DecoderModel
+    from app.models.decoders.decoder import Begun, DecoderModel
     from app.models.decoders.slabs import SlabCache
 
 TOKENS = "tokens"  # the axis of what is read
@@ -157,27 +157,32 @@ class TextDecoder(nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
         """Whole texts of `ids` [rows, longest], padded where `mask` is 0."""
-        return self.answers(self.whole(ids, mask.sum(1).tolist(), parameters)[0])
+        texts, begun = self.begin(ids, mask.sum(1).tolist(), parameters)
+        self.write(texts, begun)
+        return self.answers(texts)
 
-    def whole(
+    def begin(
         self, ids: torch.Tensor, lengths: Sequence[int], parameters: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Text], int]:
-        """All texts, and how many steps the longest took. All rows run until the last has ended."""
+    ) -> tuple[list[Text], Begun]:
+        """Texts before their first tokens."""
         rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
         texts = [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
-        begun = self.decoder.begin(ids, lengths)
-        self.extend(texts, self.choose(texts, begun.logits))
-        steps, end = 1, begun.own.columns
+        return texts, self.decoder.begin(ids, lengths)
+
+    def write(self, texts: Sequence[Text], begun: Begun) -> int:
+        """Write all of these texts, and return how many steps the longest took. All rows run until it has ended."""
+        steps, end, written = 0, max(begun.written), begun.written
         own = self.decoder.slab(len(texts), end + max(text.most for text in texts))
-        own.values[..., :end, :] = begun.own.values
-        cache, written = self.decoder.cache(own, begun.read), begun.written
+        if begun.own is not None:
+            own.values[..., :end, :] = begun.own.values
+        cache = self.decoder.cache(own, begun.read)
         while not all(text.reason for text in texts):
             logits = self.step([text.last for text in texts], cache, end, written, begun.has_read)
             steps, end, written = steps + 1, end + 1, [length + 1 for length in written]
             left = [row for row, text in enumerate(texts) if not text.reason]
             writing = [texts[row] for row in left]
             self.extend(writing, self.choose(writing, logits[left]))
-        return texts, steps
+        return steps
 
     @staticmethod
     def answers(texts: Sequence[Text]) -> tuple[Array, ...]:

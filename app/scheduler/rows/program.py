@@ -123,7 +123,7 @@ class ProgramState:
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self.tail is not None and unit.predicted:
             self.tail.observe(now - unit.begins, unit.predicted)
-        if unit.stage == 0:
+        if unit.stage == 0 and times[0]:
             self._line.append((unit.size, times[0]))
         if self.program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
@@ -135,10 +135,14 @@ class ProgramState:
         self._set_full(stage)
 
     def _set_full(self, stage: int) -> None:
-        """A cell's rows share its time: beyond the size that is nearly as fast as any, more of them only slow all."""
+        """A cell's rows share its time: beyond the size that is nearly as fast as any, more of them only slow all.
+
+        Not those of a program of one unit: what they read is not in the times of its steps, and is faster together.
+        """
         most = min(self._room, max(self.capacity[stage]))
         latency = self.latency[stage]
-        if self.policy.trims_cells and self.program.stages[stage].repeats and latency.known:
+        trims = self.policy.trims_cells and self.program.stages[stage].repeats and not self.program.one_unit
+        if trims and latency.known:
             speeds = [size / max(1, latency.predict(size)) for size in range(1, most + 1)]
             most = next(size for size, speed in enumerate(speeds, 1) if speed >= _NEARLY * max(speeds))
         self.full[stage] = most

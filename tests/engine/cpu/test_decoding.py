@@ -14,7 +14,7 @@ import torch
 from app.contract import ModelSource
 from app.engine.cpu import decoding as decoding_module
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.device import Job, Piece, Ran
+from app.engine.device import Job, Piece, Ran, completed
 from app.engine.pool import Pool
 from app.models.decoders import packing
 from app.models.decoders.texts import TextDecoder
@@ -140,7 +140,7 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
     kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(8)
-    monkeypatch.setattr(decoding_module, "_PIECE_NS", 1)
+    monkeypatch.setattr(decoding_module, "_READ_NS", 1)
     monkeypatch.setattr(decoding_module, "_LEAST", 7)
     folder, model = folders(kind)
     decoding = Decoding(folder)
@@ -155,6 +155,45 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
         steps += ran.steps
     assert decoding.texts == texts_of(model, rows)
     assert steps > MOST + 70 // 28
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_rows_of_about_one_length_read_together_for_a_bounded_time(
+    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = folders(kind)
+    decoding = Decoding(folder)
+    read: list[list[int]] = []
+    real = decoding.call.decoder.reading
+
+    def reading(ids: Any, lengths: Sequence[int]) -> Any:
+        read.append(list(lengths))
+        return real(ids, lengths)
+
+    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
+    monkeypatch.setattr(decoding_module, "_FIRST", 60)
+    monkeypatch.setattr(decoding_module, "_READ_NS", 1)  # one reading for each step
+    rows = {decoding.add([7 + length] * length): ([7 + length] * length, MOST) for length in (12, 30, 14, 9, 31, 13)}
+    decoding.run(list(rows), 1)
+    assert read == [[12, 14, 9]]  # a fourth would be more than 60 tokens
+    assert decoding.executor.activations.rows == 3
+    monkeypatch.setattr(decoding_module, "_READ_NS", 10**12)
+    decoding.run(list(rows), 1)
+    assert read[1:] == [[30, 31], [13]]
+    for _ in range(MOST):
+        decoding.run([slot for slot in rows if slot not in decoding.texts] or [0], 1)
+        if len(decoding.texts) == len(rows):
+            break
+    assert decoding.texts == texts_of(model, rows)
+
+
+def test_a_unit_that_only_reads_says_nothing_of_steps(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_module, "_READ_NS", 1)
+    folder, _ = folders("gpt2")
+    decoding = Decoding(folder)
+    ran = decoding.run([decoding.add([7] * 75)], 1)
+    assert (ran.steps, ran.step_ns) == (1, 0)
+    assert completed(0, ran).outcome.times == (0,)
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
@@ -217,7 +256,7 @@ def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, m
         return real(*args)
 
     monkeypatch.setattr(decoding.call, "step", step)
-    assert decoding.run([slot], 10).steps == 3  # the first is the prompt's
+    assert decoding.run([slot], 10).steps == 2
     while slot not in decoding.texts:
         decoding.run([slot], 10)
     assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
@@ -293,7 +332,7 @@ def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(
     folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call leaves in the middle of its prompt, and the next one gets its slot."""
-    monkeypatch.setattr(decoding_module, "_PIECE_NS", 1)
+    monkeypatch.setattr(decoding_module, "_READ_NS", 1)
     folder, model = folders("gpt2")
     decoding = Decoding(folder, 2)
     first = decoding.add([7] * 70)
