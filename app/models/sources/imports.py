@@ -28,8 +28,8 @@ _NAME = "app"
 _IMPORTING = threading.RLock()
 
 #: Held while a library's classes have other methods, as tracing and transformers give them: two at once would put back
-#: each other's.
-PATCHING = threading.Lock()
+#: each other's. A factory that runs within `one_at_a_time` may call `from_pretrained` itself.
+PATCHING = threading.RLock()
 _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing; other models need not wait for them
 
 
