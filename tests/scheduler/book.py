@@ -29,6 +29,8 @@ from .cells import check_joining
 from .class_book import Idle, check_classes, check_refusal
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
+_LONGEST_NS = 400  # of any batch time with which traces measure programs anew
+_OUTLIER = 4  # a batch counts at most so many times its prediction
 EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
 
 
@@ -387,7 +389,14 @@ class Book:
         if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset in ("reef", "reef_n"):
             everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
             first = min(facts.rank for facts in everyone if not self._to_join(facts, before))
-            assert min(facts.rank for facts in peers) == first
+            own = min(facts.rank for facts in peers)
+            waiting = {program for program, rows in self.waiting.items() if any(row in everyone for row in rows)}
+            assert own[:2] == first[:2]
+            assert own == first or own[2] <= first[2] + sum(map(self._slowest, waiting)), "overtaken by too much"
+
+    def _slowest(self, program: int) -> int:
+        """What a batch of it takes to its end, at most."""
+        return sum(_OUTLIER * max(_LONGEST_NS, *stage.profile.batch_ns, 0) for stage in self.programs[program].stages)
 
     def _to_join(self, facts: RowFacts, units: list[Unit]) -> bool:
         """Whether one of a worker's units is of the cell at which this row waits, and of its class."""

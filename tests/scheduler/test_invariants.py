@@ -9,8 +9,9 @@ Also, after every Step of every trace (the checks are `Book.check`):
   known to allow it; what is handed over of them keeps the budget, and one worker free
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
 - within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
-  unless rows at one stage step aside for those at another; with one that reorders, the first row of each unit is in
-  this order, and the others are of its class and priority and next to one another by length
+  unless rows at one stage step aside for those at another, or a fast model overtakes, by a round at most; with a policy
+  that reorders, the first row of each unit is in this order, and the others are of its class and priority and next to
+  one another by length
 - the batch table counts what its rows have been through
 - a unit of several steps or stages is recalled when a row should leave it, or others should join it or go first
 - no row starts that is predicted to end after its deadline, but in a unit that is run again

@@ -1,9 +1,9 @@
 """Forms units: which key, which rows of it, which worker.
 
-While a worker is usable: the ready table names the key with the best head; a group of that key that must be run again
-goes as it is; otherwise the key's policy cuts a unit or holds the key back until a time. Of the rows cut, those that
-are predicted to end after their deadline leave instead, and others take their places: in overload a device that
-finishes late work does nothing else.
+While a worker is usable: the ready table names the key with the best head, and of several models one that is much
+faster may go before it (`models`); a group of that key that must be run again goes as it is; otherwise the key's policy
+cuts a unit or holds the key back until a time. Of the rows cut, those that are predicted to end after their deadline
+leave instead, and others take their places: in overload a device that finishes late work does nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from app.scheduler.forming.gate import Allowance
+from app.scheduler.forming.models import sooner
 from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
 from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
@@ -32,6 +33,7 @@ class Dispatch:
         self._workers = workers
         self.gate = preset_class(device.classes.preset)(device, ledger, workers)
         self._rank = self.gate.rank
+        self._overtakes = self.gate.overtakes and not device.classes.edf
         self._views = Views(device, ledger, workers, leaves_room=self.gate.separates)
         self.multi_step = MultiStep(ledger, workers, self.gate, self._views)
         self._next_unit = 0
@@ -56,6 +58,8 @@ class Dispatch:
             usable = workers.usable(now)
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
+            if len(ledger.ready.nonempty) > 1 and self._overtakes and not ready.klass:
+                ready = sooner(ready, ledger.ready, held, self._rank, ledger.states, now)
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
             if self._shared and not ready.klass:

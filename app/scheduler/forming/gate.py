@@ -49,6 +49,8 @@ class Gate:
     separates = False
     #: Best-effort rows may run as the padding of a real-time unit.
     fills = False
+    #: Real-time rows of a fast model may overtake those of a slow one, see `models`.
+    overtakes = False
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         self._classes = device.classes

@@ -23,6 +23,7 @@ class ReefN(Reef):
     """
 
     fills = False
+    overtakes = False
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         super().__init__(replace(device, withdraws=False), ledger, workers)

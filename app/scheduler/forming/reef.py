@@ -44,6 +44,7 @@ class Reef(Gate):
 
     separates = True
     fills = True
+    overtakes = True
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         super().__init__(device, ledger, workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from itertools import accumulate
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, Regression, algorithm_1, preferred_size
 from app.scheduler.estimates.latency import Latency
@@ -50,6 +51,9 @@ class ProgramState:
         self.sees_stages = several and self.policy.sees_stages and not alone
         # Whether rows of its first stage may be picked by length, where times by length are known.
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
+        #: By stage and rows that wait there: rows that a unit of them ends per nanosecond of its time to the end, at
+        #: most. Empty where some time is not known, or rows make several steps.
+        self.speeds: tuple[tuple[float, ...], ...] = ()
         self._set_remaining()
         #: Of units of programs in one piece, where the policy sees deadlines.
         self.tail = Tail() if self.policy.sees_deadlines and not several else None
@@ -215,12 +219,15 @@ class ProgramState:
 
     def _set_remaining(self) -> None:
         """What the profiles say of the time from each stage to the end."""
+        self.speeds = ()
         if not all(latency.known for latency in self.latency):
             for facts in self.facts:
                 facts.remaining, facts.lengths, facts.plan, facts.sizes = (), (), None, ()
             return
         sizes = range(1, self.program.max_batch + 1)
         times = [tuple(latency.predict(size) for size in sizes) for latency in self.latency]
+        if not any(stage.repeats for stage in self.program.stages):
+            self.speeds = tuple(map(_speeds, to_the_end(times)))
         plan = StagePlan.of(times) if self.sees_stages else None
         lengths = self._by_length() if self.picks else ()
         for facts, latency in zip(self.facts, self.latency, strict=True):
@@ -258,3 +265,7 @@ class ProgramState:
         first, *others = self.latency
         slower = [first.slowdown(size, self._most, self._lead_ns), *(one.slowdown(size, self._most) for one in others)]
         return sum(slower) / len(slower)
+
+
+def _speeds(times: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(accumulate((rows / time for rows, time in enumerate(padded(times)[0], 1)), max))

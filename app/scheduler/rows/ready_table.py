@@ -1,7 +1,8 @@
 """The ready table: the rows that wait on a device, by key and class, and which of its sets goes first.
 
 The oldest head first is what keeps one busy model from starving another: a row of the quiet model is served as soon as
-the rows that came before it are. A lower priority can wait for ever behind a higher one; that is what it asks for.
+the rows that came before it are. (Fast models may overtake within bounds, see `forming.models`.) A lower priority can
+wait for ever behind a higher one; that is what it asks for.
 """
 
 from __future__ import annotations

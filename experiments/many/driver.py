@@ -1,0 +1,105 @@
+"""One worker and several models in virtual time: the scheduler itself, or a rule that says what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.scheduler.estimates.parts import padded
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, ClassSpec, DeviceSpec, Klass, Outcome, Program, Row, Stage, Step, WorkerSpec
+
+Instants = NDArray[np.int64]
+Latencies = list[NDArray[np.float64]]  # by model, in ms, in order of arrival
+
+_TICK_NS = 1_000_000_000
+_NEVER = 1 << 62
+_QUEUE = 1 << 30  # rows that may wait: nothing is refused
+
+
+def arrivals(rates: Sequence[float], requests: int, seed: int) -> list[Instants]:
+    """Poisson arrivals of each model until about so many of all have come."""
+    random = np.random.default_rng(seed)
+    ends_ns = requests / sum(rates) * 1e9
+    times = [
+        (random.exponential(1e9 / rate, size=round(1.2 * ends_ns * rate / 1e9) + 100)).cumsum().astype(np.int64)
+        for rate in rates
+    ]
+    return [one[one < ends_ns] for one in times]
+
+
+def serve(
+    profiles: Sequence[ModelProfile], tables: Sequence[ControlTables], instants: Sequence[Instants], preset: str
+) -> Latencies:
+    """What the scheduler does under the policy `adaptive`, with this preset of `--classes`."""
+    largest = max(one.max_batch for one in profiles)
+    scheduler = Scheduler(DeviceSpec((WorkerSpec(largest),), classes=ClassSpec(preset)))
+    for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
+        stages = (Stage(profile.stage(1)),)
+        scheduler.add_program(Program(program, profile.model, stages, "adaptive", profile.max_batch, _QUEUE), 0)
+        scheduler.control(program, control, 0)
+    times = [one.batch_ns for one in profiles]
+    latency: list[list[tuple[int, int]]] = [[] for _ in profiles]
+    running: tuple[int, int] | None = None  # the unit, and its time
+    ends, tick = _NEVER, _TICK_NS
+
+    def carry_out(step: Step, now: int) -> None:
+        nonlocal running, ends
+        for call in step.done:
+            latency[call.program].append((call.id, now - call.arrived))
+        for unit in step.start:
+            time = times[unit.program][unit.size - 1]
+            running, ends = (unit.id, time), now + time
+
+    def pass_time(until: int) -> None:
+        nonlocal running, ends, tick
+        while min(ends, tick) <= until:
+            if ends <= tick:
+                assert running is not None
+                now, unit = ends, running
+                running, ends = None, _NEVER
+                scheduler.finished(Outcome(unit[0], None, unit[1]), now)
+                carry_out(scheduler.step(now), now)
+            else:
+                scheduler.tick(tick)
+                carry_out(scheduler.step(tick), tick)
+                tick += _TICK_NS
+
+    of = np.concatenate([np.full(len(one), program) for program, one in enumerate(instants)])
+    at = np.concatenate(instants)
+    order = at.argsort(kind="stable")
+    for ident, (now, program) in enumerate(zip(at[order].tolist(), of[order].tolist(), strict=True)):
+        pass_time(now)
+        scheduler.submit(Call(ident, program, [Row()], Klass.REALTIME, 0, now, None), now)
+        carry_out(scheduler.step(now), now)
+    while running is not None:
+        pass_time(ends)
+    return [np.array([time for _, time in sorted(one)]) / 1e6 for one in latency]
+
+
+def follow(
+    profiles: Sequence[ModelProfile],
+    instants: Sequence[Instants],
+    choose: Callable[[Sequence[int]], tuple[int, int]],
+) -> Latencies:
+    """What a rule does: of the rows of each model that wait, so many of one run, at the size that is fastest."""
+    times = [padded(one.batch_ns)[0] for one in profiles]
+    ended = [np.zeros(len(one)) for one in instants]
+    served = [0] * len(instants)
+    now = 0
+    while True:
+        waiting = [int(one.searchsorted(now, "right")) - done for one, done in zip(instants, served, strict=True)]
+        if not any(waiting):
+            coming = [int(one[done]) for one, done in zip(instants, served, strict=True) if done < len(one)]
+            if not coming:
+                return [(end - one) / 1e6 for end, one in zip(ended, instants, strict=True)]
+            now = min(coming)
+            continue
+        model, rows = choose(waiting)
+        now += times[model][rows - 1]
+        ended[model][served[model] : served[model] + rows] = now
+        served[model] += rows

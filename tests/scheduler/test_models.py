@@ -1,0 +1,94 @@
+"""A fast model overtakes a slow one, but by no more than a round; models of about one speed go in order of arrival."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import ClassSpec, Klass, Outcome, Profile, Stage
+
+from .world import make_call, make_device, make_program
+
+FAST, SLOW = (10, 11, 12, 13), (100, 110, 120, 130)
+"""Nanoseconds, by rows."""
+
+
+def first_of(*calls: tuple[int, int, int], times: dict[int, Stage], now: int = 1_000, **options: object) -> list[int]:
+    """The programs in the order in which their units start, of calls (program, rows, arrival) that wait at `now`."""
+    scheduler = Scheduler(make_device(4, **options))
+    for program, stage in times.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    for ident, (program, rows, arrived) in enumerate(calls):
+        scheduler.submit(make_call(ident, rows, program=program, arrived=arrived), arrived)
+    order = []
+    while started := scheduler.step(now).start:
+        (unit,) = started
+        order.append(unit.program)
+        now += unit.predicted or 1
+        scheduler.finished(Outcome(unit.id, None, unit.predicted, tuple(range(len(unit.rows)))), now)
+    return order
+
+
+BOTH = {1: Stage(Profile(SLOW)), 2: Stage(Profile(FAST))}
+
+
+def test_a_fast_model_overtakes_a_slow_one() -> None:
+    assert first_of((1, 1, 0), (2, 1, 50), times=BOTH) == [2, 1]
+
+
+def test_more_rows_in_a_batch_count() -> None:
+    """A batch of four slow rows ends nearly as many a nanosecond as one fast row, and goes in order of arrival."""
+    assert first_of((1, 4, 0), (2, 1, 100), times=BOTH) == [1, 2]
+    assert first_of((1, 1, 0), (2, 1, 100), times=BOTH) == [2, 1]
+
+
+def test_models_of_about_one_speed_go_in_order_of_arrival() -> None:
+    times = BOTH | {2: Stage(Profile((40, 44, 48, 52)))}
+    assert first_of((1, 1, 0), (2, 1, 50), times=times) == [1, 2]
+
+
+def test_age_outweighs_speed() -> None:
+    """At 10 times the speed, a row that came just now does not go before one that has waited long."""
+    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=61) == [1, 2]
+    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=200) == [2, 1]
+
+
+def test_no_row_is_overtaken_by_one_that_came_more_than_a_round_later() -> None:
+    """A round takes 140 ns: one batch of the fast model goes first, and not the rows that came later than that."""
+    calls = [(2, 1, 30 * place) for place in range(1, 12)]
+    times = {1: BOTH[1], 2: Stage(Profile((10, 20, 30, 40)))}
+    assert first_of((1, 1, 0), *calls, times=times, now=400) == [2, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("times", "options"),
+    [
+        (BOTH | {2: Stage()}, {}),
+        (BOTH | {2: Stage(Profile(FAST), repeats=True, most_steps=1)}, {}),
+        (BOTH, {"classes": ClassSpec("streams")}),
+        (BOTH, {"classes": ClassSpec("reef", edf=True)}),
+    ],
+    ids=["unknown times", "a cell", "another preset", "deadlines"],
+)
+def test_otherwise_the_oldest_goes_first(times: dict[int, Stage], options: dict[str, object]) -> None:
+    assert first_of((1, 1, 0), (2, 1, 50), times=times, **options)[0] == 1
+
+
+def test_priorities_come_first() -> None:
+    scheduler = Scheduler(make_device(4))
+    for program, stage in BOTH.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    scheduler.submit(make_call(1, program=1, arrived=0, priority=1), 0)
+    scheduler.submit(make_call(2, program=2, arrived=0, priority=2), 0)
+    (unit,) = scheduler.step(500).start
+    assert unit.program == 1
+
+
+def test_best_effort_models_take_turns_as_before() -> None:
+    scheduler = Scheduler(make_device(4))
+    for program, stage in BOTH.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    for ident, program in enumerate((1, 2)):
+        scheduler.submit(make_call(ident, program=program, arrived=ident, klass=Klass.BEST_EFFORT), ident)
+    (unit,) = scheduler.step(500).start
+    assert unit.program == 1
