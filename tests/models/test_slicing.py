@@ -213,8 +213,6 @@ def build():
 @pytest.mark.parametrize(
     "extra",
     [
-        'cuts = ["layers.0", "layers.1"]',
-        'cuts = ["embed", "sequence_first"]',
         'cuts = ["layers.1.linear1", "sequence_first.linear1"]',
         "stages = 4",
     ],

@@ -181,10 +181,17 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
     )
 
 
-@pytest.mark.parametrize("classes", some(CLASSES, 3))
-@pytest.mark.parametrize("policy", [*POLICIES, MIXED])
+@pytest.mark.parametrize(
+    ("policy", "classes"),
+    [
+        *((policy, "both") for policy in (*POLICIES, MIXED)),
+        *((MIXED, alone) for alone in some(["realtime", "best_effort"], 3)),
+    ],
+)
 def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
-    @(CI if classes == "both" else FEW)  # what one class alone does, both do as well
+    """What rows of one class alone do, those of both do as well: under mixed policies that is tried, too."""
+
+    @(CI if classes == "both" else FEW)
     @given(traces(policy, classes))
     def holds(trace: Trace) -> None:
         World(trace).run()
