@@ -72,7 +72,7 @@ class Views:
     ) -> Schedule | None:
         """The deadlines of the first rows; None where they have none, or no times are known."""
         rows = list(ready.first(limit, room))
-        deadlines = [_NEVER if row.call.deadline is None else row.call.deadline for row in rows]
+        deadlines = _deadlines(rows)
         sizes, tail = state.facts[0].sizes, state.tail
         if tail is None or not sizes or min(deadlines, default=_NEVER) == _NEVER:
             return None
@@ -83,7 +83,11 @@ class Views:
             size = padded[rows - 1] if padded[rows - 1] <= limit else rows
             return round(tail.factor * state.time(size, 0, running, length, begins - now))
 
-        return Schedule(begins, deadlines, time, min(self._device.max_running, len(self._device.workers)))
+        def similar(rows: int, shorter: int) -> list[int]:
+            return _deadlines(ready.similar(rows, shorter))
+
+        workers = min(self._device.max_running, len(self._device.workers))
+        return Schedule(begins, deadlines, time, workers, similar)
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
@@ -185,6 +189,10 @@ class Views:
 def _stage_of(unit: Unit, now: int) -> int:
     """The stage at which a unit of several is predicted to be; the last of them where times are unknown."""
     return unit.stage + running_stage(unit, now)[0]
+
+
+def _deadlines(rows: Iterable[Row]) -> list[int]:
+    return [_NEVER if row.call.deadline is None else row.call.deadline for row in rows]
 
 
 def longest_of(rows: Iterable[Row]) -> int:

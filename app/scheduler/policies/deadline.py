@@ -11,17 +11,23 @@ up with the rate of arrival, and those that would end too late leave (`dispatch`
 
     N x b / T(b) >= rate,    and at most as many as  (1 + 1 / N) x T(b) <= the time from arrival to deadline
 
-allows: N staggered workers turn to a new unit every T(b) / N, which is the longest that a row waits for one.
+allows: N staggered workers turn to a new unit every T(b) / N, which is the longest that a row waits for one. For the
+same reason rows are held only for units that take no longer.
 
-T is the time that 99 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159). Where batch times by length
-are known, rows are picked as by `adaptive`, in no more time than the first row has. Rows without deadlines, programs of
-several stages and cells are served as by `adaptive`.
+T is the time that 99 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159).
+
+Where batch times by length are known, rows are picked as by `adaptive`, in no more time than the first row has. Where
+that would make as many other rows late as it serves, the shortest rows go first, the most for their time: some row will
+be late, and a long one costs the others most. Rows without deadlines, programs of several stages and cells are served
+as by `adaptive`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
+from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, go_padded
@@ -49,7 +55,9 @@ class Deadline(Adaptive):
             cut = go_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
         if cut.rows == view.ready < min(view.limit, view.full):
             until = _latest(schedule, cut.rows)
-            if max(now, schedule.begins) < until:
+            # Where lengths differ, the next row may take twice as long as those that are held.
+            longest = schedule.time(cut.rows + 1) * (1 if window is None else 2)
+            if max(now, schedule.begins) < until and longest <= _period(view, schedule):
                 return Hold(until)
         return cut
 
@@ -80,19 +88,39 @@ def _keeping_up(view: KeyView, schedule: Schedule, most: int) -> int:
     """Rows of a unit that serves as many as arrive, or that staggered workers can serve in time."""
     rows, workers = 1, schedule.workers
     rate = view.facts.rate / 1e9 or float("inf")
-    period = (schedule.deadlines[0] - view.oldest()) * workers / (workers + 1)
+    period = _period(view, schedule)
     while rows < most and workers * rows < rate * schedule.time(rows) and schedule.time(rows + 1) <= period:
         rows += 1
     return rows
 
 
+def _period(view: KeyView, schedule: Schedule) -> float:
+    """The longest that units may take, if a row that has just missed one is to end in time with the next."""
+    return (schedule.deadlines[0] - view.oldest()) * schedule.workers / (schedule.workers + 1)
+
+
 def _picked(view: KeyView, schedule: Schedule, window: LengthWindow, most: int, idle: Sequence[int]) -> Cut:
-    """Rows around the first by length that end by its deadline."""
+    """Rows around the first by length that end by its deadline; the shortest where these make as many others late."""
     times, first = view.facts.lengths[0], window.lengths[window.place]
     slower = schedule.time(1, first) / times.at(first).times[0]
     within = (schedule.deadlines[0] - schedule.begins) / slower
     rate = view.facts.rate * slower / 1e9 / schedule.workers
     rows, shorter = by_length.pick(window, times, view.ready, most, rate, within)
-    size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]
+    at = times.at(window.lengths[window.place - shorter + rows - 1])
+    others = schedule.begins + schedule.time(1, round(window.total / window.count))
+    if sum(0 <= last - others < slower * at.times[rows - 1] / schedule.workers for last in schedule.deadlines) >= rows:
+        rows = _shortest(schedule, window, times, min(most, len(window.lengths)), slower)
+        shorter, at = window.place, times.at(window.lengths[rows - 1])
+    size = at.sizes[rows - 1]
     reason = Formed.DEADLINE if rows == view.ready else Formed.TABLE
     return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)
+
+
+def _shortest(schedule: Schedule, window: LengthWindow, times: LengthTimes, most: int, slower: float) -> int:
+    """How many of the shortest rows end in time together, the most for each nanosecond; 1 where not even one does."""
+    best, rows = 0.0, 1
+    for size, last in enumerate(accumulate(schedule.similar(most, window.place), min), 1):
+        time = times.at(window.lengths[size - 1]).times[size - 1]
+        if schedule.begins + slower * time <= last and size / time > best:
+            best, rows = size / time, size
+    return rows

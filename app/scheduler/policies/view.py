@@ -79,6 +79,7 @@ class Schedule(NamedTuple):
         ..., int
     ]  # (rows, length of the longest, if others than these): what 99 % of such units take at most
     workers: int  # units that can run at once
+    similar: Callable[[int, int], Sequence[int]]  # deadlines of (rows, how many before the first) in order of length
 
 
 @dataclass(slots=True)

@@ -65,6 +65,11 @@ class TestAlone:
         assert started(world) == [(3, 1)]
         assert world.how(0) == "done"
 
+    @pytest.mark.parametrize(("workers", "start"), [(1, 0), (2, 24 - 14)])
+    def test_it_is_held_only_if_a_row_that_just_misses_it_is_in_time(self, workers: int, start: int) -> None:
+        """24 ms leave 12 ms a unit where one worker must end it first, 16 where two do so in turn. T(2) = 14 ms."""
+        assert started(run([(0, 24)], make_device(*[LARGEST] * workers))) == [(start, 1)]
+
     def test_without_a_deadline_it_starts_at_once(self) -> None:
         world = World(Trace(make_device(LARGEST), (program(),), (Arrival(MS),))).run()
         assert started(world) == [(1, 1)]
@@ -125,6 +130,36 @@ class TestBacklog:
         busy = [(0, 900)] * LARGEST
         world = run([*busy, *((1, 95 + n) for n in range(8))])
         assert all(world.how(LARGEST + n) == "done" for n in range(8))
+
+
+class TestLengths:
+    """T(b, 100) is twice T(b, 10) = 5, 7, 9, ... ms."""
+
+    def first(self, *calls: tuple[int, int]) -> list[int]:
+        """Lengths of the rows of the first unit. Calls: (length, deadline in ms); all are there at 0."""
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(PER_LENGTH), 0)
+        for ident, (length, deadline) in enumerate(calls):
+            scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline * MS), 0)
+        (unit,) = scheduler.step(0).start
+        return [row.length for row in unit.rows]
+
+    def test_rows_join_the_first_if_all_end_by_its_deadline(self) -> None:
+        assert self.first((10, 40), (10, 41), (100, 300)) == [10, 10]
+        assert self.first((10, 6), (10, 41), (100, 300)) == [10]
+
+    def test_a_long_row_goes_first_where_others_have_time(self) -> None:
+        assert 100 in self.first((100, 20), (10, 60), (10, 60))
+
+    def test_short_rows_go_first_where_it_would_make_as_many_late(self) -> None:
+        assert self.first((100, 13), (10, 13), (10, 13)) == [10, 10]
+
+    def test_as_many_short_rows_as_end_in_time_together(self) -> None:
+        """T(2, 10) = 7 ms."""
+        assert self.first((100, 11), (10, 11), (10, 6)) == [10]
+
+    def test_a_row_that_cannot_end_in_time_leaves(self) -> None:
+        assert self.first((100, 9), (100, 11)) == [100]
 
 
 class Watched(World):
