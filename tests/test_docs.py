@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -14,18 +13,9 @@ from statistics import median
 from typing import get_args
 from xml.etree import ElementTree
 
-import numpy as np
-import pytest
-import torch
-
 import app
-from app.contract import ModelSource
-from app.engine.cpu.executor import CpuExecutor
-from app.engine.pool import Pool
-from app.models.checks.trial import call_directly, try_model
 from app.models.description.config import BatchingTable, ModelTable, WarmupTable
 from app.models.description.tables import InputTable, OutputTable, TaskName, TaskTable
-from app.models.loading import load
 from app.models.repository import SETS
 from app.settings import Settings
 
@@ -179,60 +169,6 @@ def test_model_files_in_the_documentation_are_toml() -> None:
     assert shown
     for text in shown:
         ModelTable.model_validate(tomllib.loads(text))
-
-
-def test_the_example_of_stages_is_the_encoder_that_ships(tmp_path: Path) -> None:
-    """With a small network in its place; its layers have the same names."""
-    pytest.importorskip("transformers")
-    section = read("docs/cutting.md")
-    toml = next(text for kind, text in FENCED.findall(section) if kind == "toml").replace("[384]", "[8]")
-    (tmp_path / "model.toml").write_text(
-        toml.replace("\n\n", "\nkwargs = {hidden = 8, heads = 2, intermediate = 8}\n\n", 1)
-    )
-    shutil.copy(ROOT / "app/models/zoo/encoder/model.py", tmp_path)
-    assert len(load(ModelSource("encoder", 1, tmp_path)).stages) == 3
-
-
-def test_the_example_of_variable_lengths_runs(tmp_path: Path) -> None:
-    """Each row's mean is over its own tokens, in company as alone."""
-    section = read("docs/lengths.md")
-    for (_, text), name in zip(FENCED.findall(section), ("model.py", "model.toml"), strict=False):
-        (tmp_path / name).write_text(text)
-    model = load(ModelSource("mean", 1, tmp_path))
-    executor = CpuExecutor(model, Pool(model.info.client_inputs, 2))
-    rows = [[7, 8, 9], [5]]
-    for slot, ids in enumerate(rows):
-        executor.pool.write([slot], 0, np.array([ids]))
-        executor.pool.set_lengths([slot], {"tokens": len(ids)})
-    with torch.inference_mode():
-        means, norms = executor.run(range(2), 2).outputs
-        table = model.call.embedding.weight
-        assert [norms.shape, means.shape] == [(2, 3), (2, 4)]
-        for mean, ids in zip(means, rows, strict=True):
-            assert np.allclose(mean, table[ids].mean(dim=0))
-
-
-def test_the_examples_of_recurrent_models_run(tmp_path: Path) -> None:
-    """The layer is that of the section on rows; a tag depends on those before it and on no other row."""
-    rows = FENCED.findall(read("docs/rows.md"))
-    layer, code, tagger = FENCED.findall(read("docs/recurrent.md"))[:3]
-    for name, source, table in (("tones", rows[0], layer), ("tagger", code, tagger)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.py").write_text(source[1])
-        (tmp_path / name / "model.toml").write_text(table[1])
-    tones, tags = (load(ModelSource(name, 1, tmp_path / name)) for name in ("tones", "tagger"))
-    for model in (tones, tags):
-        assert try_model(model, call_directly(model)) == []
-    executor = CpuExecutor(tags, Pool(tags.info.client_inputs, 2))
-    lines = [[7, 8, 9, 4], [5, 6]]
-    for slot, ids in enumerate(lines):
-        executor.pool.write([slot], 0, np.array([ids]))
-        executor.pool.set_lengths([slot], {"tokens": len(ids)})
-    with torch.inference_mode():
-        (together,) = executor.run(range(2), 2).outputs
-        alone = [executor.run([slot], 1).outputs[0][0] for slot in range(2)]
-    assert together[0].tolist() == alone[0].tolist()
-    assert together[1, :2].tolist() == alone[1].tolist()
 
 
 def test_every_model_that_ships_is_listed_and_has_a_card() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import platform
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -42,20 +41,6 @@ def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
     monkeypatch.setenv(name, "")
     assert not process.keep_freed_memory()
     assert told == []
-
-
-@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
-def test_another_c_library(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
-    def missing(name: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not process.keep_freed_memory()
-
-
-def test_a_library_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    library(monkeypatch, answer=0)
-    assert not process.keep_freed_memory()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")

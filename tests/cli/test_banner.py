@@ -58,39 +58,6 @@ def told(capsys: pytest.CaptureFixture[str], ready: Sequence[Served], broken: Se
 
 
 @pytest.mark.parametrize(
-    ("ready", "broken", "last"),
-    [
-        ([model("a"), model("b")], [failed("c")], "2 of 3 models serve"),
-        ([model("a")], [], "1 of 1 model serves"),
-        ([model("a")], [failed("b")], "1 of 2 models serves"),
-        ([], [failed("a")], "0 of 1 model serve"),
-        ([], [], "0 of 0 models serve"),
-        ([model("a", "1"), model("a", "2")], [], "2 of 2 model versions serve"),
-        ([model("a", "1"), model("b")], [failed("a", "2")], "2 of 3 model versions serve"),
-    ],
-)
-def test_the_last_line_tells_how_many_serve_and_on_what(
-    capsys: pytest.CaptureFixture[str], ready: list[Served], broken: list[IndexEntry], last: str
-) -> None:
-    assert told(capsys, ready, broken)[-1] == f"{last} on {DEVICE}"
-
-
-def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    untried = IndexEntry("b", "3", "UNTRIED", "it raises on every made-up row")
-    text = "\n".join(told(capsys, [model("a"), model("b", "3")], [failed("c"), untried]))
-    for words in (
-        "a:1 ",
-        "b:3 ",
-        "UNTRIED b:3 ",
-        "FAILED  c:1 ",
-        "NOT ready after ",
-        "http://127.0.0.1:8000/docs",
-        "http://127.0.0.1:8000/ui",
-    ):
-        assert words in text, words
-
-
-@pytest.mark.parametrize(
     ("models", "line"),
     [
         ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b -d 1.0"),
