@@ -126,18 +126,6 @@ async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
     return Connection(long_way, handler.take, {"health": SimpleNamespace(closing=False)}, clock)
 
 
-async def test_a_plain_post(handler: Takes) -> None:
-    connection = await connected(handler)
-    connection.send(post(b"/a", b"one", b"X-A: b"))
-    assert handler.heads == [(b"/a", {b"host": b"a", b"content-length": b"3", b"x-a": b"b"}, 3)]
-    assert handler.taken[0].body == b"one"
-    handler.taken[0].ok()
-    connection.send(post(b"/b", b"two"))
-    handler.taken[1].ok()
-    assert connection.transport.writes == [ANSWER, ANSWER]
-    assert (connection.state.tasks, connection.transport.closing) == (set(), False)
-
-
 async def test_the_last_request_of_a_connection(handler: Takes) -> None:
     """A client that comes anew for each request costs no task either."""
     for before in (False, True):
@@ -191,12 +179,6 @@ async def test_what_goes_uvicorns_way(handler: Takes, request_bytes: bytes) -> N
     assert parsed(written)[1]["x-way"] == "long"
 
 
-async def test_a_largest_body_is_taken(handler: Takes) -> None:
-    connection = await connected(handler)
-    connection.send(post(b"/a", b"x" * LONG_BODY, b"Connection: keep-alive"))
-    assert handler.taken[0].body == b"x" * LONG_BODY
-
-
 async def test_requests_behind_one_another_are_answered_in_order(handler: Takes) -> None:
     connection = await connected(handler)
     connection.send(post(b"/1") + post(b"/2") + post(b"/3", b"abc"))
@@ -209,17 +191,6 @@ async def test_requests_behind_one_another_are_answered_in_order(handler: Takes)
     connection.send(post(b"/4"))
     handler.taken[1].ok()
     assert connection.transport.writes[-1] == ANSWER
-
-
-async def test_an_answer_before_the_body(handler: Takes) -> None:
-    """The rest of the body is dropped, and the connection goes on."""
-    connection = await connected(handler)
-    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
-    handler.taken[0].ok()
-    connection.send(b"cd" + post(b"/b"))
-    assert (handler.taken[0].body, handler.taken[1].body) == (None, b"hi")
-    handler.taken[1].ok()
-    assert connection.transport.writes == [ANSWER, ANSWER]
 
 
 async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
@@ -335,15 +306,6 @@ async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Ta
     assert (len(handler.taken), connection.transport.closing or connection.transport.ended) == (1, True)
 
 
-async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
-    clock = Clock()
-    connection = await connected(handler, clock)
-    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
-    connection.send(b"abcd")
-    clock.pass_s(100)
-    assert (handler.taken[0].body, handler.taken[0].timed_out) == (b"abcd", False)
-
-
 @pytest.mark.parametrize(("sent", "later"), [(b"", b""), (b"P", b"O"), (b"GET /a HTTP/1.1\r\nHost: a\r\n", b"X")])
 @pytest.mark.parametrize("before", [False, True])
 async def test_a_head_that_does_not_come_to_its_end(handler: Takes, sent: bytes, later: bytes, before: bool) -> None:
@@ -396,21 +358,6 @@ async def test_idle_connections_close(handler: Takes) -> None:
         assert (connection.transport.closing, len(clock.timers)) == (False, 1)
     connection.send(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
     await connection.done()
-    clock.pass_s(4.9)
-    assert not connection.transport.closing
-    clock.pass_s(0.2)
-    assert connection.transport.closing
-
-
-async def test_a_connection_with_a_request_is_not_idle(handler: Takes) -> None:
-    clock = Clock()
-    connection = await connected(handler, clock)
-    connection.send(post(b"/a"))
-    handler.taken[0].ok()
-    connection.send(post(b"/a"))
-    clock.pass_s(20)
-    assert not connection.transport.closing
-    handler.taken[1].ok()
     clock.pass_s(4.9)
     assert not connection.transport.closing
     clock.pass_s(0.2)
@@ -510,12 +457,3 @@ async def test_a_known_head_behind_a_request_that_is_being_answered(handler: Tak
     await connection.done()
     first, *others = connection.transport.writes
     assert (first, [parsed(other)[2] for other in others]) == (ANSWER, [b"2 /a", b"2 /a"])
-
-
-async def test_a_long_head_is_not_remembered(handler: Takes) -> None:
-    connection = await connected(handler)
-    counted = Counted(connection)
-    for _ in range(3):
-        connection.send(post(b"/a", b"hi", b"X-Long: " + b"x" * 5000))
-        handler.taken[-1].ok()
-    assert counted.fed == 3

@@ -68,18 +68,6 @@ def test_declared_lengths() -> None:
     assert caught.value.retry_after_s
 
 
-@pytest.mark.parametrize("cuts", [1, 2, 5])
-async def test_bodies_in_parts(cuts: int) -> None:
-    body = bytes(range(100))
-    size = 100 // cuts
-    parts = [part(body[at : at + size], more=at + size < 100) for at in range(0, 100, size)]
-    bodies = BodyReader(limits())
-    assert await bodies.read(receiving(*parts), 150) == body
-    assert bodies.held == 100
-    bodies.release(100)
-    assert bodies.held == 0
-
-
 @pytest.mark.parametrize(
     ("messages", "error"),
     [

@@ -257,14 +257,6 @@ async def test_the_paths_it_takes(caller: MakeCaller, model: Echo, path: str, se
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v2", "/v2/models/echo", "/v2/models/a/b/infer", "/v2/models//infer", "/v1/models/echo", "/predict/"]
-)
-async def test_everything_else_is_passed_on(caller: MakeCaller, model: Echo, path: str) -> None:
-    assert (await caller(model)(path)).status == 299
-    assert model.finished == []
-
-
-@pytest.mark.parametrize(
     ("path", "route"),
     [
         (INFER, "/v2/models/{model}/infer"),
@@ -370,11 +362,6 @@ class TestQuery:
         assert (reply.headers[b"x-request-id"], model.finished, model.asked) == (b"r-1", ["bad_request"], {})
 
 
-async def test_v2_has_parameters_in_its_body_and_ignores_a_query(caller: MakeCaller, model: Echo) -> None:
-    assert (await caller(model)(INFER + "?timeout_ms=x&y=1", body(parameters={"timeout": 700}))).status == 200
-    assert model.asked["timeout_us"] == 700
-
-
 async def test_headers(caller: MakeCaller, model: Echo) -> None:
     reply = await caller(model)(INFER, body(), {b"x-request-id": b"r-1"})
     assert reply.headers[b"x-request-id"] == b"r-1"
@@ -416,14 +403,6 @@ async def test_refusals(
     assert model.open_leases == 0
 
 
-async def test_a_full_queue_is_told_before_the_body_is_looked_at(caller: MakeCaller, model: Echo) -> None:
-    model.full = frozenset(CLASSES)
-    reply = await caller(model)(INFER, b"\xff" * 5000)
-    assert reply.status == 429
-    assert reply.headers[b"retry-after"] in (b"4", b"5")
-    assert model.finished == ["queue_full"]
-
-
 @pytest.mark.parametrize(
     ("header", "parameter", "default", "expected"),
     [
@@ -446,15 +425,6 @@ async def test_the_class_of_a_call(
     assert (reply.status, model.classes) == (200, [expected])
     assert model.asked["klass"] == expected
     assert model.asked["parameters"] == ({"k": 1} if parameters else None)  # the class is no business of the model's
-
-
-@pytest.mark.parametrize("path", [INFER, "/v1/models/echo:predict", "/predict/echo"])
-async def test_the_header_names_the_class_on_every_route(caller: MakeCaller, model: Echo, path: str) -> None:
-    sent = {INFER: body(), "/v1/models/echo:predict": b'{"instances": [[1, 2, 3, 4]]}'}.get(path, b"[1, 2, 3, 4]")
-    call = caller(model)
-    assert (await call(path, sent, {b"x-class": b"best_effort"})).status == 200
-    assert (await call(path, sent)).status == 200
-    assert model.classes == ["best_effort", "realtime"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import ConfigError
 from app.http import keys as module
-from app.http.keys import Key, Keys, keys_of
+from app.http.keys import Key, Keys
 
 SECRETS = ("alpha-1", "beta-2", "gamma-3")
 
@@ -23,10 +23,6 @@ def file(tmp_path: Path) -> Path:
 
 def held(keys: Keys) -> list[str]:
     return [key for key in SECRETS if keys.find(key.encode())]
-
-
-def test_none() -> None:
-    assert keys_of("api_key", None, None) is None
 
 
 def test_a_key_a_line(file: Path) -> None:
@@ -87,11 +83,6 @@ def test_an_option_that_is_none(file: Path, option: str) -> None:
     with pytest.raises(ConfigError, match=r"line 1: behind the key: expected priority=1 or more, or class=") as caught:
         Keys("api_key", None, file)
     assert "secret" not in str(caught.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        Keys("api_key", None, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "a\n"])

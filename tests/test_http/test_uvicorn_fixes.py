@@ -28,14 +28,6 @@ async def ok(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def test_every_answer_leaves_in_one_write() -> None:
-    connection = Connection(ok)
-    connection.send(REQUEST % 1 + REQUEST % 2)
-    await connection.done()
-    assert connection.transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] * 2
-    assert not connection.transport.closing
-
-
 async def test_answers_without_a_body_and_in_parts() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "HEAD":
@@ -179,16 +171,6 @@ async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_a
     connection.send(line * 3 + b"GET / HTTP/1.0\r\n\r\n")
     await connection.done()
     assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4
-
-
-async def test_a_long_body_is_no_head() -> None:
-    connection = Connection(ok)
-    for _ in range(2):
-        connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (80 << 10))
-        for _ in range(10):
-            connection.send(b"a" * (8 << 10))
-        await connection.done()
-    assert [line[:12] for line in connection.transport.writes] == [b"HTTP/1.1 200"] * 2
 
 
 @pytest.mark.parametrize("answered", [0, 1])

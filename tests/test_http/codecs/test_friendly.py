@@ -113,14 +113,6 @@ def test_a_table_as_pandas_writes_it(body: bytes) -> None:
     assert str(area.tolist()) == "[70.5, nan]"
 
 
-def test_json_values_arrive_in_order() -> None:
-    assert decode(IMAGE, JSON, b"[[1,2,3],[4,5,6]]").arrays[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
-    assert decode(TEXT, JSON, '["ä", "b"]'.encode()).arrays[0].tolist() == [["ä".encode()], [b"b"]]
-    call = decode(TOKENS, JSON, b'{"mask": [1, 0], "ids": [5, 6]}')
-    assert [array.tolist() for array in call.arrays] == [[[5, 6]], [[1, 0]]]
-    assert call.lengths == {"tokens": 2}
-
-
 @pytest.mark.parametrize(
     ("model", "body", "words"),
     [
@@ -176,10 +168,6 @@ def test_npy_rows(model: FakeServed, array: Any, rows: int, single: bool) -> Non
     assert (call.rows, call.single) == (rows, single)
     assert call.arrays[0].dtype == model.info.inputs[0].dtype
     np.testing.assert_array_equal(call.arrays[0], np.asarray(array).reshape(call.arrays[0].shape))
-
-
-def test_npy_strings() -> None:
-    assert decode(TEXT, NPY, npy([["ä"], ["bc"]])).arrays[0].tolist() == [["ä".encode()], [b"bc"]]
 
 
 def header(shape: str, descr: str = "'<f4'") -> bytes:
@@ -290,17 +278,6 @@ def test_files_as_base64_are_decoded() -> None:
         decode(VECTOR, JSON, json.dumps({"b64": file}).encode())
 
 
-def test_json_and_npy_never_reach_the_decoder() -> None:
-    assert decode(SEEING, "application/json; charset=utf-8", b"[1,2,3,4,5,6]").arrays[0].shape == (1, 2, 3)
-    assert decode(SEEING, "application/vnd.pixels+json", b"[1,2,3,4,5,6]").rows == 1
-    assert decode(SEEING, NPY, npy(np.ones((4, 2, 3), np.uint8))).rows == 4
-
-
-def test_other_types_reach_the_decoder() -> None:
-    assert decode(SEEING, "text/plain; charset=utf-8", b"seven c").arrays[0].max() == 7
-    assert decode(SEEING, "IMAGE/PNG", picture()).single
-
-
 def test_without_a_decoder_other_types_are_415() -> None:
     for kind in ("image/png", "text/plain", "text/csv"):
         with pytest.raises(UnsupportedMedia) as caught:
@@ -329,12 +306,6 @@ def test_a_decoder_that_breaks_its_promise_is_the_models_failure() -> None:
     wrong = served("m", VECTOR.info.inputs, Y, decode=lambda content_type, body: {"z": np.zeros(4)})
     with pytest.raises(ModelFailed, match="'x'"):
         decode(wrong, "text/plain", b"x")
-
-
-def test_a_decoder_may_return_text_and_rows() -> None:
-    lines = served("m", TEXT.info.inputs, Y, decode=lambda _, body: {"text": [[one] for one in body.split()]})
-    call = decode(lines, "text/plain", b"a\0 b")
-    assert (call.rows, call.single, call.arrays[0].tolist()) == (2, False, [[b"a\0"], [b"b"]])
 
 
 def test_pixels_are_counted_before_decoding() -> None:
@@ -374,14 +345,6 @@ def test_the_files_of_an_upload_are_rows() -> None:
     assert call.arrays[0][:, 1, 2].tolist() == [5, 7, 6, 8, 9]
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_one_file_is_answered_as_it_is(rows: int) -> None:
-    """One row by one value, a file of several rows by a list."""
-    data = npy(np.ones((2, 3), int) if rows == 1 else np.ones((2, 2, 3), int))
-    call = decode(IMAGE, *multipart((FILE.format("x.npy"), None, data)))
-    assert (call.rows, call.single) == (rows, rows == 1)
-
-
 CROP, NOTE = ('name="crop"', None, "7 ü".encode()), ('name="note"', "text/plain", b"")
 
 
@@ -415,13 +378,6 @@ def test_no_field_of_a_form_is_lost(parts: list[Any], message: str) -> None:
         decode(SEEING, *multipart(*parts, (FILE.format("a.png"), "image/png", picture())))
 
 
-def test_files_of_several_inputs() -> None:
-    one, two = b'{"ids": [1, 2], "mask": [1, 0]}', b'{"ids": [[3, 4], [5, 6]], "mask": [[1, 1], [0, 1]]}'
-    call = decode(TOKENS, *multipart((FILE.format("1"), JSON, one), (FILE.format("2"), JSON, two)))
-    assert [array.tolist() for array in call.arrays] == [[[1, 2], [3, 4], [5, 6]], [[1, 0], [1, 1], [0, 1]]]
-    assert call.lengths == {"tokens": 2}
-
-
 @pytest.mark.parametrize(
     ("model", "second", "words"),
     [
@@ -437,21 +393,6 @@ def test_what_is_wrong_with_one_of_the_files(model: FakeServed, second: bytes, w
         decode(model, kind, body)
     assert caught.value.message.startswith("part 'b' (file 2 of 2)")
     assert [word for word in words if word not in caught.value.message] == [], caught.value.message
-
-
-def test_a_file_that_cannot_be_decoded_beside_others() -> None:
-    kind, body = multipart((FILE.format("a"), "image/png", picture()), (FILE.format("b"), "audio/mpeg", b"x"))
-    with pytest.raises(BadRequest, match=r"part 'file' \(file 2 of 2\): cannot identify image"):
-        decode(SEEING, kind, body)
-    kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), "audio/mpeg", b"x"))
-    with pytest.raises(UnsupportedMedia, match=r"part 'file' \(file 2 of 2\)"):
-        decode(VECTOR, kind, body)
-    with pytest.raises(TooLarge, match=r"part 'file' \(file 2 of 2\): expected at most 19 pixels"):
-        decode(
-            SEEING,
-            *multipart((FILE.format("a"), JSON, b"[1,2,3,4,5,6]"), (FILE.format("b"), None, picture())),
-            max_pixels=19,
-        )
 
 
 def test_an_upload_that_is_cut_short_is_refused_whole() -> None:

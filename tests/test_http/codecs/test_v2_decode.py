@@ -45,12 +45,6 @@ def values(call: DecodedCall, info: ModelInfo, index: int = 0) -> list[Any]:
     return found
 
 
-def test_json() -> None:
-    call = decode(json.dumps(JSON_ECHO).encode(), None, ECHO, MIB)
-    assert (call.rows, values(call, ECHO)) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]])
-    assert (call.id, call.priority, call.timeout_us, call.klass, call.parameters) == (None, 0, None, "", None)
-
-
 def test_everything_else_of_a_request() -> None:
     request = {
         **JSON_ECHO,
@@ -62,24 +56,6 @@ def test_everything_else_of_a_request() -> None:
     assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
     assert call.klass == "best_effort"
     assert call.outputs == [(0, False)]
-
-
-@pytest.mark.parametrize("extra", [{"model_name": "echo"}, {"input": []}, {"parameters": {}, "x": {"y": None}}])
-@pytest.mark.parametrize("place", ["body", "input", "output"])
-def test_fields_that_v2_does_not_know_are_ignored(extra: dict[str, Any], place: str) -> None:
-    """As Triton does: KServe's clients send `model_name` beside the inputs."""
-    (one,) = JSON_ECHO["inputs"]
-    sent: dict[str, Any] = {"inputs": [dict(one)], "outputs": [{"name": "y"}]}
-    {"body": sent, "input": sent["inputs"][0], "output": sent["outputs"][0]}[place].update(extra)
-    call = decode(json.dumps(sent).encode(), None, ECHO, MIB)
-    assert (call.rows, values(call, ECHO), call.outputs) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]], [(0, False)])
-    assert call.parameters is None
-
-
-def test_binary() -> None:
-    raw = np.arange(8, dtype="<f4").tobytes()
-    body, length = with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, raw)
-    assert values(decode(body, length, ECHO, MIB), ECHO) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_inputs_in_any_order_and_mixed() -> None:
@@ -218,22 +194,6 @@ def test_a_name_that_a_client_made_up_is_quoted_in_part() -> None:
 def test_strings_that_do_not_fit(raw: bytes, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         decode(*with_tail({"inputs": [tensor("t", [1, 1], "BYTES", len(raw))]}, raw), TEXT, MIB)
-
-
-@pytest.mark.parametrize("plain", [True, False], ids=["plain request", "any other"])
-def test_bytes_after_a_json_tensor(plain: bool) -> None:
-    request: dict[str, Any] = {**JSON_ECHO} if plain else {**JSON_ECHO, "id": "a"}
-    with pytest.raises(BadRequest, match="3 bytes are left over"):
-        decode(*with_tail(request, b"zzz"), ECHO, MIB)
-
-
-def test_limits() -> None:
-    body = json.dumps(JSON_ECHO).encode()
-    with pytest.raises(TooLarge, match="JSON"):
-        decode(body, None, ECHO, len(body) - 1)
-    raw = bytes(16 * 1000)
-    tail = {"inputs": [tensor("x", [1000, 4], "FP32", len(raw))]}
-    assert decode(*with_tail(tail, raw), ECHO, 200).rows == 1000  # what is binary has no such limit
 
 
 # anything at all

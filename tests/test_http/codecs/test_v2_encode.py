@@ -14,7 +14,7 @@ from app.errors import BadRequest, OutputNotJson
 from app.http.codecs.base import DecodedCall
 
 from ..catalog import spec
-from .models import ECHO, TEXT, TOKENS
+from .models import ECHO, TEXT
 from .models import encode_v2 as encode
 
 
@@ -27,17 +27,6 @@ def asked(info: ModelInfo, **fields: Any) -> DecodedCall:
     for name, value in fields.items():
         setattr(call, name, value)
     return call
-
-
-@pytest.mark.parametrize("outputs", [None, [(0, False)]])
-def test_json_back(outputs: Any) -> None:
-    body, length = encode(asked(ECHO, outputs=outputs), answer(np.array([[0.1, 2, -3.5, 1e9]], "f4")), ECHO)
-    assert length is None
-    assert json.loads(body) == {
-        "model_name": "echo",
-        "model_version": "1",
-        "outputs": [{"name": "y", "shape": [1, 4], "datatype": "FP32", "data": [0.1, 2, -3.5, 1e9]}],
-    }
 
 
 def test_binary_back() -> None:
@@ -76,16 +65,6 @@ def test_one_output_of_rows_own_lengths_tells_them_too() -> None:
     for outputs in (None, [(0, True)]):
         body, length = encode(asked(info, outputs=outputs), given, info)
         assert json.loads(body[:length])["outputs"][0]["parameters"]["lengths"] == "3,1"
-
-
-def test_mixed_back() -> None:
-    arrays = np.array([[1, 2]]), np.array([2.5])
-    body, length = encode(asked(TOKENS, outputs=[(1, False), (0, True)]), answer(*arrays), TOKENS)
-    assert length is not None
-    head = json.loads(body[:length])
-    assert [one["name"] for one in head["outputs"]] == ["sum", "out"]
-    assert head["outputs"][0]["data"] == [2.5]
-    assert body[length:] == arrays[0].tobytes()
 
 
 def test_strings_back() -> None:

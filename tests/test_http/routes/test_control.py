@@ -12,7 +12,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app import __version__
 from app.contract import IndexEntry
 from app.errors import BadRequest, QueueFull, Unauthorized
 from app.http.access import Access
@@ -69,27 +68,6 @@ async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.
         yield opened
 
 
-async def test_server_metadata_lists_only_what_works(http: httpx.AsyncClient) -> None:
-    body = (await http.get("/v2")).json()
-    assert (body["name"], body["version"]) == ("starling", __version__)
-    assert set(body["extensions"]) == {
-        "binary_tensor_data",
-        "parameters",
-        "schedule_policy",
-        "statistics",
-        "model_repository",
-        "model_repository(unload_dependents)",
-        "model_configuration",
-    }
-
-
-@pytest.mark.parametrize("path", ["/v2/models", "/v1/models"])
-async def test_list_names_ready_models_once(http: httpx.AsyncClient, path: str) -> None:
-    found = (await http.get(path)).json()
-    assert found["models"] == ["echo", "stats", "text"]
-    assert ("data" in found) == (path == "/v1/models")
-
-
 async def test_metadata_leads_with_the_batch_dimension(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v2/models/text")).json() == {
         "name": "text",
@@ -138,13 +116,6 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
         answer.headers.pop("retry-after", None)  # it is random
     assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
     assert (headed.status_code, headed.content) == (status, b"")
-
-
-async def test_v1_status(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v1/models/echo")).json() == {
-        "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
-    }  # fmt: skip
-    assert (await http.get("/v1/models/broken")).status_code == 503
 
 
 async def test_statistics(http: httpx.AsyncClient) -> None:
