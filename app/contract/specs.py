@@ -129,6 +129,7 @@ class Batching:
     length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
     complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
+    weight: float = 1.0  # of its real-time rows, where those of the models of a server differ
 
     def __post_init__(self) -> None:
         if not self.max_queue:

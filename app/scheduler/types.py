@@ -114,6 +114,7 @@ class Program:
     reorder: bool = True  # a policy that picks rows by their length may do so
     one_unit: bool = False
     complete_wait: float = 1.0  # `dva_load`: see its module
+    weight: float = 1.0  # of its real-time rows against other programs', where weights differ: see `forming.models`
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,19 @@ def test_bytes_and_labels(tmp_path):
 
 
 def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
-    given = "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\n"
+    given = (
+        "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\nweight = 2\n"
+    )
     toml = TOML + "[batching]\n" + given
     info = read(tmp_path, toml, {"max_batch": 16, "max_delay_ms": None, "policy": "window"})
     assert info.batching == Batching(
-        policy="window", max_batch=16, max_delay_ms=2, length_buckets=(8, 16), reorder=False, complete_wait=0.5
+        policy="window",
+        max_batch=16,
+        max_delay_ms=2,
+        length_buckets=(8, 16),
+        reorder=False,
+        complete_wait=0.5,
+        weight=2.0,
     )
 
 

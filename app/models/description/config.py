@@ -47,6 +47,7 @@ class BatchingTable(Table):
     length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
     reorder: bool | None = None
     complete_wait: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @field_validator("length_buckets")
     @classmethod

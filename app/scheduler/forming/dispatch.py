@@ -58,8 +58,8 @@ class Dispatch:
             usable = workers.usable(now)
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
-            if len(ledger.ready.nonempty) > 1 and self._overtakes and not ready.klass:
-                ready = sooner(ready, ledger.ready, held, self._rank, ledger.states, now)
+            if self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1 and not ready.klass:
+                ready = sooner(ready, ledger.ready, held, ledger.states, now)
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
             if self._shared and not ready.klass:

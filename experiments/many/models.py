@@ -1,0 +1,87 @@
+"""Simulates which of two models goes first: `python -m experiments.many.models`.
+
+One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
+arrivals are the order of arrival (`--classes streams`), the scheduler's index (`--classes reef`), and the optimum over
+all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Writes
+docs/bench/many-models.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.optimal import tables
+from app.sim import options
+from experiments.common.processes import spread
+from experiments.many import driver, models_page, two_models
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import DOCS
+
+LARGEST = 8  # rows: the decision process has as many actions for each model
+LOADS = (0.3, 0.6, 0.85)
+SHARES = (0.5, 0.8)  # of the load that is the fast model's
+_WARM = 0.05  # of the requests of a run, left out
+_solve = lru_cache(maxsize=16)(tables.solve)
+
+
+def pairs() -> dict[str, tuple[ModelProfile, ModelProfile]]:
+    """The fast model first."""
+    mlp, encoder = (options.profile(str(DOCS / "profiles" / f"{name}.json"), LARGEST) for name in ("mlp", "encoder"))
+    return {
+        "1 + 0.05 b, 10 + 0.5 b": (linear(1, 0.05, LARGEST), linear(10, 0.5, LARGEST)),
+        "1 + 0.05 b, 3 + 0.15 b": (linear(1, 0.05, LARGEST), linear(3, 0.15, LARGEST)),
+        "0.2 + 1 b, 30 + 1 b": (linear(0.2, 1, LARGEST), linear(30, 1, LARGEST)),
+        "0.1 + 1 b, 1 + 10 b": (linear(0.1, 1, LARGEST), linear(1, 10, LARGEST)),
+        "1 + 0.05 b, 1 + 5 b": (linear(1, 0.05, LARGEST), linear(1, 5, LARGEST)),
+        "mlp, encoder (measured)": (mlp, encoder),
+    }
+
+
+def figures(latencies: driver.Latencies) -> dict[str, object]:
+    """The mean over all requests, and each model's mean and p99, in ms."""
+    kept = [one[round(_WARM * len(one)) :] for one in latencies]
+    return {
+        "mean_ms": float(np.concatenate(kept).mean()),
+        "means_ms": [float(one.mean()) for one in kept],
+        "p99_ms": [float(np.quantile(one, 0.99)) for one in kept],
+    }
+
+
+def cell(given: tuple[str, float, float, int, int]) -> models_page.Cell:
+    """Two models at one load; `share` of it is the first one's."""
+    name, load, share, seeds, requests = given
+    profiles = pairs()[name]
+    rates = [load * part * profile.peak for part, profile in zip((share, 1 - share), profiles, strict=True)]
+    solved = [_solve(profile.stage(1)) for profile in profiles]
+    best = two_models.solve([profile.batch_ns for profile in profiles], rates)
+    instants = [driver.arrivals(rates, requests, seed) for seed in range(seeds)]
+    return {
+        "pair": name, "load": load, "share": share, "rates": rates, "solved_ms": best.mean_ns / 1e6,
+        "arrival": [figures(driver.serve(profiles, solved, one, "streams")) for one in instants],
+        "index": [figures(driver.serve(profiles, solved, one, "reef")) for one in instants],
+        "optimum": [figures(driver.follow(profiles, one, best.choose)) for one in instants],
+    }  # fmt: skip
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
+    parser.add_argument("--requests", type=int, default=20_000, help="of a run [20000]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    given = [(*one, chosen.seeds, chosen.requests) for one in product(pairs(), LOADS, SHARES)]
+    settings = {"seeds": chosen.seeds, "requests": chosen.requests, "largest": LARGEST}
+    return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
+
+
+EXPERIMENT = Experiment(models_page.PAGE, "experiments.many.models", __doc__, measure, options_of)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))
