@@ -7,14 +7,14 @@ models in use are 5,500 lines.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.observe.metrics import BEST_EFFORT, Histogram
-from app.observe.snapshot import Gauges, Snapshot, Status
+from app.observe.snapshot import Between, Gauges, Snapshot, Status
 
 #: Ends of the buckets on a page; what is counted is finer. Buckets without a count stay: where all requests are slower
 #: than a bound, an alert on the share below it would find no series.
@@ -32,6 +32,12 @@ _TRITON_REASONS = {
 }
 
 
+#: A sample: labels beside the model's own, and the value.
+Sample = tuple[dict[str, str], float]
+#: A family by model: kind, name, help, and the samples of one model.
+Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample]]]
+
+
 class Metrics:
     """Renders a snapshot taken at each scrape.
 
@@ -45,7 +51,7 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Prometheus text and its content type."""
-        families = [*self.collect(), *_triton(self._snapshot().models)]
+        families = [*self.collect(), *_of_models(_TRITON, self._snapshot().models, "nv_inference_")]
         for collector in self._process:
             families += collector.collect()
         return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
@@ -55,10 +61,15 @@ class Metrics:
         if self._status is not None:
             yield from _of_status(self._status())
         snapshot = self._snapshot()
-        yield _single("loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
+        yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
         yield from _histograms(snapshot.models)
-        yield from _counters(snapshot)
-        yield from _gauges(snapshot.models)
+        yield from _of_models(_OURS, snapshot.models)
+        busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
+        yield _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy)
+        if snapshot.energy is not None:
+            energy = snapshot.energy()
+            text = "Energy since start, by its source."
+            yield _family("counter", "energy_joules", text, ({"source": energy.source}, energy.joules))
 
 
 def _text(family: Metric) -> str:
@@ -78,20 +89,22 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _family(kind: str, name: str, text: str) -> Metric:
-    return Metric(f"starling_{name}", text, kind)
-
-
-def _single(name: str, text: str, value: float) -> Metric:
-    """A gauge without labels."""
-    family = _family("gauge", name, text)
-    family.add_sample(family.name, {}, value)
+def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: str = "starling_") -> Metric:
+    """A number is a sample without labels."""
+    family = Metric(prefix + name, text, kind)
+    full_name = f"{family.name}_total" if kind == "counter" and prefix == "starling_" else family.name
+    for sample in samples:
+        labels, value = sample if isinstance(sample, tuple) else ({}, sample)
+        family.add_sample(full_name, labels, value)
     return family
 
 
-def _count(family: Metric, labels: dict[str, str], value: float) -> None:
-    """Add a sample to a counter."""
-    family.add_sample(f"{family.name}_total", labels, value)
+def _of_models(families: Iterable[Family], models: list[Gauges], prefix: str = "starling_") -> Iterator[Metric]:
+    """Those that have samples."""
+    for kind, name, text, samples in families:
+        found = [(_of(one, **labels), value) for one in models for labels, value in samples(one)]
+        if found:
+            yield _family(kind, name, text, *found, prefix=prefix)
 
 
 def _of(gauges: Gauges, **more: str) -> dict[str, str]:
@@ -100,24 +113,19 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 
 
 def _of_status(status: Status) -> Iterator[Metric]:
-    build = _family("gauge", "build_info", "1; the labels say what runs.")
-    build.add_sample(build.name, dict(status.build), 1)
-    yield build
-    yield _single("live", "What the liveness probe says: 1 is well.", status.live)
-    yield _single("ready", "What the readiness probe says: 1 is ready.", status.ready)
-    models = _family("gauge", "model_ready", "1 where the model can be called.")
-    for name, version, ready in status.models:
-        models.add_sample(models.name, {"model": name, "version": version}, ready)
-    yield models
-    yield _single("open_connections", "Connections that are open.", status.connections)
-    yield _single("held_bytes", "Bytes of the bodies that are held.", status.held_bytes)
+    yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(status.build), 1))
+    yield _family("gauge", "live", "What the liveness probe says: 1 is well.", status.live)
+    yield _family("gauge", "ready", "What the readiness probe says: 1 is ready.", status.ready)
+    models = (({"model": name, "version": version}, ready) for name, version, ready in status.models)
+    yield _family("gauge", "model_ready", "1 where the model can be called.", *models)
+    yield _family("gauge", "open_connections", "Connections that are open.", status.connections)
+    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", status.held_bytes)
     if status.certificate_expires is not None:
         text = "When the certificate is no longer valid, in seconds since the epoch."
-        yield _single("certificate_expiry_seconds", text, status.certificate_expires)
-    rejected = _family("counter", "rejected", "Requests that count for no model, by why they were refused.")
-    for reason, count in sorted({**dict.fromkeys(_REASONS, 0), **status.rejected}.items()):
-        _count(rejected, {"reason": reason}, count)
-    yield rejected
+        yield _family("gauge", "certificate_expiry_seconds", text, status.certificate_expires)
+    rejected = {**dict.fromkeys(_REASONS, 0), **status.rejected}
+    text = "Requests that count for no model, by why they were refused."
+    yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(rejected.items())))
 
 
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:
@@ -155,125 +163,106 @@ def _add_histogram(family: Metric, histogram: Histogram, bounds: frozenset[str] 
     family.add_sample(f"{family.name}_sum", labels, histogram.total)
 
 
-def _counters(snapshot: Snapshot) -> Iterator[Metric]:
-    requests = _family("counter", "requests", "Calls by class and by how they ended.")
-    batches = _family("counter", "batches", "Batches by class, worker and why they were formed.")
-    answered = _family("counter", "rows_answered", "Rows of calls that ran to their end while their caller waited.")
-    profiled = _family("counter", "profile_batches", "Batches that measured an idle model; in no other figure.")
-    profiling = _family("counter", "profile_seconds", "What they took to compute.")
-    tokens = _family("counter", "tokens", "Tokens of rows that have ended, of models that write texts.")
-    demand_text = "Device time that calls asked for, refused ones too, at the rate of full batches."
-    demand = _family("counter", "demand_seconds", demand_text)
-    for gauges in snapshot.models:
-        stats = gauges.stats
-        for klass, calls in stats.calls.items():
-            for outcome, count in sorted(calls.outcomes.items()):
-                _count(requests, _of(gauges, outcome=outcome, **{"class": klass}), count)
-        for labels, of_class in stats.by_stage():
-            for (worker, reason, operation), count in sorted(of_class.batches.items()):
-                more = {**labels, "operation": operation} if stats.stages else labels
-                _count(batches, _of(gauges, worker=str(worker), reason=reason, **more), count)
-        _count(answered, _of(gauges), stats.rows_answered)
-        for kind, count in stats.tokens.items() if gauges.between is not None and gauges.between.places else ():
-            _count(tokens, _of(gauges, kind=kind), count)
-        _count(profiled, _of(gauges), stats.profiled.count)
-        _count(profiling, _of(gauges), stats.profiled.ns / 1e9)
-        for klass, ns in gauges.demand_ns.items():
-            if ns or klass in stats.calls:  # the autoscaler asks for that of the default class, before any call too
-                _count(demand, _of(gauges, **{"class": klass}), ns / 1e9)
-    busy = _family("counter", "worker_busy_seconds", "Time each worker spent on units.")
-    for worker, seconds in enumerate(snapshot.busy_s):
-        _count(busy, {"worker": str(worker)}, seconds)
-    yield from (answered, *([tokens] if tokens.samples else ()), profiled, profiling, demand, requests, batches, busy)
-    if snapshot.energy is not None:
-        energy = snapshot.energy()
-        joules = _family("counter", "energy_joules", "Energy since start, by its source.")
-        _count(joules, {"source": energy.source}, energy.joules)
-        yield joules
+def _one(value: Callable[[Gauges], float]) -> Callable[[Gauges], Iterable[Sample]]:
+    """A sample of each model."""
+    return lambda gauges: [({}, value(gauges))]
 
 
-def _gauges(models: list[Gauges]) -> Iterator[Metric]:
-    rows: tuple[tuple[str, str, Callable[[Gauges], float]], ...] = (
-        (
-            "preferred_batch_size",
-            "The batch size whose throughput just exceeds the arrival rate.",
-            lambda g: g.preferred,
-        ),
-        ("arrival_rate", "Rows per second that came over the last window, those refused included.", lambda g: g.rate),
-        ("pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
-        ("batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.", lambda g: g.regression[0] / 1e9),
-        ("batch_time_beta_seconds", "Batch time as a line: seconds per row.", lambda g: g.regression[1] / 1e9),
-        ("batch_time_residual_seconds", "Root mean square error of that line.", lambda g: g.regression[2] / 1e9),
-    )
-    for name, text, value in rows:
-        family = _family("gauge", name, text)
-        for gauges in models:
-            family.add_sample(family.name, _of(gauges), value(gauges))
-        yield family
-    yield from _by_class(models)
-    staged = [gauges for gauges in models if gauges.between is not None]
-    if staged:
-        yield from _by_stage(staged)
+def _stage(place: int) -> Callable[[Gauges], Iterable[Sample]]:
+    """Of each stage: rows that wait (0), or that run (1)."""
+    return lambda gauges: [({"stage": str(stage)}, rows[place]) for stage, rows in enumerate(gauges.at_stages)]
 
 
-def _by_class(models: list[Gauges]) -> Iterator[Metric]:
-    """What waits. The oldest only of models that have had best-effort calls: others wait in turn."""
-    rows = _family("gauge", "queue_length", "Rows that wait, by class.")
-    oldest_text = "How long the oldest best-effort row has waited."
-    oldest = _family("gauge", "best_effort_oldest_seconds", oldest_text)
-    for gauges in models:
-        for klass in gauges.shown():
-            rows.add_sample(rows.name, _of(gauges, **{"class": klass}), gauges.waiting.get(klass, 0))
-            if klass == BEST_EFFORT:
-                oldest.add_sample(oldest.name, _of(gauges), gauges.oldest_ns / 1e9)
-    yield rows
-    if oldest.samples:
-        yield oldest
+def _kept(value: Callable[[Between], float], *, places: bool = False) -> Callable[[Gauges], Iterable[Sample]]:
+    """Of models in stages; `places`: of those that write."""
+    return lambda gauges: [({}, value(between)) for between in _betweens(gauges) if between.places or not places]
 
 
-def _by_stage(models: list[Gauges]) -> Iterator[Metric]:
-    rows = _family("gauge", "activation_rows", "Rows kept between two stages.")
-    nbytes = _family("gauge", "activation_bytes", "Memory of what is kept of them.")
-    places = _family("gauge", "cache_places", "Rows that a model that writes has memory reserved for.")
-    used = _family("gauge", "cache_places_used", "Rows that have begun to be written, and have not ended.")
-    waiting = _family("gauge", "stage_queue_length", "Rows that wait, by stage.")
-    running = _family("gauge", "stage_running_rows", "Rows that run, by stage.")
-    for gauges in models:
-        if gauges.between is not None:
-            rows.add_sample(rows.name, _of(gauges), gauges.between.rows)
-            nbytes.add_sample(nbytes.name, _of(gauges), gauges.between.nbytes)
-            if gauges.between.places:
-                places.add_sample(places.name, _of(gauges), gauges.between.places)
-                used.add_sample(used.name, _of(gauges), gauges.between.rows)
-        for stage, (wait, run) in enumerate(gauges.at_stages):
-            waiting.add_sample(waiting.name, _of(gauges, stage=str(stage)), wait)
-            running.add_sample(running.name, _of(gauges, stage=str(stage)), run)
-    yield from (rows, nbytes, *((places, used) if places.samples else ()), waiting, running)
+def _betweens(gauges: Gauges) -> list[Between]:
+    return [] if gauges.between is None else [gauges.between]
 
 
-def _triton(models: Iterable[Gauges]) -> Iterator[Metric]:
-    rows: tuple[tuple[str, str, str, Callable[[Gauges], int]], ...] = (
-        ("request_success", "counter", "Successful calls.", lambda g: g.stats.success.count),
-        ("count", "counter", "Rows inferred.", lambda g: g.stats.rows),
-        ("exec_count", "counter", "Batches run.", lambda g: g.stats.executions),
-        ("pending_request_count", "gauge", "Calls admitted and not yet running.", lambda g: g.pending_calls),
-        ("request_duration_us", "counter", "Time of calls, in all.", lambda g: g.stats.success.ns // 1000),
-        ("queue_duration_us", "counter", "Time in the queue, in all.", lambda g: g.stats.queued.ns // 1000),
-        ("compute_input_duration_us", "counter", "Gathering inputs.", lambda g: g.stats.parts.input_ns // 1000),
-        ("compute_infer_duration_us", "counter", "Running models.", lambda g: g.stats.parts.infer_ns // 1000),
-        ("compute_output_duration_us", "counter", "Copying outputs.", lambda g: g.stats.parts.output_ns // 1000),
-    )
-    for name, kind, text, value in rows:
-        family = Metric(f"nv_inference_{name}", text, kind)
-        for gauges in models:
-            family.add_sample(family.name, _of(gauges), value(gauges))
-        yield family
-    failures = Metric("nv_inference_request_failure", "Failed calls.", "counter")
-    for gauges in models:
-        reasons = Counter(dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0))
-        for outcome, count in gauges.stats.outcomes.items():
-            if outcome != "ok":
-                reasons[_TRITON_REASONS.get(outcome, "OTHER")] += count
-        for reason, count in sorted(reasons.items()):
-            failures.add_sample(failures.name, _of(gauges, reason=reason), count)
-    yield failures
+def _tokens(gauges: Gauges) -> Iterator[Sample]:
+    if any(between.places for between in _betweens(gauges)):
+        yield from _labelled("kind", gauges.stats.tokens)
+
+
+def _labelled(label: str, counts: Mapping[str, float]) -> Iterator[Sample]:
+    yield from (({label: name}, count) for name, count in counts.items())
+
+
+def _demand(gauges: Gauges) -> Iterator[Sample]:
+    """The autoscaler asks for that of the default class, before any call too."""
+    asked = {klass: ns / 1e9 for klass, ns in gauges.demand_ns.items() if ns or klass in gauges.stats.calls}
+    return _labelled("class", asked)
+
+
+def _requests(gauges: Gauges) -> Iterator[Sample]:
+    for klass, calls in gauges.stats.calls.items():
+        for outcome, count in sorted(calls.outcomes.items()):
+            yield {"class": klass, "outcome": outcome}, count
+
+
+def _batches(gauges: Gauges) -> Iterator[Sample]:
+    for labels, of_class in gauges.stats.by_stage():
+        for (worker, reason, operation), count in sorted(of_class.batches.items()):
+            more = {"operation": operation} if gauges.stats.stages else {}
+            yield {**labels, **more, "worker": str(worker), "reason": reason}, count
+
+
+def _failures(gauges: Gauges) -> Iterator[Sample]:
+    reasons = Counter(dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0))
+    for outcome, count in gauges.stats.outcomes.items():
+        if outcome != "ok":
+            reasons[_TRITON_REASONS.get(outcome, "OTHER")] += count
+    return _labelled("reason", dict(sorted(reasons.items())))
+
+
+_OURS: tuple[Family, ...] = (
+    ("counter", "rows_answered", "Rows of calls that ran to their end while their caller waited.",
+     _one(lambda g: g.stats.rows_answered)),
+    ("counter", "tokens", "Tokens of rows that have ended, of models that write texts.", _tokens),
+    ("counter", "profile_batches", "Batches that measured an idle model; in no other figure.",
+     _one(lambda g: g.stats.profiled.count)),
+    ("counter", "profile_seconds", "What they took to compute.", _one(lambda g: g.stats.profiled.ns / 1e9)),
+    ("counter", "demand_seconds", "Device time that calls asked for, refused ones too, at the rate of full batches.",
+     _demand),
+    ("counter", "requests", "Calls by class and by how they ended.", _requests),
+    ("counter", "batches", "Batches by class, worker and why they were formed.", _batches),
+    ("gauge", "preferred_batch_size", "The batch size whose throughput just exceeds the arrival rate.",
+     _one(lambda g: g.preferred)),
+    ("gauge", "arrival_rate", "Rows per second that came over the last window, those refused included.",
+     _one(lambda g: g.rate)),
+    ("gauge", "pool_slots_used", "Input slots in use.", _one(lambda g: g.slots_used)),
+    ("gauge", "batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.",
+     _one(lambda g: g.regression[0] / 1e9)),
+    ("gauge", "batch_time_beta_seconds", "Batch time as a line: seconds per row.",
+     _one(lambda g: g.regression[1] / 1e9)),
+    ("gauge", "batch_time_residual_seconds", "Root mean square error of that line.",
+     _one(lambda g: g.regression[2] / 1e9)),
+    ("gauge", "queue_length", "Rows that wait, by class.",
+     lambda g: [({"class": klass}, g.waiting.get(klass, 0)) for klass in g.shown()]),
+    # of models that have had best-effort calls: others wait in turn
+    ("gauge", "best_effort_oldest_seconds", "How long the oldest best-effort row has waited.",
+     lambda g: [({}, g.oldest_ns / 1e9)] if BEST_EFFORT in g.shown() else []),
+    ("gauge", "activation_rows", "Rows kept between two stages.", _kept(lambda one: one.rows)),
+    ("gauge", "activation_bytes", "Memory of what is kept of them.", _kept(lambda one: one.nbytes)),
+    ("gauge", "cache_places", "Rows that a model that writes has memory reserved for.",
+     _kept(lambda one: one.places, places=True)),
+    ("gauge", "cache_places_used", "Rows that have begun to be written, and have not ended.",
+     _kept(lambda one: one.rows, places=True)),
+    ("gauge", "stage_queue_length", "Rows that wait, by stage.", _stage(0)),
+    ("gauge", "stage_running_rows", "Rows that run, by stage.", _stage(1)),
+)  # fmt: skip
+_TRITON: tuple[Family, ...] = (
+    ("counter", "request_success", "Successful calls.", _one(lambda g: g.stats.success.count)),
+    ("counter", "count", "Rows inferred.", _one(lambda g: g.stats.rows)),
+    ("counter", "exec_count", "Batches run.", _one(lambda g: g.stats.executions)),
+    ("gauge", "pending_request_count", "Calls admitted and not yet running.", _one(lambda g: g.pending_calls)),
+    ("counter", "request_duration_us", "Time of calls, in all.", _one(lambda g: g.stats.success.ns // 1000)),
+    ("counter", "queue_duration_us", "Time in the queue, in all.", _one(lambda g: g.stats.queued.ns // 1000)),
+    ("counter", "compute_input_duration_us", "Gathering inputs.", _one(lambda g: g.stats.parts.input_ns // 1000)),
+    ("counter", "compute_infer_duration_us", "Running models.", _one(lambda g: g.stats.parts.infer_ns // 1000)),
+    ("counter", "compute_output_duration_us", "Copying outputs.", _one(lambda g: g.stats.parts.output_ns // 1000)),
+    ("counter", "request_failure", "Failed calls.", _failures),
+)
