@@ -12,15 +12,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_model
-from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from app.models.zoo.generate.network import END, LineNet
+from experiments.training.lines import IGNORED
+from experiments.training.lines import fit as train
 
 SEED = 0
 STEPS = 1200
 RATE = 8e-3
-_IGNORED = -100  # what cross_entropy leaves out: positions beyond a line's end
 _FOLDER = Path("app/models/zoo/generate")
 
 
@@ -32,7 +32,7 @@ def lines(net: LineNet, path: Path) -> list[torch.Tensor]:
 
 
 def batch(known: list[torch.Tensor]) -> torch.Tensor:
-    """Every line once, padded with _IGNORED. A quarter of them begins at some word inside, as a prompt may."""
+    """Every line once, padded with IGNORED. A quarter of them begins at some word inside, as a prompt may."""
     rows = []
     space = 2  # the symbol of a space
     for line in known:
@@ -41,28 +41,15 @@ def batch(known: list[torch.Tensor]) -> torch.Tensor:
             at = int(words[torch.randint(len(words), ())])
             line = torch.cat([line[:1], line[at + 1 :]])
         rows.append(line)
-    return pad_sequence(rows, batch_first=True, padding_value=_IGNORED)
+    return pad_sequence(rows, batch_first=True, padding_value=IGNORED)
 
 
 def fit(path: Path) -> LineNet:
     torch.manual_seed(SEED)
     net = LineNet()
     known = lines(net, path)
-    optimiser = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=RATE, total_steps=STEPS)
-    loss_of = nn.CrossEntropyLoss(ignore_index=_IGNORED)
-    for step in range(STEPS):
-        rows = batch(known)
-        logits = net(rows[:, :-1].clamp(min=0))
-        loss = loss_of(logits.flatten(0, 1), rows[:, 1:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 50 == 0 or step == STEPS - 1:
-            print(f"step {step:4d} of {STEPS}: loss {loss.item():.3f} a character", flush=True)
-    return net.eval()
+    train(net, net, lambda: batch(known), steps=STEPS, rate=RATE, decay=1e-3)
+    return net
 
 
 def main() -> None:

@@ -15,14 +15,15 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from torch import nn
+
+from experiments.training.lines import IGNORED
+from experiments.training.lines import fit as train
 
 SEED = 0
 STEPS = 700
 RATE = 4e-3
 END = "</s>"
 POSITIONS = 128
-_IGNORED = -100  # what cross_entropy leaves out: positions beyond a line's end
 _TEXT = Path("app/models/zoo/generate/text.txt")
 _OUT = Path("app/models/zoo/writer/weights")
 
@@ -57,8 +58,8 @@ def new_model(words: int) -> Any:
 
 
 def batch(known: list[list[int]], space: int) -> torch.Tensor:
-    """Every line once, padded with _IGNORED. A half of them begins at some word inside, as a prompt may."""
-    rows = torch.full((len(known), POSITIONS), _IGNORED)
+    """Every line once, padded with IGNORED. A half of them begins at some word inside, as a prompt may."""
+    rows = torch.full((len(known), POSITIONS), IGNORED)
     for row, line in zip(rows, known, strict=True):
         words = [place for place, token in enumerate(line[:-12]) if token == space]
         begin = words[int(torch.randint(len(words), ()))] + 1 if words and torch.rand(()) < 0.5 else 0
@@ -71,22 +72,13 @@ def fit(path: Path, steps: int = STEPS) -> tuple[Any, Any]:
     model = new_model(len(words))
     known = [[*words(line).input_ids, words.eos_token_id][:POSITIONS] for line in path.read_text().splitlines()]
     space = words(" ").input_ids[0]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=RATE, total_steps=steps)
-    loss_of = nn.CrossEntropyLoss(ignore_index=_IGNORED)
-    for step in range(steps):
-        rows = batch(known, space)
-        rows = rows[:, : int((rows != _IGNORED).sum(1).max())]
-        logits = model(rows[:, :-1].clamp(min=0)).logits
-        loss = loss_of(logits.flatten(0, 1), rows[:, 1:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 50 == 0 or step == steps - 1:
-            print(f"step {step:4d} of {steps}: loss {loss.item():.3f} a character", flush=True)
-    return model.eval(), words
+
+    def rows() -> torch.Tensor:
+        padded = batch(known, space)
+        return padded[:, : int((padded != IGNORED).sum(1).max())]
+
+    train(model, lambda symbols: model(symbols).logits, rows, steps=steps, rate=RATE, decay=1e-2)
+    return model, words
 
 
 def main() -> None:
