@@ -75,7 +75,7 @@ def create_app(
     with as_config_error():
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     access = _access(settings)
-    lifecycle.watching.append(access.look)
+    lifecycle.watching.append(access.reread)
     tracing = open_tracing(
         settings.otlp_endpoint, settings.trace_sample, __version__, os.environ, https=settings.tls_cert is not None
     )

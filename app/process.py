@@ -94,10 +94,10 @@ def switch_threads_often() -> None:
 
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
     """Give the loop the threads on which decoding, compression and file work run; Linux shows their name, too."""
-    loop.set_default_executor(ThreadPoolExecutor(threads, _ASIDE, _tell_system, (_ASIDE,)))
+    loop.set_default_executor(ThreadPoolExecutor(threads, _ASIDE, _name_thread, (_ASIDE,)))
 
 
-def _tell_system(name: str) -> None:
+def _name_thread(name: str) -> None:
     """Name the calling thread for `top -H` and /proc, on Linux."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
-        lifecycle.watching.append(self._look)
+        lifecycle.watching.append(self._check_progress)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class Server(uvicorn.Server):
         else:
             self.should_exit = True
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Called at each tick of the rate monitor. Logs a hung batch, and while draining waits for none."""
         faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
         stuck = self._lifecycle.stuck()
@@ -175,7 +175,7 @@ def serve(
 ) -> int:
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     if tls is not None:
-        lifecycle.watching.append(tls.look)
+        lifecycle.watching.append(tls.reread)
         lifecycle.certificate_expires = lambda: tls.expires
     config = uvicorn.Config(
         app,

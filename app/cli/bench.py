@@ -141,11 +141,11 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, 
     else:
         with _progress(None) as advance:
 
-            def told(one: Try) -> None:
+            def on_try(one: Try) -> None:
                 tries.append(one)
                 print(report.tried(one), file=sys.stderr, flush=True)
 
-            found, doubt = _kept(find_peak(plan, slo_ms, told, advance))
+            found, doubt = _kept(find_peak(plan, slo_ms, on_try, advance))
     result: Result = found.result if isinstance(found, Peak) else found
     text = report.table(result, slo_ms)
     print(json.dumps(report.as_json(result, slo_ms, tries, doubt), indent=2) if as_json else text)

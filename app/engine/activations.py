@@ -69,9 +69,9 @@ class Activations:
     ) -> None:
         """The rows in these slots have been through `stage`, in this order; they leave where they were before."""
         self.learn(stage, tensors, longest, context)
-        self.stand(slots, Passed(stage, tensors, longest, context), range(len(slots)))
+        self.commit(slots, Passed(stage, tensors, longest, context), range(len(slots)))
 
-    def stand(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
+    def commit(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
         """The rows in these slots are at these positions of a batch; they leave where they were before."""
         places = self._places
         for slot, position in zip(slots, positions, strict=True):

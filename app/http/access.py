@@ -75,7 +75,7 @@ class Access:
         if origin is not None and not self._own(origin.lower(), headers.get(b"host", b"").lower()):
             raise Forbidden("Origin: a page of another host may not load or unload models")
         if self._admin is not None:
-            self._admin.look()  # a key that was taken away a moment ago must not unload anything
+            self._admin.reread()  # a key that was taken away a moment ago must not unload anything
             _check(headers, self._admin, "admin")
         elif not self._control:
             raise Forbidden(_OFF)
@@ -93,11 +93,11 @@ class Access:
             return False
         return self._admin is not None or self.keys is not None or name == "localhost" or _is_address(name)
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read files of keys again that have changed."""
         for keys in (self.keys, self._admin):
             if keys is not None:
-                keys.look()
+                keys.reread()
 
 
 def _check(headers: dict[bytes, bytes], keys: Keys, kind: str) -> None:

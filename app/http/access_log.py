@@ -48,7 +48,7 @@ class AccessLog:
             line["client"] = f"{client[0]}:{client[1]}"
         log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
 
-    async def around(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def log_request(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let `app` answer a request that is no call, and write its line when that is done."""
         if without(self._root_path, scope["path"]) in PROBES:
             await app(scope, receive, send)

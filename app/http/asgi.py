@@ -71,7 +71,7 @@ class HttpApp:
         if resources.access_log is None:
             await answer(scope, receive, send)
         else:
-            await resources.access_log.around(answer, scope, receive, send)
+            await resources.access_log.log_request(answer, scope, receive, send)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
         """Why a request is refused before anything looks at it: without the key, or with too many connections open."""

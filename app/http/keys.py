@@ -65,7 +65,7 @@ class Keys:
                 found = key
         return found
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read the file again if it has changed. A file that is broken or empty keeps the keys there were."""
         if self._file is None or not self._watched.changed():
             return

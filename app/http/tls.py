@@ -26,7 +26,7 @@ class Certificate:
         self.context = self._loaded()
         self.expires = _expiry(cert)
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read the files again if one has changed. If they do not fit, what was read before stays in use.
 
         A context that takes a certificate and then refuses its key is left with neither, so another one tries first.

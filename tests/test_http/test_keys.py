@@ -95,11 +95,11 @@ def test_keys_that_no_header_can_carry(key: str) -> None:
 def test_a_changed_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = Keys("api_key", None, file)
     with caplog.at_level("INFO"):
-        keys.look()
+        keys.reread()
         assert caplog.records == []
         file.write_text("gamma-3\n")
         assert held(keys) == ["alpha-1", "beta-2"]  # nobody has looked
-        keys.look()
+        keys.reread()
     assert held(keys) == ["gamma-3"]
     assert [line.getMessage() for line in caplog.records] == ["api_key_file: read again: keys: 1"]
 
@@ -114,14 +114,14 @@ def test_a_broken_file_keeps_the_old_keys_and_is_told_once(
     else:
         file.write_text(content)
     for _ in range(3):
-        keys.look()
+        keys.reread()
     assert held(keys) == ["alpha-1", "beta-2"]
     (line,) = caplog.records
     assert (line.levelname, "the keys read before still hold" in line.getMessage()) == ("ERROR", True)
     told = line.getMessage().replace(str(file), "")  # which is named after the test
     assert not any(key in told for key in (*SECRETS, "broken"))
     file.write_text("gamma-3")
-    keys.look()
+    keys.reread()
     assert held(keys) == ["gamma-3"]
 
 
@@ -136,5 +136,5 @@ def test_a_secret_of_kubernetes(tmp_path: Path) -> None:
     assert held(keys) == ["alpha-1"]
     (tmp_path / "..new").symlink_to("..1")
     (tmp_path / "..new").rename(tmp_path / "..data")
-    keys.look()
+    keys.reread()
     assert held(keys) == ["beta-2"]

@@ -47,7 +47,7 @@ def test_expiry_is_that_of_the_certificate_in_use(files: tuple[Path, Path]) -> N
     assert 1.7e9 < first < 1e11  # seconds, not another unit
     shutil.copyfile(PLACE / "second.pem", files[0])
     shutil.copyfile(PLACE / "second.key", files[1])
-    certificate.look()
+    certificate.reread()
     assert certificate.expires == Certificate(PLACE / "second.pem", PLACE / "second.key").expires
 
 
@@ -78,19 +78,19 @@ def test_files_that_are_none(cert: str, key: str | None, words: str) -> None:
 
 def test_a_change_is_taken_when_both_files_fit(files: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
     certificate = Certificate(*files)
-    certificate.look()
+    certificate.reread()
     assert caplog.records == []
     shutil.copyfile(PLACE / "second.pem", files[0])
     for _ in range(2):
-        certificate.look()
+        certificate.reread()
         assert shown(certificate) == "first"
     (line,) = caplog.records
     assert (line.levelname, "another certificate's; the certificate read before goes on" in line.getMessage()) == (
         "ERROR", True,
     )  # fmt: skip
     shutil.copyfile(PLACE / "second.key", files[1])
-    certificate.look()
+    certificate.reread()
     assert shown(certificate) == "second"
     files[0].unlink()
-    certificate.look()
+    certificate.reread()
     assert shown(certificate) == "second"

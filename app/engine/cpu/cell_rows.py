@@ -129,7 +129,7 @@ class CellRows(Activations):
 
     def keep_state(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
         """These rows are between two steps, where `state` has them at these positions."""
-        self.stand(slots, Passed(_STATE, state, {}, ()), positions)
+        self.commit(slots, Passed(_STATE, state, {}, ()), positions)
 
     def state(self, slots: Slots) -> tuple[torch.Tensor, ...]:
         """The state of these rows, in memory of its own: a cell may write into it, and a unit may run again."""

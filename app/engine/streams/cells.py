@@ -127,14 +127,14 @@ class CellStreamExecutor(StreamExecutor):
 
     # before it serves
 
-    def see(self, slots: Slots, empty: Allocate) -> None:
+    def try_row(self, slots: Slots, empty: Allocate) -> None:
         """Run the first step of a row, once, and allocate what the rows of all slots may need."""
         if self._seen:
             return
         self._seen = True
         memory, cell = self.memories[0], self.cell
         table = torch.zeros(memory.index.shape, dtype=torch.int64)
-        super().tell(slots[:1], 1, table.numpy())
+        super().write_index(slots[:1], 1, table.numpy())
         memory.index.copy_(table)
         begun = self._begin(memory.index, 1, self.longest(slots[:1]), **self.keywords(slots[:1], 1))
         stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
@@ -176,13 +176,13 @@ class CellStreamExecutor(StreamExecutor):
             return super().captured_piece(stage, passed, index, size, longest)
         return self.step(index, size)
 
-    def tell(self, slots: Slots, size: int, table: Array) -> None:
+    def write_index(self, slots: Slots, size: int, table: Array) -> None:
         """For `batch`; units say more, and less."""
-        super().tell(slots, size, table)
+        super().write_index(slots, size, table)
         if self.steps is not None:
             rows = padded(slots, size)
-            self.tell_step(rows, [0] * size, size, table)
-            self.tell_ends(rows, [1] * size, table)
+            self.write_step(rows, [0] * size, size, table)
+            self.write_ends(rows, [1] * size, table)
 
     # sizes: what a step computes has no length
 
@@ -215,28 +215,28 @@ class CellStreamExecutor(StreamExecutor):
             return [steps] * len(slots)
         return [min(int(length), steps) for length in self.pool.lengths[axis.name][list(slots)]]
 
-    def tell_begin(self, slots: Slots, table: Array) -> None:
+    def write_begin(self, slots: Slots, table: Array) -> None:
         """These rows begin."""
-        super().tell(slots, len(slots), table)
+        super().write_index(slots, len(slots), table)
 
-    def tell_step(self, slots: Slots, done: Sequence[int], size: int, table: Array) -> None:
+    def write_step(self, slots: Slots, done: Sequence[int], size: int, table: Array) -> None:
         """These rows, which have made so many steps, make the next one as a batch of `size`."""
-        rows, told, count = table[self._first :], len(slots), self.slabs.steps
+        rows, given, count = table[self._first :], len(slots), self.slabs.steps
         at, made = np.array(slots), np.array(done)
-        rows[_READ, :told] = 2 * at + made % 2
-        rows[_WRITE, :told] = 2 * at + (made + 1) % 2
-        rows[_X, :told] = rows[_Y, :told] = at * count + made
-        rows[_KEEP, :told] = at
+        rows[_READ, :given] = 2 * at + made % 2
+        rows[_WRITE, :given] = 2 * at + (made + 1) % 2
+        rows[_X, :given] = rows[_Y, :given] = at * count + made
+        rows[_KEEP, :given] = at
         for row in (_READ, _X):
-            rows[row, told:size] = rows[row, told - 1]
+            rows[row, given:size] = rows[row, given - 1]
         for row, value in ((_WRITE, 2 * self._slots), (_Y, self._slots * count), (_KEEP, self._slots)):
-            rows[row, told:size] = value
+            rows[row, given:size] = value
 
-    def tell_ends(self, slots: Slots, made: Sequence[int], table: Array) -> None:
+    def write_ends(self, slots: Slots, made: Sequence[int], table: Array) -> None:
         """These rows have ended, after so many steps."""
-        rows, told = table[self._first :], len(slots)
+        rows, given = table[self._first :], len(slots)
         at, steps = np.array(slots), np.array(made)
-        rows[_END, :told], rows[_END_STATE, :told], rows[_END_STEPS, :told] = at, 2 * at + steps % 2, steps
+        rows[_END, :given], rows[_END_STATE, :given], rows[_END_STEPS, :given] = at, 2 * at + steps % 2, steps
 
     # on a stream
 
@@ -269,7 +269,7 @@ class CellStreamExecutor(StreamExecutor):
         return [] if stepped.ended is None else [stepped.ended]
 
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
-        """The outputs of these rows, which have ended after so many steps, as `tell_ends` has told the index."""
+        """The outputs of these rows, which have ended after so many steps, as `write_ends` has written the index."""
         values = self._finish(index[self._first + _END :, : len(slots)], max(made))
         return self._outputs(values, len(slots), self.longest(slots))
 

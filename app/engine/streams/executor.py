@@ -134,7 +134,7 @@ class StreamExecutor:
         perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
         self.memories.append(WorkerMemory(index, blocks))
 
-    def see(self, slots: Slots, empty: Allocate) -> None:
+    def try_row(self, slots: Slots, empty: Allocate) -> None:
         """On a stream, before anything else is tried: for what is known only of a batch."""
 
     # a batch, on a stream
@@ -291,7 +291,7 @@ class StreamExecutor:
         """The length of the longest row along each variable axis."""
         return {axis: int(self.pool.lengths[axis][list(slots)].max()) for axis in self.axes}
 
-    def tell(self, slots: Slots, size: int, table: Array) -> None:
+    def write_index(self, slots: Slots, size: int, table: Array) -> None:
         """Write what a batch of `size` rows is made of, as `HostBlock.index` has it; padding repeats the last row."""
         rows = padded(slots, size)
         table[0, :size] = rows

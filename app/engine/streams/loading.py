@@ -116,7 +116,7 @@ class Loader:
         with self._lock, torch.inference_mode():
             self._runtime.attach()
             self._trying.perform(lambda: executor.pool.move(slots))
-            self._trying.perform(lambda: executor.see(slots, self._runtime.empty))
+            self._trying.perform(lambda: executor.try_row(slots, self._runtime.empty))
             self._trying.warm(executor, slots, size, executor.longest(slots))
             if executor.graphs:
                 for worker in workers:

@@ -110,7 +110,7 @@ class Step:
     def _prepare(self) -> None:
         """Say what the step is made of, and of a model in stages where its rows come from and will be."""
         executor = self.executor
-        executor.tell(self.slots, self.size, self.block.table)
+        executor.write_index(self.slots, self.size, self.block.table)
         try:
             if self.stage:
                 self.places = self._before()
@@ -222,10 +222,10 @@ class Step:
         """Whether rows end with it."""
         return self.passed is None
 
-    def stand(self) -> None:
+    def commit(self) -> None:
         """It has ended well, and so have those before it: its rows are where it has left them."""
         if self.passed is not None:
-            self.executor.kept.stand(self.slots, self.passed, range(len(self.slots)))
+            self.executor.kept.commit(self.slots, self.passed, range(len(self.slots)))
 
     def end(self) -> None:
         """Let go what it has held."""
@@ -263,15 +263,15 @@ class CellStep(Step):
             self.error = RuntimeError("a row has made all its steps")
             done = [0] * len(slots)  # an index that is out of range would end the device
         if self.new:
-            cell.tell_begin(self.new, table)
-        cell.tell_step(slots, done, self.size, table)
+            cell.write_begin(self.new, table)
+        cell.write_step(slots, done, self.size, table)
         self._end(self.plan.ends)
 
     def _end(self, places: Sequence[int]) -> None:
         """These rows end with this step."""
         self.ended = places
         if places:
-            self.cell.tell_ends([self.slots[place] for place in places], self._made(), self.block.table)
+            self.cell.write_ends([self.slots[place] for place in places], self._made(), self.block.table)
 
     def _made(self) -> list[int]:
         return [self.plan.done[place] + 1 for place in self.ended]
@@ -327,5 +327,5 @@ class CellStep(Step):
         ran.ended = tuple(self.ended)
         return ran, computed
 
-    def stand(self) -> None:
+    def commit(self) -> None:
         self.cell.rows.made.update((slot, made + 1) for slot, made in zip(self.slots, self.plan.done, strict=True))

@@ -67,7 +67,7 @@ class Trying:
         """What runs the rows in these slots as a batch of this shape."""
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
         table = torch.zeros(index.shape, dtype=torch.int64)
-        executor.tell(slots, size, table.numpy())
+        executor.write_index(slots, size, table.numpy())
         staged: dict[int, torch.Tensor] = {}
 
         def put() -> None:

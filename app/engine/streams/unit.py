@@ -186,7 +186,7 @@ class UnitRun:
         if isinstance(result, Failed):
             self._failed = self._failed or result
         elif self._failed is None and step is not None:
-            step.stand()
+            step.commit()
             self._rans.append(result)
             self._step_ns = result.infer_ns
             self.job.done = len(self._rans)

@@ -49,7 +49,7 @@ class IdleConnections:
         self._since.pop(connection, None)
         self._since[connection] = connection.loop.time()
         if self._timer is None:
-            self._timer = connection.loop.call_later(self._seconds, self._look, connection.loop)
+            self._timer = connection.loop.call_later(self._seconds, self._close_late, connection.loop)
 
     def lost(self, connection: IdleConnection) -> None:
         """The connection is closed."""
@@ -67,13 +67,13 @@ class IdleConnections:
             del self._since[connection]  # its answer brings it back
         return None
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _close_late(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         now = loop.time()
         while (oldest := self._oldest()) is not None:
             connection, since = oldest
             if since + self._seconds > now:
-                self._timer = loop.call_later(since + self._seconds - now, self._look, loop)
+                self._timer = loop.call_later(since + self._seconds - now, self._close_late, loop)
                 return
             del self._since[connection]
             connection.waited_too_long()

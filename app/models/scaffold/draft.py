@@ -116,7 +116,7 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
         yield Draft(source, inputs or _tree_inputs(Trees(path)))
         return
     if source.endswith(".pt2"):
-        program = _told(source, partial(load_exported, path))
+        program = _opened_or_named(source, partial(load_exported, path))
         yield Draft(source, inputs or exported_inputs(program), call=program.module())
         return
     call = _opened(Draft(source), target)
@@ -157,11 +157,11 @@ def _opened(draft: Draft, target: Path) -> Any:
     some = [{"name": "x", "datatype": "FP32", "shape": []}]
     table = {"source": draft.source, "kwargs": draft.kwargs, "trust": draft.trust}
     config = {**table, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
-    call = _told(draft.source, partial(open_source, ModelTable.model_validate(config), target))
+    call = _opened_or_named(draft.source, partial(open_source, ModelTable.model_validate(config), target))
     return call.eval() if isinstance(call, torch.nn.Module) else call
 
 
-def _told(source: str, opens: Callable[[], Any]) -> Any:
+def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
     """What opening the source gives. Raises ConfigError that names it, whatever code of the model's raises."""
     try:
         return opens()

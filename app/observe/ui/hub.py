@@ -36,7 +36,7 @@ class Watcher:
     def __init__(self) -> None:
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
 
-    def tell(self, message: bytes) -> bool:
+    def send(self, message: bytes) -> bool:
         """Whether there was room. If not, all messages are dropped, and the page needs `history` and `models` again."""
         if self._messages.qsize() >= _MOST_MESSAGES:
             while not self._messages.empty():
@@ -125,11 +125,11 @@ class Hub:
         return len(self._watchers)
 
     def _join(self, watcher: Watcher) -> None:
-        watcher.tell(self._hello)
-        watcher.tell(self._past())
+        watcher.send(self._hello)
+        watcher.send(self._past())
         self._watchers.append(watcher)
         if len(self._watchers) > 1:
-            watcher.tell(self._models)
+            watcher.send(self._models)
             return
         self._seen = None
         self._batches, self._errors_sent = [], self._errors.total
@@ -152,7 +152,7 @@ class Hub:
     def _end(self, why: str) -> None:
         message = events.encoded("bye", {"reason": why})
         for watcher in self._watchers:
-            watcher.tell(message)
+            watcher.send(message)
             watcher.end()
         self._watchers.clear()
         self._rest()
@@ -177,9 +177,9 @@ class Hub:
         tick = events.tick(self._now_us(), self._health.ready(), snapshot, plans, blocks, errors, self._machine())
         messages.append(events.encoded("tick", tick))
         for watcher in self._watchers:
-            if not all(map(watcher.tell, messages)):
-                watcher.tell(self._past())
-                watcher.tell(self._models)
+            if not all(map(watcher.send, messages)):
+                watcher.send(self._past())
+                watcher.send(self._models)
 
     def _past(self) -> bytes:
         return events.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
