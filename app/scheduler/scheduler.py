@@ -247,7 +247,9 @@ class Scheduler:
         if ledger.deadlines.heap:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
-        wake_at = None if self._lost else self._dispatch.run(start, now)
+        wake_at: int | None = None
+        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.units):  # else nothing can start
+            wake_at = self._dispatch.run(start, now)
         if self._workers.multi_step:
             recall, end_at_next_row = self._dispatch.multi_step.recall(now)
             if (recall or end_at_next_row) and self.device.push_depth > 1 and not self._lost:  # workers end sooner
