@@ -19,6 +19,7 @@ from app.bench.stats import Repeat, percentile
 from app.sim.lengths import Lengths
 from experiments.writing import models
 from experiments.writing.page import CELLS
+from experiments.writing.streams import bodies_of, first_pieces
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
 
@@ -92,7 +93,8 @@ def rows_per_second(repeat: Repeat) -> float:
 async def measure(
     server: Server, names: list[str], paths: dict[str, Path], chosen: argparse.Namespace, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Rows a second of all models in a closed loop, then latencies of ours and the best whole one at shares of that."""
+    """Rows a second of all models in a closed loop, then latencies of ours and the best whole one at shares of that,
+    and of ours how long until the first piece of a text."""
     plan = Plan(
         url=f"http://{LOOPBACK}:{server.port}", model=CELLS, payload="json", seed=chosen.seed, connections=256,
         timeout_s=TIMEOUT_S, rate=1.0,
@@ -131,6 +133,14 @@ async def measure(
                     f"p{round(100 * part)}_ms": median(percentile(one.completed, part) or 0.0 for one in runs)
                     for part in (0.5, 0.99)
                 }
+            waits = [
+                wait
+                for number in range(chosen.rounds)
+                for wait in await first_pieces(
+                    server.port, CELLS, bodies_of(paths[CELLS]), load["rate"], chosen.seconds, number
+                )
+            ]
+            load["first"] = {f"p{share}_ms": float(np.percentile(waits, share)) for share in (50, 99)}
             say(f"{load}")
             loads.append(load)
     return {"rates": rates, "best": best, "alone": alone, "loads": loads}

@@ -5,11 +5,13 @@ A text's length is what its request asks for: the end token is one that nothing 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
 from torch import nn
 
 from app.models.sources.hubs import from_pretrained
@@ -20,7 +22,7 @@ KINDS = {"t5": "text2text-generation", "gpt2": "text-generation"}
 
 
 def save_weights(folder: Path, kind: str) -> None:
-    """Of T5-small's or GPT-2-small's shape, with a tokenizer whose tokens are bytes."""
+    """Of T5-small's or GPT-2-small's shape. The tokenizer reads bytes, and has a text for whatever is written."""
     torch.manual_seed(0)
     made: Any
     if kind == "t5":
@@ -29,7 +31,18 @@ def save_weights(folder: Path, kind: str) -> None:
     else:
         made = transformers.GPT2LMHeadModel(transformers.GPT2Config(bos_token_id=0, eos_token_id=None, pad_token_id=0))
     made.save_pretrained(folder)
-    tokenizer_of_bytes().save_pretrained(folder)
+    tokenizer_of(made.config.vocab_size).save_pretrained(folder)
+
+
+def tokenizer_of(words: int) -> Any:
+    """Of so many tokens, of which those beyond the bytes are only written."""
+    made = tokenizer_of_bytes()
+    parts = json.loads(made.backend_tokenizer.to_str())
+    vocabulary = parts["model"]["vocab"]
+    vocabulary |= {f"w{number}": number for number in range(len(vocabulary), words)}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(parts)), eos_token=made.eos_token, model_max_length=READ
+    )
 
 
 class Whole(nn.Module):

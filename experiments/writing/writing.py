@@ -21,8 +21,8 @@ from loadtest.common.page import Data
 
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kinds", nargs="*", default=list(models.KINDS), help="of models")
-    parser.add_argument("--closed-s", type=float, default=20.0, help="of a closed loop [20]")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a run at one rate [20]")
+    parser.add_argument("--closed-s", type=float, default=30.0, help="of a closed loop [30]")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a run at one rate [30]")
     parser.add_argument("--rounds", type=int, default=3, help="of each [3]")
     parser.add_argument("--shares", type=float, nargs="*", default=[AT], help="of the best whole model's rate")
     parser.add_argument("--threads", type=int, default=1, help="compute threads of the one worker [1]")

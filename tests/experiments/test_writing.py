@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ import torch
 from app.bench.stats import Repeat
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models
+from experiments.writing import live, models, streams
+from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
 
 
@@ -61,3 +63,35 @@ def test_rows_a_second_are_counted_where_batches_end_at_once() -> None:
     ends = np.repeat(np.arange(1, 13), 4) * 1_000_000_000
     run = SimpleNamespace(intended_ns=ends - 3_000_000_000, latency_ns=np.full(48, 3_000_000_000), duration_s=12.0)
     assert live.rows_per_second(cast("Repeat", run)) == 4
+
+
+async def test_streams_are_timed_to_their_first_piece(tmp_path: Path) -> None:
+    asked: list[dict[str, object]] = []
+    piece, last = b'data: {"text_output":"a"}\n\n', b'data: {"text_output":"b","finish_reason":"length"}\n\n'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        asked.append(json.loads(await reader.readexactly(length)))
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + piece + (last if len(asked) < 4 else b""))
+        writer.close()
+
+    paths = live.write_requests(tmp_path, 3)
+    bodies = streams.bodies_of(paths[live.CELLS])
+    assert len(bodies) == live.BODIES
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        waits = await streams.first_pieces(port, "steps", bodies, 300.0, 0.01, 0)
+        assert len(waits) == len(asked) == 3
+        assert min(waits) > 0
+        assert {json.dumps(one).encode() for one in asked} <= set(bodies)
+        with pytest.raises(MeasurementError, match="expected a text"):
+            await streams.first_pieces(port, "steps", bodies, 300.0, 0.01, 0)
+
+
+def test_whatever_is_written_has_a_text() -> None:
+    words = models.tokenizer_of(300)
+    assert len(words) == 300
+    assert max(words("w299")["input_ids"]) < 258  # texts are read byte by byte
+    assert all(words.decode([token]) for token in (66, 258, 299))
