@@ -27,11 +27,6 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
     assert values[1] is z
 
 
-@pytest.mark.parametrize("result", [torch.ones(2, 3), np.ones((2, 3), np.float32), (torch.ones(2, 3),)])
-def test_a_single_tensor_or_array_is_the_single_output(result):
-    assert len(normalise(result, [Y])) == 1
-
-
 @pytest.mark.parametrize(
     ("result", "message"),
     [

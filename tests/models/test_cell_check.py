@@ -121,28 +121,3 @@ def test_one_that_takes_no_row_of_one_step_passes() -> None:
             return x, (torch.zeros(len(x), 2),)
 
     assert try_out(model(Pairs())) == []
-
-
-def test_one_that_samples_has_the_same_warning() -> None:
-    class Noise(Sum):
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return super().step(x + torch.rand_like(x), state)
-
-    (warning,) = try_out(model(Noise()))
-    assert "does it sample" in warning
-
-
-def test_a_warning_where_the_file_asks_for_no_more() -> None:
-    (warning,) = try_out(model(Clock(), row_check="warn"))
-    assert "a step of the cell depends on" in warning
-    assert try_out(model(Clock(), row_check="off")) == []
-
-
-def test_a_cell_may_write_into_what_it_is_given() -> None:
-    """It must not, but the check is not misled."""
-
-    class InPlace:
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return state[0].add_(x), state
-
-    assert try_out(model(InPlace())) == []

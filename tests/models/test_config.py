@@ -40,13 +40,6 @@ def read(tmp_path, toml, overrides=None):
     return model_info(read_config(folder), source_of(folder, version=3), overrides)
 
 
-def test_a_plain_model(tmp_path):
-    info = read(tmp_path, TOML)
-    assert (info.name, info.version, info.platform, info.batching) == ("m", "3", "pytorch", Batching())
-    (x,) = info.inputs
-    assert (x.name, x.datatype, x.shape, x.axes, x.bounds, x.fixed) == ("x", "FP32", (3,), ("",), (3,), True)
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -184,11 +177,6 @@ def test_labels_must_be_as_many_as_values(tmp_path):
     (folder / "names.txt").write_text("a\nb\n")
     with pytest.raises(ConfigError, match=r"outputs\[0\].labels: expected 3 lines in 'names.txt'.* got 2"):
         model_info(read_config(folder), source_of(folder))
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"model\.toml: expected a readable TOML file"):
-        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from sklearn.preprocessing import StandardScaler
 
 from app.errors import ConfigError
 from app.models.loading import load
-from app.models.placement import movable
 
 from .folders import Bomb, refused, source_of, try_out, write_model
 
@@ -37,14 +36,6 @@ def folder_with(tmp_path, estimator, toml):
 
 def loaded(tmp_path, estimator, toml):
     return load(source_of(folder_with(tmp_path, estimator, toml)))
-
-
-def test_one_output_is_what_it_predicts(tmp_path, classifier):
-    model = loaded(tmp_path, classifier, HEAD + INPUT + LABEL)
-    assert model.info.platform == "sklearn"
-    assert try_out(model) == []
-    assert model.call(torch.tensor([[0.0, 0.5], [5.0, 5.5]]))[0].tolist() == [0, 1]
-    assert not movable(model)
 
 
 def test_outputs_are_named_after_methods_or_mapped_to_them(tmp_path, classifier):
@@ -103,7 +94,3 @@ def test_a_wrong_datatype_is_an_error_and_not_cast(tmp_path):
     regression = LinearRegression().fit(X, X.sum(1))
     with pytest.raises(ConfigError, match=r"output 'label': expected INT64 \(int64\), got float64"):
         try_out(loaded(tmp_path, regression, HEAD + INPUT + LABEL))
-
-
-def test_a_missing_file(tmp_path):
-    assert "model.joblib: no such file" in refused(write_model(tmp_path / "m", HEAD + INPUT + LABEL, None))

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import DeviceOptions
-from app.errors import ConfigError
 from app.models.checks.check import describe
 from app.models.loading import load
 from app.models.placement import movable
@@ -90,11 +89,6 @@ def test_datatypes(tmp_path, kind, name):
     assert try_out(model) == []
 
 
-def test_rows_are_checked(tmp_path):
-    with pytest.raises(ConfigError, match="a row's answer depends on the other rows of its batch"):
-        try_out(loaded(tmp_path, onnx_graphs.mean_over_rows))
-
-
 def test_a_fixed_batch_says_how_to_export(tmp_path):
     text = refused(folder_with(tmp_path, batch=4))
     assert "input 'x': expected a batch of any size as the first axis, got [4, 3]: export it with" in text
@@ -119,12 +113,6 @@ def test_a_fixed_batch_says_how_to_export(tmp_path):
 )
 def test_what_does_not_fit_the_graph(tmp_path, toml, message):
     assert message in refused(folder_with(tmp_path, toml=toml))
-
-
-def test_an_input_left_out(tmp_path):
-    toml = BARE + X.replace('"x"', '"values"').replace("[3]", '["time"]') + Y.replace('"y"', '"total"')
-    text = refused(folder_with(tmp_path, onnx_graphs.doubled, toml.replace("[2]", "[]")))
-    assert "input 'mask': expected it among the inputs of model.toml" in text
 
 
 @pytest.mark.parametrize(

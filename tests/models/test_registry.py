@@ -188,13 +188,6 @@ async def test_an_untried_version_replaces_none_that_works_unless_allowed(regist
     assert registry.find("b").info.version == version
 
 
-async def test_an_untried_version_stands_for_no_lower_one_that_works_at_start_either(registry, host):
-    host.untried.add("b 10")
-    await registry.load_all()
-    assert registry.find("b").info.version == "2"
-    assert states(registry)["b", "10"] == "UNAVAILABLE"
-
-
 async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_has_answered(registry, host, caplog):
     host.untried.add("a 1")
     await registry.load_all()
@@ -217,15 +210,6 @@ async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(regi
     with pytest.raises(NotFound, match="versions: 1, 2, 3"):
         registry.find("b", "10")
     assert host.log.count("stop b 10") == 1
-
-
-async def test_a_model_that_appears_while_serving_can_be_loaded(registry, repo):
-    await registry.load_all()
-    write_model(repo / "c" / "4")
-    with pytest.raises(NotFound):
-        registry.find("c")
-    await registry.load("c")
-    assert registry.find("c").info.version == "4"
 
 
 @pytest.mark.parametrize("loaded", [True, False])
@@ -264,14 +248,6 @@ async def test_unload_drains_and_is_not_pending(registry, host):
     await registry.unload("b")
     await registry.load("b")
     assert registry.find("b").info.version == "10"
-
-
-async def test_unloading_a_failed_model_lets_readiness_go_on(registry, host):
-    host.fail["start a 1"] = ConfigError("broken")
-    await registry.load_all()
-    assert len(pending(registry)) == 1
-    await registry.unload("a")
-    assert pending(registry) == []
 
 
 async def test_changes_of_one_model_happen_in_the_order_asked(registry, host):
@@ -346,29 +322,3 @@ async def test_loads_take_turns_off_the_loop(host, repo):
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.find("a").info.batching.max_batch == 2
     assert seen == [(1, True)] * 4
-
-
-async def test_a_slow_load_holds_up_no_other(host, repo, monkeypatch):
-    monkeypatch.setattr("app.models.registry._TURN_S", 0)
-    over = threading.Event()
-
-    def load(source, overrides, limits):
-        if source.name == "a":
-            over.wait(60)
-        return Model(model_info(read_config(source.folder), source), lambda x: x)
-
-    async with Registry(host.start, host.stop, Repository(repo), load=load) as registry:
-        loading = asyncio.create_task(registry.load_all())
-        await host.until("start b 10")
-        assert states(registry)["a", "1"] == "LOADING"
-        over.set()
-        await loading
-        assert pending(registry) == []
-
-
-async def test_a_repository_without_models_is_ready(host, tmp_path):
-    async with Registry(host.start, host.stop, Repository(tmp_path)) as registry:
-        await registry.load_all()
-        assert (pending(registry), registry.index()) == ([], [])
-        with pytest.raises(NotFound, match="models: none"):
-            registry.find("a")

@@ -67,12 +67,6 @@ def test_a_folder_that_is_a_model_is_that_model(tmp_path):
     assert found(Repository(str(folder))) == {"numbered": [2, 10]}
 
 
-def test_a_repository_may_have_a_model_named_by_a_number(tmp_path):
-    for name in ("7", "other"):
-        write_model(tmp_path / name)
-    assert found(Repository(tmp_path)) == {"7": [1], "other": [1]}
-
-
 def test_a_model_folder_with_a_name_that_no_model_has(tmp_path):
     folder = write_model(tmp_path / "two words")
     with pytest.raises(ConfigError, match=r"got 'two words'; --model NAME=.*two words' gives it another"):

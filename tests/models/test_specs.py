@@ -65,23 +65,12 @@ def test_a_mask_has_the_axes_of_its_input(tmp_path):
     assert made.datatype == "FP16"
 
 
-def test_clients_send_what_the_server_does_not_make(tmp_path):
-    info = read(tmp_path, mask("ids"), IDS, lengths("ids"), FIXED, SCORE)
-    assert [spec.name for spec in info.inputs] == ["mask", "ids", "n", "fixed"]
-    assert [spec.name for spec in info.client_inputs] == ["ids", "fixed"]
-
-
 def test_names_with_dots_are_names_first(tmp_path):
     dotted = table("inputs", "a.b", "INT64", '["t"]', "max_shape = [4]")
     plain = table("inputs", "a", "INT64", '["u", "b"]', "max_shape = [5, 6]")
     assert read(tmp_path, dotted, plain, lengths("a.b"), SCORE).inputs[2].lengths_of == "t"
     assert read(tmp_path, dotted, plain, lengths("a.b.t"), SCORE).inputs[2].lengths_of == "t"
     assert read(tmp_path, plain, lengths("a.b"), SCORE).inputs[1].lengths_of == "b"
-
-
-def test_one_axis_twice_is_one_axis(tmp_path):
-    square = table("inputs", "square", "FP32", '["n", "n"]', "max_shape = [4, 4]")
-    assert read(tmp_path, square, lengths("square", name="size"), SCORE).inputs[1].lengths_of == "n"
 
 
 @pytest.mark.parametrize("datatype", [name for name, dtype in DATATYPES.items() if dtype.kind in "iu"])
@@ -152,11 +141,6 @@ def test_a_bound_holds_for_the_axis_wherever_it_is_given(tmp_path):
     info = read(tmp_path, before, IDS, after, table("outputs", "y", "FP32", '["other"]'))
     assert [spec.bounds for spec in info.inputs] == [(300, 7), (300,), (300, 7)]
     assert info.outputs[0].bounds == (7,)
-
-
-def test_an_axis_may_be_said_to_have_no_bound(tmp_path):
-    image = table("inputs", "image", "FP32", '["h", "w", 3]', "max_shape = [64, -1, 3]")
-    assert read(tmp_path, image, SCORE).inputs[0].bounds == (64, UNBOUNDED, 3)
 
 
 def test_lengths_of_an_axis_without_bound_need_a_wide_type(tmp_path):

@@ -56,41 +56,17 @@ def test_a_stage_that_looks_at_other_rows_is_named(stages, message):
         try_out(model(*stages))
 
 
-def test_a_stage_whose_fault_the_next_one_hides_is_named():
-    """The answers are right as long as nothing changes at the boundary."""
-    with pytest.raises(ConfigError, match="output 'stage 1': "):
-        try_out(model(double, centred, hidden))
-
-
 def test_nan_of_a_neighbour_must_not_spread():
     """The difference to a neighbour, times 0, is nothing but for a neighbour of NaN."""
     with pytest.raises(ConfigError, match=r"output 'stage 1, y': .* with NaN in the place of its neighbours"):
         try_out(model(double, lambda x: x + 0 * x.sum(0)))
 
 
-def test_a_warning_where_the_file_asks_for_no_more():
-    (warning,) = try_out(model(centred, double, row_check="warn"))
-    assert "output 'stage 0'" in warning
-    assert try_out(model(centred, double, row_check="off")) == []
-
-
-def test_a_model_of_single_rows_is_not_compared():
-    assert try_out(model(centred, double, max_batch=1)) == []
-
-
 # lengths
-
-
-def embed(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x * 2, mask
 
 
 def total(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (hidden * mask[..., None]).sum((1, 2))
-
-
-def test_a_mask_that_goes_along_keeps_padding_out():
-    assert try_out(model(embed, total, inputs=(SEQUENCE, MASK), outputs=(SUM,))) == []
 
 
 def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():

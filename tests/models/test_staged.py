@@ -35,16 +35,6 @@ def add(doubled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return doubled + x
 
 
-def test_stages_follow_one_another_and_tuples_are_unpacked():
-    staged = Staged([double, add])
-    assert staged(torch.ones(3, 2)).tolist() == [[3, 3]] * 3
-
-
-def test_inputs_come_again_behind_what_the_last_stage_returned():
-    staged = Staged([lambda x, mask: x * 2, lambda y, mask: y * mask], again=[(), (1,)])
-    assert staged(torch.ones(2, 1), torch.tensor([[1.0], [0.0]])).tolist() == [[2], [0]]
-
-
 def test_weights_are_those_of_modules_and_of_modules_behind_methods():
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -103,15 +93,6 @@ def test_a_factory_may_return_stages(tmp_path):
     for stage in model.stages:
         staged = stage(staged)
     assert torch.equal(model.call(x), staged)
-
-
-def test_one_stage_is_a_model_in_one_piece(tmp_path):
-    assert load(source_of(folder_with(tmp_path, "lambda x: x"))).stages == ()
-
-
-def test_parameters_are_the_first_stages(tmp_path):
-    model = load(source_of(folder_with(tmp_path, "lambda x, *, parameters: x, lambda x: x")))
-    assert model.takes_parameters
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from app.contract import UNBOUNDED, Batching, Model, ModelInfo, SampleRow, Tenso
 from app.errors import ConfigError
 from app.models.checks.row_check import TOLERANCES
 from app.models.checks.trial import Unfit, tolerance_of
-from app.models.placement import Placement, place
 
 from .folders import try_out
 
@@ -229,13 +228,6 @@ def test_a_model_that_raises_on_a_sample_is_refused() -> None:
     assert "row check: the rows of [warmup] in a batch: ValueError" in message
 
 
-def test_plain_rows_may_be_unfit_where_made_up_ones_are_not() -> None:
-    def call(text: np.ndarray[Any, Any]) -> torch.Tensor:
-        return torch.tensor([[1.0 / len(value) for value in row] for row in text], dtype=torch.float64)
-
-    assert try_out(model(call, [TEXT], [NUMBER])) == []
-
-
 def test_values_that_only_some_made_up_rows_have() -> None:
     def call(x: torch.Tensor) -> torch.Tensor:
         if (x < 0).any():
@@ -310,12 +302,6 @@ def test_what_float32_may_be_rounded_to_counts(allowed: str, expected: str) -> N
         assert tolerance_of(model(nn.Linear(3, 3))) is TOLERANCES[expected]
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def test_a_placed_model_is_judged_by_its_precision() -> None:
-    placed = place(model(nn.Linear(3, 3)), Placement(precision="bf16"))
-    assert tolerance_of(placed) is TOLERANCES["BF16"]
-    assert try_out(placed) == []
 
 
 def test_a_weight_that_holds_nan_is_named() -> None:

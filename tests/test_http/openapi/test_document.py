@@ -13,7 +13,7 @@ import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.contract import Array, SampleRow
+from app.contract import Array, Batching, SampleRow
 from app.http.codecs.friendly import decode_friendly
 from app.http.codecs.present import present_rows
 from app.http.codecs.v1 import encode_v1
@@ -315,3 +315,14 @@ def test_a_key_is_documented_where_one_is_needed() -> None:
 def test_the_prefix_is_where_the_server_is() -> None:
     assert made(root_path="/a/b")["servers"] == [{"url": "/a/b"}]
     assert "servers" not in made()
+
+
+def test_rows_of_a_request_are_bounded_by_the_queue() -> None:
+    info = replace(MODELS["echo"].info, batching=Batching(max_queue=3))
+    document = made(replace(MODELS["echo"], info=info))
+    schema = document["paths"]["/v1/models/echo:predict"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
+    rows = [[1, 1, 1, 1]]
+    Draft202012Validator(schema).validate({"instances": rows * 3})
+    assert list(Draft202012Validator(schema).iter_errors({"instances": rows * 4}))

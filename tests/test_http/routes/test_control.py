@@ -301,3 +301,10 @@ def test_error_parts() -> None:
         assert {dict(error_parts(refused)[1])[b"retry-after"] for _ in range(200)} == expected
     assert (b"www-authenticate", b"Bearer") in error_parts(Unauthorized("a key is needed"))[1]
     assert b"inside" not in error_parts(RuntimeError("a secret of the inside"))[2]
+
+
+async def test_v1_status(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v1/models/echo")).json() == {
+        "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
+    }  # fmt: skip
+    assert (await http.get("/v1/models/broken")).status_code == 503
