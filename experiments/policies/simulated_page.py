@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from app.scheduler.optimal.serve_all import bound_ns
 from loadtest.common.page import Column, Data, Page, joined, lines_table, ms, table
 
 #: One policy on one device at one load. `above`: its distance to the optimum, as a share of the optimum; `delay_ms`:
@@ -45,10 +48,19 @@ WORST: dict[str, Column] = {
 }
 
 
+def bound(device: Mapping[str, Any], load: float) -> str:
+    """Of running all that waits in batches of any size, with times between those shown on straight lines."""
+    shown = {int(size): time for size, time in device["times_ms"].items()}
+    times = np.interp(range(1, max(shown) + 1), list(shown), list(shown.values()))
+    found = bound_ns([round(time * 1e6) for time in times], load * device["peak"])
+    return "-" if found is None else ms(found / 1e6)
+
+
 def section(name: str, device: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     at = {(cell["name"], cell["load"]): cell for cell in cells if cell["device"] == name}
     loads = list(dict.fromkeys(load for _, load in at))
     rows = [["optimum, ms", *(ms(at["adaptive", load]["optimum_ms"]) for load in loads)]]
+    rows.append(["run all, at most, ms", *(bound(device, load) for load in loads)])
     for policy in dict.fromkeys(policy for policy, _ in at):
         rows.append([f"{policy}, ms", *(ms(at[policy, load]["mean_ms"]) for load in loads)])
         rows.append(["distance", *(distance(at[policy, load]) for load in loads)])

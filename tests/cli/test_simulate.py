@@ -120,6 +120,7 @@ def test_optimum() -> None:
     found = printed("optimum", "--profile", "linear:0.2+3b", "--load", "0.6")
     assert found["mean_ms"] == pytest.approx(6.0252, abs=1e-3)
     assert found["non_idling_mean_ms"] >= found["mean_ms"]
+    assert found["mean_ms"] < found["serve_all_bound_ms"] < 1.2 * found["mean_ms"]
     assert found["power_w"] is None
     assert (found["table"]["0"], found["table"]["1"], found["table"]["5"], found["table"]["20"]) == (0, 1, 1, 3)
     assert found["utilisation"] == pytest.approx(0.638, abs=1e-3)
@@ -136,6 +137,7 @@ def test_objectives_go_from_latency_to_energy() -> None:
 def test_optimum_as_text() -> None:
     shown = succeeds("optimum", "--profile", "linear:7+0.6b", "--rate", "100,600", "--objective", "balanced")
     assert shown.count("rows waiting -> rows served") == 2
+    assert shown.count("run all that waits, in batches of any size: at most ") == 2
 
 
 @full

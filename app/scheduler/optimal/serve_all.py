@@ -1,0 +1,56 @@
+"""An upper bound of the mean latency when all that waits is served (`no_wait`), in closed form.
+
+One device that runs one batch at a time, Poisson arrivals, batches of any size b that take alpha b + tau: Y. Inoue,
+Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching, arXiv 1912.06322. A batch has the rows that
+arrived during the one before it, or one row if none did. With D = alpha B + tau the time of a batch of B rows, r =
+rate x alpha, and p the chance that none arrives during a batch:
+
+    E B  (1 - r)    =  rate tau + p
+    E B^2 (1 - r^2)  =  E B r (1 + 2 rate tau) + rate tau + (rate tau)^2 + p
+    mean latency    =  (rate E D^2 / 2 + E B D) / E B      half a batch until the next begins, and that one
+
+which falls as p rises. Only p is not known in closed form: but p >= 0, and as E B >= 1, p >= 1 - r - rate tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+
+def bound_ns(batch_ns: Sequence[int], rate: float) -> float | None:
+    """Nanoseconds, at `rate` rows per second; None where the line that bounds the times does not keep up with it.
+
+    Times that are no line are bounded by lines through two of them that none exceeds, and the least bound is taken. No
+    largest batch is assumed: near the peak, where more rows wait than a batch takes, the mean is above.
+    """
+    return min((found for line in _lines(batch_ns) if (found := _of_line(*line, rate / 1e9)) is not None), default=None)
+
+
+def _of_line(alpha: float, tau: float, rate: float) -> float | None:
+    """The bound for batches of alpha b + tau, in units of time of which `rate` is the inverse."""
+    r, fixed = rate * alpha, rate * tau
+    if r >= 1:
+        return None
+    none = max(0.0, 1 - r - fixed)
+    rows = (fixed + none) / (1 - r)
+    squares = (rows * r * (1 + 2 * fixed) + fixed + fixed**2 + none) / (1 - r**2)
+    spent = alpha**2 * squares + 2 * alpha * tau * rows + tau**2
+    return (rate * spent / 2 + alpha * squares + tau * rows) / rows
+
+
+def _lines(batch_ns: Sequence[int]) -> list[tuple[float, float]]:
+    """Slope and offset of each edge of the least concave curve above the times; of one time, a flat line."""
+    hull: list[tuple[int, float]] = []
+    for point in enumerate(map(float, batch_ns), 1):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    if len(hull) == 1:
+        return [(0.0, hull[0][1])]
+    edges = ((max(0.0, _slope(left, right)), left) for left, right in pairwise(hull))
+    return [(slope, time - slope * rows) for slope, (rows, time) in edges]
+
+
+def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
