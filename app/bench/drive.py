@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from . import alarm
 from .alarm import clock
@@ -19,9 +19,6 @@ from .client import Pool, Request
 _BURST = 64  # requests sent without reading answers in between
 LEAD_NS = 5_000_000  # from the start of a run to its time 0, so that the first request is not late
 _CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this process is
-_PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms; more often it would show in the 99th percentile
-
-Progress = Callable[[float], None]  # called with the seconds since its last call
 
 
 class Drive(ABC):
@@ -30,35 +27,21 @@ class Drive(ABC):
     `log`: the requests, in the order of their intended instants.
     """
 
-    def __init__(self, pool: Pool, log: list[Request], progress: Progress | None) -> None:
+    def __init__(self, pool: Pool, log: list[Request]) -> None:
         self.log = log
         self.start_ns = 0
         self._pool = pool
         self._alarm = alarm.make(self._ring)
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._progress = progress
-        self._reported_ns = 0
-        self._timer: asyncio.TimerHandle | None = None  # of the next progress
         pool.begin(self._ended)
 
     async def run(self) -> None:
         """Send all requests and wait until each has ended."""
-        self._reported_ns = clock()
-        self._report()
         try:
             self._begin()
             await self._done
         finally:
             self._alarm.close()
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def _report(self) -> None:
-        if self._progress is not None:
-            now = clock()
-            self._progress((now - self._reported_ns) / 1e9)
-            self._reported_ns = now
-            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_S, self._report)
 
     def _finish(self) -> None:
         if not self._done.done():
@@ -107,10 +90,8 @@ class OpenLoop(Drive):
 class ClosedLoop(Drive):
     """`concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
 
-    def __init__(
-        self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float, progress: Progress | None
-    ) -> None:
-        super().__init__(pool, [], progress)
+    def __init__(self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float) -> None:
+        super().__init__(pool, [])
         self._picks = picks
         self._concurrency = concurrency
         self._duration_ns = round(duration_s * 1e9)

@@ -20,7 +20,9 @@ from urllib.parse import quote, urlencode
 import numpy as np
 import orjson
 
-from .plan import Lengths, Plan
+from app.sim.lengths import Lengths
+
+from .plan import Plan
 
 BODIES = 64  # enough for a distribution of lengths, few enough to remember their answers
 
@@ -90,7 +92,7 @@ def prepare(model: Model, plan: Plan) -> list[Body]:
         return _given(model, plan, plan.data) if holds_v2(plan.data) else [_file(plan, plan.data)]
     shapes = _shapes(model, plan)
     random = np.random.default_rng([plan.seed, 2])
-    lengths = sorted(Lengths.parse(plan.lengths).draw(BODIES, random), reverse=True)
+    lengths = sorted(Lengths(plan.lengths, [plan.seed, 4]).draw(BODIES).tolist(), reverse=True)
     bodies = []
     for length in lengths:
         tensors = []

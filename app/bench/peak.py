@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .drive import Progress
 from .plan import Plan
 from .run import LAG_P99_MS, LAG_SHARE, Lagging, Result, Session
 from .stats import Repeat, percentile
@@ -99,7 +98,7 @@ async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tupl
     return low, high
 
 
-async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None], progress: Progress | None = None) -> Peak:
+async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None]) -> Peak:
     """Search the peak, calling `report` for each tried rate.
 
     Raises Unusable, Lagging if this process was the limit, with what it measured at the best rate, and ValueError if
@@ -107,11 +106,11 @@ async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None], pr
     """
     tries: list[Try] = []
     async with Session(plan) as session:
-        await session.warm(progress)
+        await session.warm()
         start = 0.5 / await session.lone()
 
         async def probe(rate: float) -> Try:
-            repeat = await session.once(replace(plan, rate=rate), plan.seed, plan.duration_s, progress)
+            repeat = await session.once(replace(plan, rate=rate), plan.seed, plan.duration_s)
             tries.append(judge(repeat, rate, slo_ms))
             report(tries[-1])
             if not tries[-1].kept:
@@ -126,12 +125,12 @@ async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None], pr
             )
             if low is None:
                 raise Lagging(lagging)
-            raise Lagging(lagging, await session.repeats(replace(plan, rate=low.rate), progress))
+            raise Lagging(lagging, await session.repeats(replace(plan, rate=low.rate)))
         if low is None:
             raise ValueError(f"slo_ms: no rate keeps {slo_ms:g} ms; at {tries[-1].rate:.2g}/s: {tries[-1].why}")
         rate = low.rate
         for _ in range(_STEPS_DOWN):  # if the repeats miss the objective at this rate, the peak is lower
-            result = await session.repeats(replace(plan, rate=rate), progress)
+            result = await session.repeats(replace(plan, rate=rate))
             p99 = result.figures["p99_ms"]
             if p99 is not None and p99 <= slo_ms and not result.errors:
                 return Peak(result, tuple(tries))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.sim import arrivals
+from app.sim.lengths import Lengths
 
 _S = 1e9
 
@@ -42,34 +42,6 @@ class Target:
         tls = parts.scheme == "https"
         authority = parts.netloc.rpartition("@")[2]
         return cls(parts.hostname, port or (443 if tls else 80), tls, authority, parts.path.rstrip("/"))
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lengths of variable axes: lognormal with this mean and standard deviation, rounded, from 1 to `most`."""
-
-    mean: float
-    deviation: float
-    most: int
-
-    @classmethod
-    def parse(cls, text: str) -> Lengths:
-        """`lognormal:MEAN:SD:MAX`, or one number for all. Raises ValueError."""
-        kind, *numbers = text.split(":") if ":" in text else ("lognormal", text, "0", text)
-        try:
-            mean, deviation, most = map(float, numbers)
-        except ValueError:
-            mean = math.nan
-        if kind != "lognormal" or not (mean > 0 and deviation >= 0 and 1 <= most <= 1e9 and most == int(most)):
-            raise ValueError(f"lengths: expected lognormal:MEAN:SD:MAX or a number of at least 1, got {text!r}")
-        return cls(mean, deviation, int(most))
-
-    def draw(self, count: int, random: np.random.Generator) -> list[int]:
-        if not self.deviation:
-            return [max(1, min(round(self.mean), self.most))] * count
-        variance = math.log1p((self.deviation / self.mean) ** 2)
-        drawn = random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
-        return [int(length) for length in np.clip(np.rint(drawn), 1, self.most)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +77,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         Target.parse(self.url)
-        Lengths.parse(self.lengths)
+        Lengths(self.lengths, [self.seed])
         if not self.model:
             raise ValueError("model: expected a model's name; give --model")
         if self.concurrency is not None and (self.rate is not None or self.arrivals != "poisson"):

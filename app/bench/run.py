@@ -22,7 +22,7 @@ import numpy as np
 
 from .answers import Answers
 from .client import Pool, Request
-from .drive import ClosedLoop, OpenLoop, Progress
+from .drive import ClosedLoop, OpenLoop
 from .http import Response
 from .payload import Body, Model, fields, prepare
 from .plan import Plan, Unusable
@@ -152,7 +152,7 @@ class Session:
 
     async def lone(self, number: int = 0) -> float:
         """Latency of a plan's longest request alone, in seconds. Raises Unusable if the answer is wrong."""
-        alone = ClosedLoop(self._pool, itertools.repeat(self._requests[number][0]), 1, 0, None)
+        alone = ClosedLoop(self._pool, itertools.repeat(self._requests[number][0]), 1, 0)
         await alone.run()
         repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers.judge(), ())
         if repeat.examples:
@@ -162,26 +162,24 @@ class Session:
             )
         return float(repeat.latency_ns[0]) / 1e9
 
-    async def warm(self, progress: Progress | None = None) -> None:
+    async def warm(self) -> None:
         """Run the plan's load without counting it, or one request after another if the plan has no load."""
         plan = self.plan
         if plan.warmup_s:
             if plan.rate is None and not plan.traced:
                 plan = replace(plan, concurrency=plan.concurrency or 1, arrivals="poisson")
-            await self.once(plan, plan.seed + plan.repeats, plan.warmup_s, progress)
+            await self.once(plan, plan.seed + plan.repeats, plan.warmup_s)
 
     async def settle(self) -> None:
         """Wait until the server is idle after too much load, by sending one request after another for a moment."""
         await self.once(replace(self.plan, rate=None, concurrency=1, arrivals="poisson"), 0, _SETTLE_S)
 
-    async def once(self, plan: Plan, seed: int, duration_s: float, progress: Progress | None = None) -> Repeat:
+    async def once(self, plan: Plan, seed: int, duration_s: float) -> Repeat:
         """Do one run. `plan` may differ from the session's in rate, concurrency and arrivals."""
         choose = np.random.default_rng([seed, 3])
         drive: OpenLoop | ClosedLoop
         if plan.concurrency is not None:
-            drive = ClosedLoop(
-                self._pool, endless_picks(choose, self._requests[0]), plan.concurrency, duration_s, progress
-            )
+            drive = ClosedLoop(self._pool, endless_picks(choose, self._requests[0]), plan.concurrency, duration_s)
         else:
             instants = plan.instants(plan.rate, seed, duration_s)
             if not len(instants):
@@ -189,35 +187,32 @@ class Session:
                     f"duration_s: no request falls into {duration_s:g} s; give a higher rate or --duration"
                 )
             picks = choose.integers(0, len(self._requests[0]), len(instants))
-            drive = OpenLoop(self._pool, list(map(Request, instants.tolist(), picks.tolist())), progress)
+            drive = OpenLoop(self._pool, list(map(Request, instants.tolist(), picks.tolist())))
         with without_collections():
             await drive.run()
         lags = drive.lags if isinstance(drive, ClosedLoop) else ()
         return collect(drive.log, drive.start_ns, duration_s, seed, self._answers.judge(), lags)
 
-    async def repeats(self, plan: Plan, progress: Progress | None = None) -> Result:
+    async def repeats(self, plan: Plan) -> Result:
         """Do all runs of `plan` without a warm-up. Raises Lagging."""
-        found = [await self.once(plan, plan.seed + k, plan.duration_s, progress) for k in range(plan.repeats)]
+        found = [await self.once(plan, plan.seed + k, plan.duration_s) for k in range(plan.repeats)]
         result = Result(plan, tuple(found), self._pool.most)
         result.check_lag()
         return result
 
 
-async def measure(plan: Plan, progress: Progress | None = None) -> Result:
-    """Warm up, then `plan.repeats` runs. Raises Unusable, Lagging, and ValueError for what does not fit the model.
-
-    `progress` is called with the seconds that pass, in all about `plan.warmup_s + plan.repeats * plan.duration_s`.
-    """
+async def measure(plan: Plan) -> Result:
+    """Warm up, then `plan.repeats` runs. Raises Unusable, Lagging, and ValueError for what does not fit the model."""
     if plan.rate is None and plan.concurrency is None and not plan.traced:
         raise ValueError("rate: expected --rate, --concurrency or --find-peak")
     async with Session(plan) as session:
-        await session.warm(progress)
-        return await session.repeats(plan, progress)
+        await session.warm()
+        return await session.repeats(plan)
 
 
-def run(plan: Plan, progress: Progress | None = None) -> Result:
+def run(plan: Plan) -> Result:
     """`measure` in a new event loop."""
-    return in_loop(measure(plan, progress))
+    return in_loop(measure(plan))
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -242,7 +237,7 @@ async def described(plan: Plan) -> Model:
         return 0
 
     async with Pool(plan.target, [request.encode("ascii")], note, limit=1, timeout_s=plan.timeout_s) as pool:
-        alone = ClosedLoop(pool, itertools.repeat(0), 1, 0, None)
+        alone = ClosedLoop(pool, itertools.repeat(0), 1, 0)
         await alone.run()
     if not found:
         raise Unusable(f"url: expected a V2 server with model {plan.model!r}, got {alone.log[0].fault}")

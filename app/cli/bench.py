@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import load_plots, progress
+from app.cli.output import load_plots
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -135,27 +134,19 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, 
     from app.bench.run import measure
 
     tries: list[Try] = []
-    if slo_ms is None:
-        with _progress(plan.warmup_s + plan.repeats * plan.duration_s) as advance:
-            found, doubt = _kept(measure(plan, advance))
+    if slo_ms is not None:
+
+        def on_try(one: Try) -> None:
+            tries.append(one)
+            print(report.tried(one), file=sys.stderr, flush=True)
+
+        found, doubt = _kept(find_peak(plan, slo_ms, on_try))
     else:
-        with _progress(None) as advance:
-
-            def on_try(one: Try) -> None:
-                tries.append(one)
-                print(report.tried(one), file=sys.stderr, flush=True)
-
-            found, doubt = _kept(find_peak(plan, slo_ms, on_try, advance))
+        # No bar: to draw it takes 2 ms, in which requests would be late.
+        if sys.stderr.isatty():
+            print(f"for {plan.warmup_s + plan.repeats * plan.duration_s:.0f} s", file=sys.stderr, flush=True)
+        found, doubt = _kept(measure(plan))
     result: Result = found.result if isinstance(found, Peak) else found
     text = report.table(result, slo_ms)
     print(json.dumps(report.as_json(result, slo_ms, tries, doubt), indent=2) if as_json else text)
     return result, doubt
-
-
-@contextmanager
-def _progress(total_s: float | None) -> Iterator[Callable[[float], None]]:
-    """A progress bar. It has no thread of its own, which would hold the interpreter lock when a request is due."""
-    from rich.progress import BarColumn, TimeElapsedColumn
-
-    with progress("bench", BarColumn(), TimeElapsedColumn(), total=total_s, auto_refresh=False) as update:
-        yield lambda seconds: update(advance=seconds)

@@ -66,13 +66,8 @@ def load_plots(path: Path | None) -> Any:
 
 
 @contextmanager
-def progress(
-    *columns: Any, total: float | None, auto_refresh: bool = True, **fields: Any
-) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal's standard error, nothing elsewhere. Yields what updates it, as rich's `Progress.update`.
-
-    Without `auto_refresh` it has no thread, and is drawn when it is updated.
-    """
+def progress(*columns: Any, total: float | None, **fields: Any) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal's standard error, nothing elsewhere. Yields what updates it, as rich's `Progress.update`."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -80,6 +75,6 @@ def progress(
     if not console.is_terminal:
         yield lambda **change: None
         return
-    with Progress(*columns, console=console, transient=True, auto_refresh=auto_refresh) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, **fields)
-        yield lambda **change: bar.update(task, refresh=not auto_refresh, **change)
+        yield lambda **change: bar.update(task, **change)

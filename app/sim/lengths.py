@@ -1,10 +1,12 @@
 """Lengths of requests, drawn from a seed: what sets the time of a batch and the number of steps of a row in a cell.
 
-    fixed:N                            all of one length
+    fixed:N, or N                      all of one length
     uniform:LOW:HIGH                   each length from LOW to HIGH equally often
     lognormal:MEDIAN:SIGMA:LOW:HIGH    the logarithm normal with deviation SIGMA; drawn again outside LOW to HIGH
+    lognormal:MEAN:SD:MAX              the same by mean and standard deviation, from 1 to MAX
 
-Streams do not depend on how they are taken: the i-th request has the same length however many are drawn at a time.
+The load generator has these lengths, too. Streams do not depend on how they are taken: the i-th request has the same
+length however many are drawn at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class Lengths:
     """An endless stream of lengths. Raises ValueError for a bad spec."""
 
     def __init__(self, spec: str, seed: list[int]) -> None:
-        kind, *words = spec.split(":")
+        kind, *words = spec.split(":") if ":" in spec else ("fixed", spec)
         try:
             numbers = [float(word) for word in words]
         except ValueError:
@@ -35,12 +37,17 @@ class Lengths:
         elif kind == "lognormal" and len(numbers) == 4 and numbers[0] > 0 and numbers[1] > 0:
             self._median, self._sigma = numbers[0], numbers[1]
             self.low, self.high = (_whole(spec, number) for number in numbers[2:])
+        elif kind == "lognormal" and len(numbers) == 3 and numbers[0] > 0 and numbers[1] > 0:
+            variance = math.log1p((numbers[1] / numbers[0]) ** 2)
+            self._median, self._sigma = numbers[0] / math.exp(variance / 2), math.sqrt(variance)
+            self.low, self.high = 1, _whole(spec, numbers[2])
         else:
             raise ValueError(
-                f"lengths: expected fixed:N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA:LOW:HIGH, got {spec!r}"
+                "lengths: expected a number, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX or "
+                f"lognormal:MEDIAN:SIGMA:LOW:HIGH, got {spec!r}"
             )
-        if (self._median and not self.low <= self._median <= self.high) or self.low > self.high:
-            raise ValueError(f"lengths: expected LOW up to HIGH, the median between them, got {spec!r}")
+        if (self._median and not self.low <= numbers[0] <= self.high) or self.low > self.high:
+            raise ValueError(f"lengths: expected LOW up to HIGH, the median or mean between them, got {spec!r}")
         self._random = np.random.default_rng(seed)
         self._left = np.zeros(0, dtype=np.int64)
 

@@ -39,13 +39,13 @@ async def run_once(
     async with Pool(target, payloads, answers.note, limit=limit, timeout_s=TIMEOUT_S) as pool:
         drive: ClosedLoop | OpenLoop
         if rate is None:
-            drive = ClosedLoop(pool, endless_picks(choose, range(len(payloads))), CONNECTIONS, seconds, None)
+            drive = ClosedLoop(pool, endless_picks(choose, range(len(payloads))), CONNECTIONS, seconds)
         else:
             gaps = np.random.default_rng([seed, 1]).exponential(1e9 / rate, int(rate * seconds * 1.5) + 16)
             instants = gaps.cumsum().astype(np.int64)
             instants = instants[instants < seconds * 1e9]
             picks = choose.integers(0, len(payloads), len(instants))
-            drive = OpenLoop(pool, list(map(Request, instants.tolist(), picks.tolist())), None)
+            drive = OpenLoop(pool, list(map(Request, instants.tolist(), picks.tolist())))
         with without_collections():
             await drive.run()
     log, start = drive.log, drive.start_ns

@@ -40,9 +40,9 @@ async def drive(load: Load) -> Result:
     payload = load.request.encode(load.port)
     async with Pool(target, [payload], note, limit=load.connections, timeout_s=TIMEOUT_S) as pool:
         # First one request on each connection, so that opening connections is not measured.
-        opened = ClosedLoop(pool, itertools.repeat(0), load.connections, 0, None)
+        opened = ClosedLoop(pool, itertools.repeat(0), load.connections, 0)
         await opened.run()
-        loop = ClosedLoop(pool, itertools.repeat(0), load.connections, load.seconds, None)
+        loop = ClosedLoop(pool, itertools.repeat(0), load.connections, load.seconds)
         with without_collections():
             await loop.run()
     result = result_of(collect(loop.log, loop.start_ns, load.seconds, 0, _FAULTS, ()), load)

@@ -110,7 +110,7 @@ class WorkloadDrive(Drive):
     """
 
     def __init__(self, pool: Pool, players: Players, bodies: Sequence[Iterator[int]]) -> None:
-        super().__init__(pool, [], None)
+        super().__init__(pool, [])
         self.requests: list[list[Request]] = [[] for _ in bodies]
         self.lags = array("q")
         self._players = players

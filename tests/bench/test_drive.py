@@ -30,7 +30,7 @@ async def test_open_loop_sends_at_the_instants() -> None:
     instants = [0, 0, MS, 3 * MS, 3 * MS + 1, 20 * MS]
     async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
         log = at(*instants)
-        run = OpenLoop(connections, log, None)
+        run = OpenLoop(connections, log)
         await run.run()
     assert [one.intended - run.start_ns for one in log] == instants
     assert all(one.offered >= one.intended and one.ended and not one.fault for one in log)
@@ -48,7 +48,7 @@ async def test_a_server_that_does_not_answer_holds_no_request_back() -> None:
     instants = [n * MS for n in range(count)]
     async with serving(last_frees_all) as server, pool(server) as connections:
         log = at(*instants)
-        await OpenLoop(connections, log, None).run()
+        await OpenLoop(connections, log).run()
     assert not any(one.fault for one in log)
     assert log[0].ended - log[0].intended >= (count - 1) * MS  # the first waited for the last
     assert max(one.sent for one in log) <= min(one.ended for one in log)
@@ -58,14 +58,14 @@ async def test_a_burst_beyond_one_turn_is_sent_whole(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(drive, "_BURST", 3)
     async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
         log = at(*[0] * 10)
-        await OpenLoop(connections, log, None).run()
+        await OpenLoop(connections, log).run()
     assert all(one.ended for one in log)
     assert len(server.requests) == 10
 
 
 async def test_no_requests_is_no_wait() -> None:
     async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
-        await OpenLoop(connections, [], None).run()
+        await OpenLoop(connections, []).run()
     assert server.requests == []
 
 
@@ -83,7 +83,7 @@ async def test_closed_loop_keeps_its_number_in_flight() -> None:
                 held.pop().transport.write(http(b""))
 
     async with serving(in_pairs) as server, pool(server) as connections:
-        run = ClosedLoop(connections, itertools.repeat(0), 4, 0.05, None)
+        run = ClosedLoop(connections, itertools.repeat(0), 4, 0.05)
         await run.run()
     assert most == 4
     assert len(run.log) >= 4
@@ -95,15 +95,6 @@ async def test_closed_loop_without_a_server_ends() -> None:
     async with serving(lambda _, request: http(b"")) as server:
         pass
     async with pool(server) as connections:
-        run = ClosedLoop(connections, itertools.repeat(0), 3, 60, None)
+        run = ClosedLoop(connections, itertools.repeat(0), 3, 60)
         await run.run()
     assert [fault.partition(":")[0] for fault in (one.fault for one in run.log)] == ["connect"] * 3
-
-
-async def test_progress_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "_PROGRESS_S", 0.001)
-    told: list[float] = []
-    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
-        await OpenLoop(connections, at(0, 20 * MS), told.append).run()
-    assert len(told) > 1
-    assert sum(told) < 20

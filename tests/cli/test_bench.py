@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bench.made import repeat, result
@@ -33,7 +32,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that were to be measured; each gives the same two runs."""
     given: list[Plan] = []
 
-    async def measure(plan: Plan, progress: Callable[[float], None] | None) -> run.Result:
+    async def measure(plan: Plan) -> run.Result:
         given.append(plan)
         return result(repeat([1.0] * 20), repeat([2.0] * 20))
 
@@ -72,7 +71,7 @@ def test_plot(plans: list[Plan], tmp_path: Path) -> None:
 
 
 def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def measure(plan: Plan, progress: Any) -> run.Result:
+    async def measure(plan: Plan) -> run.Result:
         return result(repeat([-1.0]))
 
     monkeypatch.setattr(run, "measure", measure)
@@ -84,7 +83,7 @@ def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     kept: run.Result | None = None
 
-    async def measure(plan: Plan, progress: Any) -> run.Result:
+    async def measure(plan: Plan) -> run.Result:
         raise run.Lagging("lag: too late", kept)
 
     monkeypatch.setattr(run, "measure", measure)
@@ -100,7 +99,7 @@ def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatc
 
 
 def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], progress: Any) -> Peak:
+    async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None]) -> Peak:
         assert (plan.rate, plan.concurrency, slo_ms) == (None, None, 50)
         told(Try(100, 1.0, 100, ""))
         return Peak(result(repeat([1.0] * 20)), (Try(100, 1.0, 100, ""),))
@@ -123,7 +122,7 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0, got 0"),
         (("--arrivals", "trace:/no/such"), "/no/such"),
         (("--rate", "5", "--plot", "x.foo"), "plot: expected a file's name"),
-        (("--rate", "5", "--lengths", "x"), "lengths: expected lognormal"),
+        (("--rate", "5", "--lengths", "x"), "lengths: expected a number"),
     ],
 )
 def test_bad_option(options: tuple[str, ...], message: str) -> None:

@@ -17,7 +17,16 @@ def test_the_stream_does_not_depend_on_how_it_is_taken(spec: str) -> None:
     assert low <= whole.min() <= whole.max() <= high
 
 
+def test_lengths_have_the_mean_and_deviation() -> None:
+    drawn = Lengths("lognormal:14:4:128", [0]).draw(100_000)
+    assert drawn.mean() == pytest.approx(14, rel=0.01)
+    assert drawn.std() == pytest.approx(4, rel=0.02)
+    few = Lengths("lognormal:1:4:16", [0]).draw(1000)
+    assert (few.min(), few.max() <= 16) == (1, True)
+
+
 def test_means_and_medians() -> None:
+    assert mean("20") == 20
     assert mean("fixed:20") == 20
     assert mean("uniform:1:330") == pytest.approx(165.5, rel=0.01)
     assert np.median(Lengths("lognormal:14:0.8:1:1000", [1]).draw(20_000)) == pytest.approx(14, abs=1)
@@ -25,8 +34,19 @@ def test_means_and_medians() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "fixed", "fixed:0", "fixed:1.5", "uniform:5:1", "uniform:1", "lognormal:1:1:5:9", "normal:3:1", "fixed:x"],
-)
+    [
+        "",
+        "fixed",
+        "fixed:0",
+        "fixed:1.5",
+        "uniform:5:1",
+        "uniform:1",
+        "lognormal:1:1:5:9",
+        "normal:3:1",
+        "fixed:x",
+        "lognormal:20:4:16",
+    ],
+)  # fmt: skip
 def test_a_bad_spec_is_named(spec: str) -> None:
     with pytest.raises(ValueError, match=r"^lengths: expected"):
         Lengths(spec, [0])

@@ -67,7 +67,7 @@ def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -
     ("change", "message"),
     [
         ({}, "lengths: the profile has a cell"),
-        ({"lengths": "short"}, "lengths: expected fixed:N"),
+        ({"lengths": "short"}, "lengths: expected a number"),
         ({"lengths": "fixed:2", "transfers": "serial"}, "transfers: expected none or overlap"),
     ],
 )
