@@ -216,20 +216,6 @@ def test_refusals_are_in_no_latency_of_answers() -> None:
     assert found["starling_refusal_duration_seconds_bucket{realtime,0.001}"] == 4
 
 
-def test_a_scrape_of_many_models_is_small() -> None:
-    """With histograms of 18 buckets, of models without a call too, 50 models were 424 kB."""
-    one = page(used())
-    for name in (b"request_duration_seconds", b"batch_size"):
-        assert one.count(b"starling_%s_bucket" % name) == 10
-    idle = [ModelStats(f"model-{number:02}", "1") for number in range(50)]
-    assert len(page(*idle)) < 106_000
-    for stats in idle[:10]:
-        stats.whole["realtime"].ran(0, "full", "", 3, (1 * MS, 5 * MS, 2 * MS))
-        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime")
-        stats.call_answered("ok", 13 * MS, "realtime")
-    assert len(page(*idle)) < 160_000
-
-
 def test_tritons_statistics() -> None:
     shown = used().triton()
     assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("echo", "1", 3, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from fakes import MS, Fate, Pushed, affine, virtual
 
 from app.contract import Model
 from app.engine.profiling.cache import ProfileCache
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import AT_ONCE, Fault
 from app.sim.replay import replay
@@ -153,14 +152,6 @@ async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path:
     assert (kept["handover_ms"], kept["lock_ms"]) == (0.25, 0)  # a device in virtual time needs no lock
 
 
-@virtual
-async def test_a_kept_profile_without_the_hand_over_is_measured_again(tmp_path: Path):
-    cache = ProfileCache(tmp_path)
-    await keep(cache, make_model(), linear(7, 1, 4))
-    async with measuring(device=device(4, handover_ns=MS // 4), profiles=cache) as rig:
-        assert (origins(rig), rig.served.profiled.profile.handover_ns) == (["measured"], MS // 4)
-
-
 # beside calls
 
 
@@ -244,20 +235,6 @@ async def test_what_was_measured_replays():
         await asyncio.gather(*(rig.ask(4.0, timeout_us=30_000) for _ in range(6)), return_exceptions=True)
     assert any(entry.get("in") == "reprofile" for entry in entries)
     assert replay(json.dumps(entry) for entry in entries).same
-
-
-@virtual
-async def test_its_batches_are_counted_and_the_log_has_its_begin_and_its_end(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO):
-        async with measuring() as rig:
-            await rig.ask(2.0)
-    count, took = len(measured(rig)), sum((pushed.ended or 0) - pushed.at for pushed in measured(rig))
-    shown = rig.served.statistics()
-    assert shown["starling"]["profile"]["idle_batches"] == {"count": count, "ns": took}
-    assert (shown["execution_count"], shown["inference_count"]) == (1, 1)  # they are in no other figure
-    begin, end = [message for message in caplog.messages if "measuring" in message]
-    assert "for at most 5 s of batches (--profile-budget-s)" in begin
-    assert f"{count} batches, which took {took / 1e9:.3g} s" in end
 
 
 # what is measured

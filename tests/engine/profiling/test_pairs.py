@@ -14,17 +14,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runtimes import HostRuntime
-from torch import nn
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Job, Ran, Report
 from app.engine.profiling.bench import Bench, Round
 from app.engine.profiling.measuring import Timed
 from app.engine.profiling.pairs import PairSampler, Visit, ends, ends_and_middle, measure_pair, visit
-from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
-from app.scheduler.types import Fault, Outcome, WorkerSpec
+from app.scheduler.types import Fault, Outcome
 
 from ..rig import make_model
 
@@ -164,27 +161,6 @@ def test_a_model_that_fails_is_named_with_its_company():
         assert visit(bench, (1, 2), [0, 1, 2]).alone_ns > 0  # and the bench goes on
 
 
-def test_a_device_of_streams_is_measured_as_any_other():
-    with HostRuntime() as runtime:
-        device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))
-        with Bench(device, *((make_model(nn.Identity(), name=name), 4, None) for name in "ab")) as bench:
-            bench.warm()
-            found = visit(bench, (4, 2), [2, 1, 0])
-    assert min(found[:4]) > 0
-
-
-def test_a_model_that_cannot_be_placed_leaves_no_worker_behind(monkeypatch: pytest.MonkeyPatch):
-    device = CpuDevice((2, 2), 1, 2)
-
-    def refuse(model: object, slots: int) -> None:
-        raise ConfigError("no room")
-
-    monkeypatch.setattr(device, "open", refuse)
-    with pytest.raises(ConfigError, match="no room"), Bench(device, (make_model(), 2, None)):
-        pass
-    assert device.dead() is not None
-
-
 # which sizes
 
 
@@ -201,10 +177,6 @@ def test_sizes_hold_both_ends(max_batch: int):
     assert ends(max_batch) == sorted({1, max_batch})
     assert set(ends(max_batch)) <= set(ends_and_middle(max_batch)) <= set(range(1, max_batch + 1))
     assert len(ends_and_middle(max_batch)) == min(3, max_batch)
-
-
-def test_the_middle_is_that_of_the_octaves():
-    assert [ends_and_middle(most) for most in (8, 16, 32, 64)] == [[1, 4, 8], [1, 4, 16], [1, 8, 32], [1, 8, 64]]
 
 
 def test_each_pass_visits_every_combination_once():
@@ -232,17 +204,6 @@ def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
     assert visits == {(1, 1): 5, (2, 1): 9}
     assert sampler.complete
     assert sampler.done == 2
-
-
-def test_a_machine_that_drifts_bends_nothing():
-    """It becomes ten times as slow from visit to visit; the ratio stays."""
-    sampler = PairSampler([4], [8])
-    for power in range(5):
-        slow = 10**power
-        sampler.add((4, 8), Visit(100 * slow, 103 * slow, 200 * slow, 250 * slow))
-    (time,) = sampler.times()
-    assert (time.rows, time.beside_rows, time.slower, time.speed, time.visits) == (4, 8, 0.03, 0.8, 5)
-    assert (time.alone_ns, time.beside_ns, time.spread, time.stages) == (10_000, 10_300, 0.0, ())
 
 
 def test_stages_each_by_itself():

@@ -73,23 +73,3 @@ async def test_the_scheduler_is_told_as_of_any_other_input(tmp_path: Path):
         await rig.engine.stop(bulk)
         told = [entry["pairs"] for entry in record if entry.get("in") == "pair"]
         assert told == [[[calls.program, bulk.program, 0.013]], []]
-
-
-@virtual
-async def test_of_two_versions_the_statistics_show_the_worse(tmp_path: Path):
-    old, new = make_model(nn.Identity(), name="bulk"), make_model(nn.ReLU(), name="bulk", version="2")
-    keep(tmp_path, CALLS, old, 0.0, 0.02)
-    keep(tmp_path, CALLS, new, 0.0, 0.01)
-    async with serving(CALLS, old, new, profiles=ProfileCache(tmp_path)) as rig:
-        assert rig.served.profiled.slowdowns == {"bulk": 0.02}
-        assert pairs_of(rig)[rig.served.program, rig.models[2].program] == 0.01
-
-
-@virtual
-async def test_nothing_is_known_of_larger_batches_or_without_files(tmp_path: Path):
-    keep(tmp_path, CALLS, BULK, 0.01, 0.013)
-    async with serving(CALLS, make_model(nn.Identity(), name="bulk"), device=FakeDevice(virtual_loop(), 64)) as rig:
-        assert pairs_of(rig) == {}
-    larger = make_model(nn.Identity(), name="bulk", max_batch=64)
-    async with serving(CALLS, larger, device=FakeDevice(virtual_loop(), 64), profiles=ProfileCache(tmp_path)) as rig:
-        assert pairs_of(rig) == {}

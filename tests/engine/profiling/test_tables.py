@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import subprocess
@@ -11,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import MS, virtual
+from fakes import virtual
 
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.cache import ProfileCache
@@ -74,19 +73,6 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
 
 
 @virtual
-async def test_a_model_that_has_gone_is_not_kept_by_tables_that_wait_to_be_solved() -> None:
-    async with serving(make_model(policy="adaptive")) as rig:
-        await rig.loop.turn(3)
-        solver = rig.engine.profiling._tables
-        solver.want(rig.served.profiled)
-        (task,) = solver._tasks
-        await rig.engine.stop(rig.served)
-        await rig.loop.turn(3)
-        assert task.cancelled()
-        assert not solver._tasks
-
-
-@virtual
 async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solving takes seconds: what is asked for faster than that would pile up."""
     async with serving(make_model(policy="adaptive")) as rig:
@@ -100,21 +86,6 @@ async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch
         await rig.loop.turn(3)
         profiling.review(rig.served.profiled, [live])
         assert asked
-
-
-@virtual
-async def test_a_review_that_raises_ends_no_monitor(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    async with serving(make_model(policy="adaptive")) as rig:
-
-        def fails(*_: object) -> None:
-            raise ArithmeticError("no such curve")
-
-        monkeypatch.setattr(rig.engine.profiling, "review", fails)
-        await rig.loop.passes(2500 * MS)
-        assert caplog.text.count("ArithmeticError: no such curve") == 2
-        await asyncio.gather(*(rig.ask(10.0) for _ in range(5)))
-        await rig.loop.passes(1000 * MS)
-        assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(5)
 
 
 @virtual

@@ -137,17 +137,6 @@ async def test_a_page_begins_with_what_was_before_it_came() -> None:
 
 
 @virtual
-async def test_models_are_told_again_when_they_change() -> None:
-    rig = Rig()
-    with rig.hub.watching() as watcher:
-        await names_of(watcher, 5)
-        rig.catalog.entries = [IndexEntry("echo", "1", "UNAVAILABLE", "unloaded")]
-        name, told = await next_of(watcher)
-        assert (name, told["models"][0]["reason"]) == ("models", "unloaded")
-        assert await names_of(watcher, 2) == ["tick", "tick"]
-
-
-@virtual
 async def test_batches_leave_with_their_times() -> None:
     rig = Rig()
     began = rig.loop.now
@@ -201,17 +190,6 @@ async def test_the_stream_ends_when_the_server_drains() -> None:
         assert (rig.hub.watchers, rig.source.heard) == (0, None)
         with pytest.raises(NotReady), rig.hub.watching():
             pass
-
-
-@virtual
-async def test_the_hub_ends_its_streams() -> None:
-    rig = Rig()
-    with rig.hub.watching() as watcher:
-        rig.hub.close()
-        assert (await names_of(watcher, 5))[-1] == "bye"
-        asked = rig.source.asked
-        await rig.loop.passes(S)
-        assert rig.source.asked == asked
 
 
 @virtual

@@ -85,20 +85,6 @@ async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
                 assert (await client.get(prefix + path)).status_code == 401
 
 
-@pytest.mark.parametrize("docs", [True, False])
-async def test_the_page_links_to_docs_where_there_are_some(tmp_path: Path, docs: bool) -> None:
-    async with server(tmp_path, docs=docs) as (_, client):
-        page = await client.get("/ui")
-        assert ('href="docs"' in page.text) is docs
-        assert page.text.rstrip().endswith("</html>")
-        assert (await client.get("/docs")).status_code == (200 if docs else 404)
-
-
-async def test_relative_links_lead_from_one_place(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/ui/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "../ui")
-
-
 def test_nothing_comes_from_another_host() -> None:
     for name in FILES:
         text = (_FOLDER / name).read_text(encoding="utf-8")
