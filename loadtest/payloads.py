@@ -72,7 +72,7 @@ class Sizes:
     N                        always N
     uniform:LO:HI            each from LO to HI as often as the others
     choice:A,B,...           one of these; name one twice to have it twice as often
-    lognormal:MEAN:SD:MAX    this mean and standard deviation, rounded, 1 to MAX; as `starling bench` has it
+    lognormal:MEAN:SD:MAX    this mean and standard deviation, rounded and cut to 1..MAX
     """
 
     kind: str

@@ -21,8 +21,8 @@ _LAG_STATUS = 3
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
 _LENGTHS = (
-    "Of variable axes: one number, or lognormal:MEAN:SD:MAX, as lognormal:14:4:128 for mean 14, standard deviation 4, "
-    "cut to 1..128."
+    "Of variable axes: N, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, as lognormal:14:4:128 for mean 14, standard "
+    "deviation 4, from 1 to 128, or lognormal:MEDIAN:SIGMA:LOW:HIGH."
 )
 
 

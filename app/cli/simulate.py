@@ -73,7 +73,10 @@ def simulate(
     ] = 0,
     launch_ms: Annotated[float, typer.Option(help="Time that the host needs to launch a batch.")] = 0,
     lengths: Annotated[
-        str, typer.Option(help="fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA:LOW:HIGH; as many steps in a cell.")
+        str,
+        typer.Option(
+            help="N, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, lognormal:MEDIAN:SIGMA:LOW:HIGH; as many steps in a cell."
+        ),
     ] = "",
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: ObjectiveOption = "latency",
