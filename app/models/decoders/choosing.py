@@ -1,4 +1,4 @@
-"""Chooses the next token of each row: the likeliest, or a sample. transformers' own processors change the logits.
+"""Chooses the next token of each row: the likeliest, or a sample. Penalties and bans are transformers' own processors.
 
 A sample is drawn with a number that depends on the row's seed and on how many tokens it has, and on nothing else: so a
 text does not depend on what runs beside it, and a step that is made again chooses as before.
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.sampling import Shares
 
 #: (ids of the row so far [1, length], logits [1, words]) -> logits.
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -22,7 +23,7 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Choice:
     """How the tokens of one row are chosen. `ids`: all that its decoder has read and written."""
 
-    __slots__ = ("_first", "_processors", "_samples", "_seed", "ids")
+    __slots__ = ("_first", "_processors", "_samples", "_seed", "_shares", "ids")
 
     def __init__(self, parameters: Parameters, defaults: Defaults, prompt: Sequence[int], most: int) -> None:
         """`prompt`: what the decoder begins with; `most`: tokens that it may write behind that."""
@@ -31,8 +32,7 @@ class Choice:
         samples = parameters.samples
         self._samples = defaults.do_sample if samples is None else samples
         self._processors = _processors(parameters, defaults, len(prompt), most)
-        if self._samples:
-            self._processors += _warpers(parameters, defaults)
+        self._shares = Shares.of(parameters, defaults)
         seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
         self._seed = seed % (1 << 64)
 
@@ -60,7 +60,7 @@ class Choice:
                 scores = process(ids, scores)
         if not self._samples:
             return int(scores.argmax())
-        shares = torch.softmax(scores[0].double(), 0).cumsum(0)
+        shares = self._shares(scores[0]).cumsum(0)
         number = np.random.Generator(np.random.Philox(key=[self._seed, len(self.ids)])).random()
         return int(torch.searchsorted(shares, number * float(shares[-1]), right=True).clamp(max=len(shares) - 1))
 
@@ -75,7 +75,7 @@ def choose(logits: torch.Tensor, choices: Sequence[Choice]) -> list[int]:
 
 
 def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> list[Processor]:
-    """Those that both sampling and the likeliest token have, in the order of transformers' `generate`."""
+    """What changes logits whether or not a token is sampled, in the order of transformers' `generate`."""
     from transformers.generation import logits_process as processors  # imported with the model
 
     found: list[Any] = []
@@ -103,22 +103,4 @@ def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: i
         found.append(processors.SuppressTokensLogitsProcessor(suppressed))
     if first := values.get("begin_suppress_tokens"):
         found.append(processors.SuppressTokensAtBeginLogitsProcessor(first, prompt))
-    return found
-
-
-def _warpers(parameters: Parameters, defaults: Defaults) -> list[Processor]:
-    """Those of sampling."""
-    from transformers.generation import logits_process as processors
-
-    found: list[Any] = []
-    values = defaults.values
-    temperature = values.get("temperature") if parameters.temperature is None else parameters.temperature
-    if temperature not in (None, 1.0):
-        found.append(processors.TemperatureLogitsWarper(float(temperature)))
-    top_k = values.get("top_k") if parameters.top_k is None else parameters.top_k
-    if top_k:
-        found.append(processors.TopKLogitsWarper(top_k))
-    top_p = values.get("top_p") if parameters.top_p is None else parameters.top_p
-    if top_p is not None and top_p < 1.0:
-        found.append(processors.TopPLogitsWarper(float(top_p)))
     return found
