@@ -3,7 +3,8 @@
 One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
 arrivals are the order of arrival (`--classes streams`), the scheduler's index (`--classes reef`), and the optimum over
 all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Writes
-docs/bench/many-models.md and .json.
+docs/bench/many-models.md and .json. Four models with batches of up to 32 rows, and two of which one asks for more than
+the worker can do, are compared with the order of arrival only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from loadtest.common.paths import DOCS
 LARGEST = 8  # rows: the decision process has as many actions for each model
 LOADS = (0.3, 0.6, 0.85)
 SHARES = (0.5, 0.8)  # of the load that is the fast model's
+FOUR = {f"{time} + {time / 20:g} b": linear(time, time / 20, 32) for time in (1, 3, 10, 30)}
+OVERLOADED = 1.5  # of what the worker can do, asked of one model
+BESIDE = 0.05  # of the other
 _WARM = 0.05  # of the requests of a run, left out
 _solve = lru_cache(maxsize=16)(tables.solve)
 
@@ -69,6 +73,20 @@ def cell(given: tuple[str, float, float, int, int]) -> models_page.Cell:
     }  # fmt: skip
 
 
+def several(given: tuple[list[str], list[float], int, int]) -> models_page.Cell:
+    """Models of `FOUR`, each with a share of what the worker can do."""
+    names, loads, seeds, requests = given
+    profiles = [FOUR[name] for name in names]
+    rates = [load * profile.peak for load, profile in zip(loads, profiles, strict=True)]
+    solved = [_solve(profile.stage(1)) for profile in profiles]
+    instants = [driver.arrivals(rates, requests, seed) for seed in range(seeds)]
+    return {
+        "models": names, "loads": loads,
+        "arrival": [figures(driver.serve(profiles, solved, one, "streams")) for one in instants],
+        "index": [figures(driver.serve(profiles, solved, one, "reef")) for one in instants],
+    }  # fmt: skip
+
+
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
     parser.add_argument("--requests", type=int, default=20_000, help="of a run [20000]")
@@ -78,7 +96,12 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     given = [(*one, chosen.seeds, chosen.requests) for one in product(pairs(), LOADS, SHARES)]
     settings = {"seeds": chosen.seeds, "requests": chosen.requests, "largest": LARGEST}
-    return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
+    fast, _, slow, _ = FOUR
+    mixes = [(list(FOUR), [load / len(FOUR)] * len(FOUR)) for load in LOADS]
+    mixes += [([fast, slow], loads) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
+    more = [(names, loads, chosen.seeds, 2 * chosen.requests) for names, loads in mixes]
+    cells, others = (list(spread(*work, chosen.processes)) for work in ((cell, given), (several, more)))
+    return {"settings": settings, "cells": cells, "several": others}
 
 
 EXPERIMENT = Experiment(models_page.PAGE, "experiments.many.models", __doc__, measure, options_of)

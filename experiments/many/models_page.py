@@ -13,6 +13,7 @@ from loadtest.common.page import Data, Page, ms, standard_error, table
 Cell = dict[str, Any]
 
 WITHIN = 0.03  # of the optimum
+ORDERS = ("arrival", "index")
 RISE = 0.10  # of a model's p99 over that in order of arrival
 
 
@@ -31,9 +32,16 @@ def gain(cell: Cell) -> float:
     return mean(cell, "index") / mean(cell, "arrival") - 1
 
 
+def by_model(cell: Cell, key: str) -> str:
+    """Each model's figure in both orders, in ms."""
+    means = ([fmean(values) for values in zip(*(run[key] for run in cell[one]), strict=True)] for one in ORDERS)
+    return ", ".join(f"{ms(old)} to {ms(new)}" for old, new in zip(*means, strict=True))
+
+
 def rises(cell: Cell, order: str) -> list[float]:
     """By model: its p99 over that in order of arrival, less one."""
-    p99 = {key: [fmean(run["p99_ms"][model] for run in cell[key]) for model in (0, 1)] for key in (order, "arrival")}
+    models = range(len(cell["arrival"][0]["p99_ms"]))
+    p99 = {key: [fmean(run["p99_ms"][model] for run in cell[key]) for model in models] for key in (order, "arrival")}
     return [new / old - 1 for new, old in zip(p99[order], p99["arrival"], strict=True)]
 
 
@@ -60,6 +68,11 @@ def missed(data: Data) -> list[str]:
             f"no p99 more than {RISE:.0%} above that in order of arrival: not in {len(slow)} of {len(cells)} cells, "
             f"at the most {max(rises(one, 'index')):+.0%} ({where(one)})"
         )
+    found += [
+        f"{', '.join(cell['models'])} at {', '.join(map(str, cell['loads']))}: a p99 {max(rises(cell, 'index')):+.0%}"
+        for cell in data["several"]
+        if max(rises(cell, "index")) > RISE
+    ]
     found += [f"the mean falls: {gain(cell):+.1%} ({where(cell)})" for cell in worse]
     return found
 
@@ -82,11 +95,20 @@ COLUMNS = {
 }
 
 
+SEVERAL = {
+    "batch times, ms": lambda cell: ", ".join(cell["models"]),
+    "loads": lambda cell: ", ".join(f"{load:g}" for load in cell["loads"]),
+    "mean of all": lambda cell: f"{ms(mean(cell, 'arrival'))} to {ms(mean(cell, 'index'))} ({gain(cell):+.0%})",
+    "means": lambda cell: by_model(cell, "means_ms"),
+    "p99": lambda cell: by_model(cell, "p99_ms"),
+}
+
+
 def fill(data: Data) -> Mapping[str, object]:
     cells = data["cells"]
     over = [max(rises(cell, "optimum")) for cell in cells]
     return {
-        "within": WITHIN, "rise": RISE, "table": table(COLUMNS, cells), "count": len(cells),
+        "within": WITHIN, "rise": RISE, "table": table(COLUMNS, cells), "several": table(SEVERAL, data["several"]), "count": len(cells),
         "gained": fmean(gain(cell) for cell in cells), "optimum_gained":
         fmean(mean(cell, "optimum") / mean(cell, "arrival") - 1 for cell in cells),
         "over": sum(rise > RISE for rise in over), "most_over": max(over),

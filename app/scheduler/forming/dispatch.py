@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from app.scheduler.forming import models
 from app.scheduler.forming.gate import Allowance
-from app.scheduler.forming.models import sooner
 from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
 from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
@@ -51,15 +51,17 @@ class Dispatch:
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False
+        several = self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1
         while ledger.ready.nonempty and not workers.full:  # it is full in the step that most calls get
-            ready = ledger.ready.first(held, self._rank)
+            if several:
+                ready = models.first(ledger.ready, held, self._rank, ledger.states, now)
+            else:
+                ready = ledger.ready.first(held, self._rank)
             if ready is None:
                 return _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
             usable = workers.usable(now)
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
-            if self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1 and not ready.klass:
-                ready = sooner(ready, ledger.ready, held, ledger.states, now)
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
             if self._shared and not ready.klass:

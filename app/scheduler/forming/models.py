@@ -20,51 +20,64 @@ rows of which x are served per second is n / x old, weight mu n / x is the same 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from operator import itemgetter
 
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready_table import Order, ReadyTable
 from app.scheduler.types import Row
 
 _GAIN = 3.0
 
+#: The first set of a program in order of arrival, with its rank and its first row.
+Head = tuple[tuple[int, ...], ReadySet, Row]
 
-def sooner(
-    oldest: ReadySet, table: ReadyTable, held: Collection[ReadySet], states: Mapping[int, ProgramState], now: int
-) -> ReadySet:
-    """The set that goes before `oldest`, which is first in order of arrival, or that set itself.
 
-    Of each program its oldest set counts. Where times are not known, or rows make several steps, nothing is overtaken.
-    """
-    first = oldest.head()
-    assert first is not None
-    level = first.call.priority
-    heads: dict[int, tuple[ReadySet, Row]] = {}
+def first(
+    table: ReadyTable, held: Collection[ReadySet], order: Order, states: Mapping[int, ProgramState], now: int
+) -> ReadySet | None:
+    """The set to serve next among those not held back, or None: `ReadyTable.first` for several programs."""
+    heads: dict[int, Head] = {}
     for ready in table.nonempty:
-        if ready.klass or ready in held or (row := ready.head()) is None or row.call.priority != level:
+        if ready in held or (row := ready.head()) is None:
             continue
-        program = ready.key[0]
-        if program not in heads or row.order < heads[program][1].order:
-            heads[program] = ready, row
-    if len(heads) == 1:
+        rank, program = order(ready, row), ready.key[0]
+        if program not in heads or rank < heads[program][0]:
+            heads[program] = rank, ready, row
+    if not heads:
+        return None
+    level, oldest, row = min(heads.values())
+    if len(heads) == 1 or oldest.klass:
         return oldest
-    round_ns, found, weights = 0.0, list[tuple[float, int, ReadySet]](), set[float]()
-    for ready, row in heads.values():
-        state, stage = states[ready.key[0]], ready.key[1]
+    return _soonest([head for head in heads.values() if head[0][:2] == level[:2]], oldest, row, states, now)
+
+
+def _soonest(
+    heads: Collection[Head], oldest: ReadySet, first_row: Row, states: Mapping[int, ProgramState], now: int
+) -> ReadySet:
+    """Of real-time sets of one priority: `oldest`, or one that overtakes it.
+
+    Where times are not known, or rows make several steps, nothing is overtaken.
+    """
+    round_ns, least, weighted = 0.0, 0.0, False
+    weight = states[oldest.key[0]].program.weight
+    found: list[tuple[float, int, ReadySet]] = []
+    for _, ready, row in heads:
+        program, stage, _ = ready.key
+        state = states[program]
         if not state.speeds:
             return oldest
         rows = min(ready.count, state.full[stage])
         speed = state.speeds[stage][rows - 1] / state.facts[0].scale
         round_ns += rows / speed
+        weighted = weighted or state.program.weight != weight
         arrived = row.call.arrived
-        weights.add(weight := state.program.weight)
-        found.append(
-            (weight * speed * (now - arrived + 1), arrived, ready)
-        )  # of calls that came just now the fastest is first
-    if len(weights) > 1:
-        return max(found, key=itemgetter(0))[2]
-    latest = first.call.arrived + round_ns
-    least = _GAIN * next(index for index, _, ready in found if ready is oldest)
-    best, chosen = max(((index, ready) for index, arrived, ready in found if arrived <= latest), key=itemgetter(0))
-    return chosen if best >= least else oldest
+        index = state.program.weight * speed * (now - arrived + 1)  # of calls that came just now the fastest is first
+        found.append((index, arrived, ready))
+        if ready is oldest:
+            least = _GAIN * index
+    latest = now if weighted else first_row.call.arrived + round_ns
+    best, chosen = 0.0, oldest
+    for index, arrived, ready in found:
+        if index > best and arrived <= latest and (weighted or ready is oldest or index >= least):
+            best, chosen = index, ready
+    return chosen

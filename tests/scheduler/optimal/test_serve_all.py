@@ -1,4 +1,4 @@
-"""The closed form is above the exact mean of running all that waits, and near it; and it is the paper's."""
+"""The closed form is above the exact mean of running all that waits, and near it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def line(tau: float, alpha: float) -> list[int]:
 
 
 def published(rate: float, alpha: float, tau: float) -> float:
-    """The bound as the paper has it, in ms for a rate per ms."""
+    """The same as the lesser of two expressions, in ms for a rate per ms."""
     first = (alpha + tau) / (2 * (1 - rate * alpha)) * (1 + 2 * rate * tau + (1 - rate * tau) / (1 + rate * alpha))
     second = 1.5 * tau / (1 - rate * alpha) + alpha / 2 * (rate * alpha + 2) / (1 - (rate * alpha) ** 2)
     return min(first, second)
