@@ -28,7 +28,7 @@ def fill(data: Data) -> Mapping[str, object]:
         "started": table(started, data["servers"]),
         "stepped": table(costs, data["costs"]),
         "each_mib": (last["resident_mib"] - first["resident_mib"]) / more,
-        "each_s": (last["ready_s"] - first["ready_s"]) / more,
+        "each_s": (last["cpu_s"] - first["cpu_s"]) / more,
     }
 
 

@@ -10,7 +10,7 @@ the mean would be least and the slow model could starve.
 What the fast model gains the tail of the slow one pays (`python -m experiments.many.models`). Two bounds keep that
 small: an index must be `_GAIN` times that of the oldest row, so that models of about one speed go in order of arrival;
 and no row is overtaken by one that arrived more than a round later, the time in which each model that waits runs a
-batch. So in overload of one model the others wait a round longer than in order of arrival, at most.
+batch. So in overload of one model the others wait about as long as in order of arrival.
 
 Where the weights of the models that wait differ, the largest weight times index goes first, without these bounds. In
 overload of all, with queues of one length, that shares the device's time in proportion to the weights: a queue of n
