@@ -29,6 +29,7 @@ LENGTHS = f"lognormal:22:0.65:2:{models.WRITTEN}"  # WMT-like; what is written i
 BODIES = 400
 IN_FLIGHT = 64
 TIMEOUT_S = 300.0
+_TOGETHER_S = 0.02
 
 
 def named(size: int, width: int) -> str:
@@ -79,15 +80,19 @@ def serve(folder: Path, threads: int) -> Server:
 
 
 def rows_per_second(repeat: Repeat) -> float:
-    """Of a closed loop: rows that ended after the first that did in its second quarter, over the time they took.
+    """Of a closed loop: rows that ended after its first quarter, from the end of a batch to that of a later one.
 
+    Rows of a batch are answered within `_TOGETHER_S`; a batch that was cut in two would count for more than its time.
     By Little's law it would be too much: of a run that is not much longer than a request takes, the slowest requests
-    have not ended.
+    have not ended. 0 where no two batches ended: the run is too short.
     """
     ends = np.sort(repeat.intended_ns + repeat.latency_ns) / 1e9
-    first = ends[ends >= repeat.duration_s / 4][0]
-    later = ends[(ends > first) & (ends <= repeat.duration_s)]
-    return float(len(later) / (later[-1] - first)) if len(later) else 0.0
+    of_batches = ends[:-1][np.diff(ends) > _TOGETHER_S]
+    of_batches = of_batches[(of_batches >= repeat.duration_s / 4) & (of_batches <= repeat.duration_s)]
+    if len(of_batches) < 2:
+        return 0.0
+    first, last = of_batches[0], of_batches[-1]
+    return float(np.count_nonzero((ends > first) & (ends <= last)) / (last - first))
 
 
 async def measure(

@@ -58,11 +58,15 @@ def test_the_folders_are_models(tmp_path: Path) -> None:
     assert model.info.batching.length_buckets == (32, 64, 96, 128)
 
 
-def test_rows_a_second_are_counted_where_batches_end_at_once() -> None:
-    """Batches of 4, one a second, of 3 s each."""
+def test_rows_a_second_are_counted_from_batch_to_batch() -> None:
+    """Batches of 4, one a second, of 3 s each; a batch is answered within some milliseconds."""
     ends = np.repeat(np.arange(1, 13), 4) * 1_000_000_000
-    run = SimpleNamespace(intended_ns=ends - 3_000_000_000, latency_ns=np.full(48, 3_000_000_000), duration_s=12.0)
-    assert live.rows_per_second(cast("Repeat", run)) == 4
+    for apart_ns in (0, 2_000_000):
+        latency = 3_000_000_000 + apart_ns * np.tile(np.arange(4), 12)
+        run = SimpleNamespace(intended_ns=ends - 3_000_000_000, latency_ns=latency, duration_s=12.5)
+        assert live.rows_per_second(cast("Repeat", run)) == pytest.approx(4)
+    run.duration_s = 1.5
+    assert live.rows_per_second(cast("Repeat", run)) == 0.0
 
 
 async def test_streams_are_timed_to_their_first_piece(tmp_path: Path) -> None:
