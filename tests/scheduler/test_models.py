@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import ClassSpec, Klass, Outcome, Profile, Stage
+from app.scheduler.types import ClassSpec, Klass, Outcome, Profile, Stage, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -112,3 +112,59 @@ def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[fl
             spent[unit.program] += unit.predicted * (turn > 1_000)
             scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
     assert spent[2] / spent[1] == pytest.approx(ratio, rel=0.1)
+
+
+def test_speed_is_as_observed() -> None:
+    """The fast model has become as slow as the other."""
+    scheduler = Scheduler(make_device(4))
+    for program, stage in BOTH.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    now = 0
+    for ident in range(200):
+        scheduler.submit(make_call(ident, program=2, arrived=now), now)
+        (unit,) = scheduler.step(now).start
+        now += 100
+        scheduler.finished(Outcome(unit.id, None, 100), now)
+    scheduler.tick(now)
+    scheduler.submit(make_call(1_001, program=1, arrived=now), now)
+    scheduler.submit(make_call(1_002, program=2, arrived=now + 50), now + 50)
+    (unit,) = scheduler.step(now + 500).start
+    assert unit.program == 1
+
+
+def staged(*seconds: Stage) -> tuple[Scheduler, Unit]:
+    """A model of one stage and one of two, of which a row that came at 5 is about to end its first."""
+    scheduler = Scheduler(make_device(4))
+    scheduler.add_program(make_program(1, stages=(BOTH[1],), max_batch=4, policy="no_wait"), 0)
+    scheduler.add_program(make_program(2, stages=(BOTH[1], *seconds), max_batch=4, policy="no_wait"), 0)
+    scheduler.submit(make_call(1, program=2, arrived=5), 5)
+    (unit,) = scheduler.step(5).start
+    return scheduler, unit
+
+
+def test_rows_between_stages_count_with_the_time_that_is_left_to_them() -> None:
+    scheduler, unit = staged(Stage(Profile(FAST)))
+    scheduler.submit(make_call(2, program=1, arrived=0), 6)
+    scheduler.finished(Outcome(unit.id, None, 100), 105)
+    (unit,) = scheduler.step(105).start
+    assert (unit.program, unit.stage) == (2, 1)
+
+
+def test_of_each_model_its_oldest_row_counts() -> None:
+    """Others of it wait at another stage, which came later than the row of the model of one stage."""
+    scheduler, unit = staged(BOTH[1])
+    scheduler.submit(make_call(2, program=1, arrived=6), 6)
+    scheduler.submit(make_call(3, program=2, arrived=7), 7)
+    scheduler.finished(Outcome(unit.id, None, 100), 105)
+    (unit,) = scheduler.step(105).start
+    assert (unit.program, unit.stage) == (2, 1)
+
+
+def test_a_model_whose_rows_are_held_lets_others_go() -> None:
+    scheduler = Scheduler(make_device(4))
+    scheduler.add_program(make_program(1, stages=(BOTH[1],), max_batch=4, policy="window", max_delay_ns=10_000), 0)
+    scheduler.add_program(make_program(2, stages=(BOTH[1],), max_batch=4, policy="no_wait"), 0)
+    for ident, program in enumerate((1, 2), 1):
+        scheduler.submit(make_call(ident, program=program, arrived=ident), ident)
+    (unit,) = scheduler.step(9).start
+    assert unit.program == 2
