@@ -64,12 +64,6 @@ def test_table_and_json(plans: list[Plan]) -> None:
     assert found.stderr == ""  # no terminal, no bar
 
 
-def test_plot(plans: list[Plan], tmp_path: Path) -> None:
-    path = tmp_path / "out.png"
-    assert invoke("--rate", "100", "--plot", str(path)).exit_code == 0
-    assert path.stat().st_size > 10_000
-
-
 def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def measure(plan: Plan) -> run.Result:
         return result(repeat([-1.0]))

@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 import aiohttp
 import httpx
 import pytest
-import requests
 
 from .conftest import Keeper
 from .examples import PROTOCOLS, example
@@ -61,17 +60,6 @@ def http_client_apart(server: Server) -> Iterator[Post]:
 
 
 @contextmanager
-def with_requests(server: Server) -> Iterator[Post]:
-    with requests.Session() as session:
-
-        def post(path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-            answer = session.post(f"http://{server.host}{path}", body, headers=headers, timeout=PATIENCE_S)
-            return Reply(answer.status_code, lower(answer.headers), answer.content)
-
-        yield post
-
-
-@contextmanager
 def with_httpx(server: Server) -> Iterator[Post]:
     with httpx.Client(base_url=f"http://{server.host}", timeout=PATIENCE_S) as client:
 
@@ -82,7 +70,7 @@ def with_httpx(server: Server) -> Iterator[Post]:
         yield post
 
 
-@pytest.mark.parametrize("client", [http_client, http_client_apart, with_requests, with_httpx])
+@pytest.mark.parametrize("client", [http_client, http_client_apart, with_httpx])
 def test_kept_connections(server: Server, client: Callable[[Server], Iterator[Post]]) -> None:
     """Every protocol in turn, with a mistake after each and a large answer in the end."""
     with client(server) as post:

@@ -39,15 +39,6 @@ async def pieced(server: Server) -> AsyncIterator[Pieced]:
         yield Pieced(wire, other)
 
 
-@pytest.mark.parametrize("protocol", ["V2 JSON", "V2 raw"])
-async def test_split_at_every_byte(pieced: Pieced, protocol: str) -> None:
-    asked = PROTOCOLS[protocol](0)
-    request = asked.wire()
-    for cut in range(1, len(request)):
-        await pieced.send(request[:cut])
-        assert asked.answered(await pieced.wire.call(request[cut:]))
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_pipelining(pieced: Pieced, pattern: str) -> None:
     """Answers in the order of their requests, whatever these are."""

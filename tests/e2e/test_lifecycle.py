@@ -7,7 +7,6 @@ test_json_logs.py.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -81,17 +80,6 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
     assert {(answer.status, answer.headers["connection"]) for answer in found} == {(503, "close")}
     assert all("retry-after" in answer.headers and "told to stop" in answer.error for answer in found)
     assert server.ended() == 0  # though the model still stands there
-
-
-def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    server = start("gate", flags=("--drain-grace-s", "1000"))
-    answers = in_flight(server, threads, 5)
-    server.tell(signal.SIGINT)
-    server.line("SIGINT: draining, 0 s of grace")
-    assert server.gate is not None
-    server.gate.open()
-    assert [answer.status for answer in answers()] == [200] * 5
-    assert server.ended() == 0
 
 
 def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:

@@ -86,29 +86,6 @@ def test_a_server_that_starts_without_a_model(start: Callable[..., Server]) -> N
     assert server.infer("narrow", [[1]]).status == 200
 
 
-def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> None:
-    """And holds readiness back until it is mended, or unloaded by name."""
-    server = start("broken", "narrow", flags=("--model-control",))
-    assert server.infer("narrow", [[5]]).status == 200
-    line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "broken")
-    assert (line["state"], line["version"]) == ("UNAVAILABLE", "1")
-    for word in ("model.toml", "datatype", "FP99"):
-        assert word in line["reason"]
-    server.line(r"FAILED +broken:1")
-    server.line(r"^1 of 2 models serves on cpu, 1 worker x \d+ threads?$")
-    for path in ("/v2/health/ready", "/readyz", "/ping"):
-        answer = server.get(path)
-        found = answer.json()
-        assert (answer.status, found["ready"], found["reason"].startswith("broken: failed: ")) == (503, False, True)
-        assert "FP99" in found["reason"]
-    assert server.infer("broken", [[1]]).status == 503
-    shutil.rmtree(server.repository / "broken")
-    shutil.copytree(REPOSITORY / "narrow", server.repository / "broken")
-    assert server.post(LOAD % "broken").status == 200
-    assert server.get("/v2/health/ready").json() == {"ready": True}
-    assert server.infer("broken", [[1]]).status == 200
-
-
 def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
     start: Callable[..., Server],
 ) -> None:
@@ -136,21 +113,3 @@ def test_a_folder_without_a_model_toml_serves_and_is_watched(start: Callable[...
     assert server.post("/predict/net", [1, 2]).json() == {"output": [3.0]}
     code.write_text(code.read_text().replace("bias, 0", "bias, 7"))
     eventually(lambda: server.post("/predict/net", [1, 2]).json() == {"output": [10.0]})
-
-
-def test_an_edit_that_always_raises_does_not_replace_what_works(start: Callable[..., Server]) -> None:
-    """Loaded for the first time it serves, in a state of its own."""
-    server = start("narrow", flags=("--model-control",))
-    shutil.copytree(server.repository / "narrow", server.repository / "fresh")
-    for name in ("narrow", "fresh"):
-        edit(server, f"{name}/model.py", "nn.Identity()", "nn.Softmax(dim=2)")
-    refused = server.post(LOAD % "narrow")
-    assert refused.status == 400
-    for word in ("Dimension out of range", "no row can fit", "x [1]", "allow_untried = true"):
-        assert word in refused.json()["error"]
-    assert server.infer("narrow", [[5]]).status == 200
-    assert server.post(LOAD % "fresh").status == 200
-    index = server.post("/v2/repository/index").json()
-    assert [(line["name"], line["state"]) for line in index] == [("fresh", "UNTRIED"), ("narrow", "READY")]
-    assert "no row can fit" in index[0]["reason"]
-    assert server.get("/readyz?verbose").json() == {"ready": True, "models": index}

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
-import numpy as np
 import pytest
 
 from .server import DEMO, Server
@@ -32,31 +28,3 @@ def test_digits_reads_its_samples(server: Server, way: str) -> None:
         assert answer.status == 200, answer.body
         found = answer.json()
         assert (str(found["label"]), found["probability"]) == (sample.stem, max(found["scores"].values()))
-
-
-def npy(array: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "body", "expected"),
-    [
-        ("/predict/echo", "application/json", b'{"x": [1, 2, 3, 4.5]}', {"y": [1, 2, 3, 4.5]}),
-        ("/predict/echo", "application/x-npy", npy(np.ones((2, 4), "i8")), [{"y": [1] * 4}] * 2),
-        ("/predict/echo", "application/octet-stream", npy(np.zeros(4, ">f8")), {"y": [0] * 4}),
-        ("/predict/words", "text/plain; charset=utf-8", b"hello you", {"shout": "HELLO YOU", "size": 9}),
-        ("/predict/several", "application/json", b'{"a": [5, 3], "b": [1, 2, 3]}',
-         {"difference": 2, "reversed": [3, 2, 1]}),
-        ("/predict/tokens", "application/json", b'{"ids": [1, 2, 3], "mask": [1, 0, 1]}',
-         {"doubled": [2, 4, 6], "total": 4}),
-        ("/predict/labelled", "application/json", b"[1, 9, 3]", {"scores": {"label": "bee", "scores": [1, 9, 3]}}),
-        ("/v1/models/several:predict", "application/json", b'{"instances": [{"a": [1, 2], "b": [1, 2, 3]}]}',
-         {"predictions": [{"difference": -1, "reversed": [3, 2, 1]}]}),
-        ("/v1/models/plus/versions/1:predict", "application/json", b'{"instances": [[1]]}', {"predictions": [[2]]}),
-    ],
-)  # fmt: skip
-def test_answers(server: Server, path: str, kind: str, body: bytes, expected: Any) -> None:
-    answer = server.post(path, body, {"Content-Type": kind})
-    assert (answer.status, answer.json()) == (200, expected)

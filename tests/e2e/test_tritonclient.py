@@ -158,30 +158,6 @@ def test_versions_and_parameters(client: triton.InferenceServerClient) -> None:
         client.infer("scaled", x, sequence_id=5, sequence_start=True)
 
 
-def test_the_class_by_parameter_and_by_header(client: triton.InferenceServerClient, server: Server) -> None:
-    requests = 'starling_requests_total{class="%s",model="scaled",outcome="ok",version="1"}'
-    before = [server.metric(requests % klass) for klass in ("realtime", "best_effort")]
-    x, best = [given("x", np.array([[1]], "<f4"), "FP32")], {"X-Class": "best_effort"}
-    client.infer("scaled", x, parameters={"class": "best_effort", "factor": 3})
-    client.infer("scaled", x, headers=dict(best))  # the client writes into what it is given: it gets copies
-    client.infer("scaled", x, headers=dict(best), parameters={"class": "realtime"})
-    for options in ({"parameters": {"class": "bulk"}}, {"headers": {"X-Class": "bulk"}}):
-        with pytest.raises(InferenceServerException, match="expected realtime or best_effort, got 'bulk'"):
-            client.infer("scaled", x, **options)
-    after = [server.metric(requests % klass) for klass in ("realtime", "best_effort")]
-    assert [int(new - old) for new, old in zip(after, before, strict=True)] == [1, 2]
-
-
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compression(client: triton.InferenceServerClient, algorithm: str) -> None:
-    values = np.ones((500, 4), "<f4")
-    result = client.infer(
-        "echo", [given("x", values, "FP32")],
-        request_compression_algorithm=algorithm, response_compression_algorithm=algorithm,
-    )  # fmt: skip
-    assert np.array_equal(result.as_numpy("y"), values)
-
-
 def test_bodies_of_the_clients_own_making(client: triton.InferenceServerClient, server: Server) -> None:
     """`generate_request_body` and `parse_response_body`, over somebody else's connection."""
     values = np.arange(8, dtype="<f4").reshape(2, 4)

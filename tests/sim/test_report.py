@@ -1,4 +1,4 @@
-"""Figures of a run: percentiles true to 0.05 %, parts that add up, a table that can be read."""
+"""Figures of a run: percentiles true to 0.05 %, and parts that add up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from app.scheduler.estimates.profile import ModelProfile, Power
 from app.sim.device import Device
-from app.sim.report import Tally, summary, table
+from app.sim.report import Tally, summary
 
 MS = 1_000_000
 
@@ -54,16 +54,3 @@ def test_figures() -> None:
     assert figures["throughput"] == figures["goodput"] == 300
     assert figures["busy_s_per_request"] == pytest.approx(0.002)
     assert figures["energy_j_per_request"] == pytest.approx((0.014 * 10 + 0.006 * 60) / 3)
-
-
-def test_table() -> None:
-    cells = [
-        {"policy": "no_wait", "load": 0.5, "rate": 10.0, "mean_ms": 7.6, "dropped": 0},
-        {"policy": "static", "load": 0.5, "rate": 10.0, "mean_ms": None, "dropped": 12},
-    ]
-    assert table(cells).splitlines() == [
-        "policy   load  rate/s  mean ms  dropped",
-        "no_wait  0.50    10.0     7.60        0",
-        "static   0.50    10.0        -       12",
-    ]
-    assert "replicas" in table([{**cells[0], "replicas": 2, "router": "random"}])
