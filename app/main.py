@@ -17,7 +17,7 @@ import torch
 from fastapi import FastAPI
 
 from app import __version__
-from app.contract import Batching
+from app.contract import MAX_PIXELS, Batching
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
@@ -56,7 +56,6 @@ from app.settings import MIB, Settings
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
-_MAX_PIXELS = 50_000_000  # of an image, read from its header: decoded, it takes 150 MB
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
     "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check",
@@ -105,7 +104,6 @@ def create_app(
                     engine.stop,
                     repository,
                     overrides=_given(settings),
-                    limits={"max_pixels": _MAX_PIXELS},
                     load=partial(load_model, check_names=check_names),
                 )
             )
@@ -232,7 +230,7 @@ def _limits(settings: Settings, inflight: int) -> Limits:
         body=min(int(settings.max_body_mib * MIB), inflight),
         json=int(settings.max_json_mib * MIB),
         inflight=inflight,
-        pixels=_MAX_PIXELS,
+        pixels=MAX_PIXELS,
         body_timeout_s=settings.body_timeout_s,
         connections=settings.max_connections,
         threads=helper_threads(),

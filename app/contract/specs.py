@@ -37,6 +37,9 @@ FLOATS = ("FP16", "BF16", "FP32", "FP64")
 #: Service classes by name, as clients and model.toml give them, in the order of service.
 CLASSES = ("realtime", "best_effort")
 
+#: Pixels of the largest image that is read; its header tells. Decoded, such a one takes 150 MB.
+MAX_PIXELS = 50_000_000
+
 _QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # of a queue whose size is not given: at least so many of both
 
 UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows

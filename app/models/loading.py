@@ -42,23 +42,21 @@ log = logging.getLogger("starling.models")
 def load(
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
-    limits: Mapping[str, int] | None = None,
     check_names: CheckNames | None = None,
 ) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
 
-    `overrides` take precedence over model.toml's `[batching]` and `row_check`. `limits` are set as attributes on the
-    object that the source returned where it has an attribute of that name (`max_pixels`). Blocks, possibly for minutes:
-    never call it on the loop. Raises ConfigError, whatever the model's own code raises.
+    `overrides` take precedence over model.toml's `[batching]` and `row_check`. Blocks, possibly for minutes: never
+    call it on the loop. Raises ConfigError, whatever the model's own code raises.
     """
     config = read_declared(source.folder)
     settings = dict(overrides or {})
     row_check = str(settings.pop("row_check", None) or config.row_check)
     info = model_info(config, source, settings, check_names, own_axes=True)
     if config.task is not None:
-        model = _of_task(_open(config, source.folder), info, config, source.folder, limits or {})
+        model = _of_task(_open(config, source.folder), info, config, source.folder)
     else:
-        model = _of_tensors(info, config, source.folder, limits or {})
+        model = _of_tensors(info, config, source.folder)
         if not isinstance(model.call, CellModel):
             model_info(config, source, settings, check_names)  # other outputs have no axes of their own
     model = replace(model, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
@@ -95,10 +93,9 @@ def _naming(where: str) -> Iterator[None]:
 # a model of a task
 
 
-def _of_task(opened: OpenedTask, info: ModelInfo, config: ModelTable, folder: Path, limits: Mapping[str, int]) -> Model:
+def _of_task(opened: OpenedTask, info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     """Tensors inside, texts or images and labels for clients."""
     front = opened.front
-    _set_limits(front.reader, limits)
     info = replace(info, inputs=front.reader.inputs, outputs=opened.outputs)
     samples = opened.samples
     if config.warmup is not None:
@@ -137,14 +134,14 @@ def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[S
 # a model of the tensors that model.toml declares
 
 
-def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path, limits: Mapping[str, int]) -> Model:
+def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     path = folder / FILE_NAME
     samples = () if config.warmup is None else read_samples(folder / config.warmup.file, info)
     built = _open(config, folder)
     if not callable(built) and not isinstance(built, Recurrent):
         got = type(built).__name__
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
-    # what has weights, hooks and limits
+    # what has weights and hooks
     owner = built.cell if isinstance(built, Recurrent) else built
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
@@ -153,7 +150,6 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path, limits: Mappi
     for part in (owner, call):
         if isinstance(part, nn.Module) and not exported:
             part.eval()
-    _set_limits(owner, limits)
     first = _first_to_take_inputs(call)
     takes_parameters = _takes_parameters(first, len(info.inputs))
     _check_signature(first, config, path, takes_parameters)
@@ -174,12 +170,6 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path, limits: Mappi
         streams=call.streams if isinstance(call, CellModel) else (),
         samples=samples,
     )
-
-
-def _set_limits(owner: object, limits: Mapping[str, int]) -> None:
-    for name, value in limits.items():
-        if hasattr(owner, name):
-            setattr(owner, name, value)
 
 
 def _by_cells(

@@ -71,8 +71,8 @@ class Registry:
 
     Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
     the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
-    everything. `overrides` are values of `contract.Batching` that beat model.toml, `limits` see `loaders.load`.
-    Raises ConfigError when the repository cannot be read.
+    everything. `overrides` are values of `contract.Batching` that beat model.toml. Raises ConfigError when the
+    repository cannot be read.
     """
 
     def __init__(
@@ -82,13 +82,11 @@ class Registry:
         repository: Repository,
         *,
         overrides: Mapping[str, object] | None = None,
-        limits: Mapping[str, int] | None = None,
-        load: Callable[[ModelSource, Mapping[str, object], Mapping[str, int]], Model] = load_model,
+        load: Callable[[ModelSource, Mapping[str, object]], Model] = load_model,
     ) -> None:
         self._start_model, self._stop_model = start, stop
         self._repository = repository
         self._overrides = dict(overrides or {})
-        self._limits = dict(limits or {})
         self._load_model = load
         self._versions: dict[str, dict[int, _Version]] = {
             name: {source.version: _Version(source, required=True) for source in sources}
@@ -250,7 +248,7 @@ class Registry:
                 _log.error("model %s version %s: %s", name, one.source.version, one.reason)
 
     async def _start(self, source: ModelSource) -> Served:
-        model = await self._in_thread(self._load_model, source, self._overrides, self._limits)
+        model = await self._in_thread(self._load_model, source, self._overrides)
         served = await self._start_model(model)
         self._alive.append(served)
         return served

@@ -165,7 +165,8 @@ def test_a_bomb_is_too_large_by_its_header(digits, side):
 
 def test_the_bound_is_an_attribute(digits):
     (source,) = Repository("demo").sources("digits")
-    small = load(source, limits={"max_pixels": 99})
+    small = load(source)
+    small.decode.__self__.max_pixels = 99
     with pytest.raises(TooLarge, match="expected at most 99 pixels, got 200 x 280"):
         ask(small, encode(printed(3)))
 

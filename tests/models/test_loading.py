@@ -34,7 +34,6 @@ def test_a_module_comes_in_eval_mode_with_its_kwargs(tmp_path):
 def test_any_callable_will_do_and_its_hooks_are_taken(tmp_path):
     code = """
 class Doubler:
-    max_pixels = 5
     def __call__(self, x, *, parameters=None):
         return x * 2
     def decode(self, content_type, body, fields=()):
@@ -45,15 +44,13 @@ class Outer:
     build = staticmethod(lambda: Doubler())
 """
     toml = TOML.replace("model.py:build", "model.py:Outer.build")
-    model = load_code(tmp_path, code, toml, limits={"max_pixels": 9, "other": 1})
+    model = load_code(tmp_path, code, toml)
     assert model.profile
     assert model.call(3) == 6
     assert model.takes_parameters
     assert model.present({}) == "shown"
     assert model.takes_fields
     assert model.decode("", b"") == {"x": [1, 2, 3]}
-    assert model.call.max_pixels == 9
-    assert not hasattr(model.call, "other")
 
 
 @pytest.mark.parametrize(

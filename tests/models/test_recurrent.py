@@ -31,7 +31,6 @@ import torch
 from torch import nn
 from app.models import Recurrent
 class Cell(nn.Module):
-    max_pixels = 1
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
@@ -52,10 +51,9 @@ def load_code(tmp_path, code=CODE, toml=TOML, **options):
 
 
 def test_a_cell_serves_like_any_model(tmp_path):
-    model = load_code(tmp_path, limits={"max_pixels": 9})
+    model = load_code(tmp_path)
     assert try_out(model) == []
     assert model.present({}) == "shown"
-    assert model.call.cell.max_pixels == 9
     assert not model.call.cell.drop.training
     assert [spec.name for spec in model.info.client_inputs] == ["x"]
     assert not model.takes_parameters

@@ -153,7 +153,8 @@ def gray() -> bytes:
 def test_images_that_cannot_be_read(tmp_path):
     tiny.save_vit(tmp_path / "weights")
     folder = write_model(tmp_path, toml("image-classification"), None)
-    front = load(source_of(folder), limits={"max_pixels": 1999}).front
+    front = load(source_of(folder)).front
+    front.reader.max_pixels = 1999
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
         front.read([[np.array([tiny.photo()], object)]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from app.contract import Array, SampleRow, TensorSpec, Translated
+from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.tasks import faces
 
@@ -30,7 +30,7 @@ class ImageReader:
     def __init__(self, processor: Any) -> None:
         """Raises ConfigError where the processor fails, or makes images of different sizes of different sizes."""
         self._processor = processor
-        self.max_pixels = 50_000_000  # the server sets its own bound
+        self.max_pixels = MAX_PIXELS
         shapes = [self._pixels(Image.new("RGB", size)).shape for size in _SIZES]
         if len(set(shapes)) != 1:
             raise ConfigError(f"expected an image processor whose images have one size, got {shapes[0]}, {shapes[1]}")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from app.contract import MAX_PIXELS
 from app.errors import UnsupportedMedia
 
 from .network import DigitNet
@@ -26,7 +27,7 @@ class Digits(DigitNet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.max_pixels = 50_000_000  # largest image that `decode` takes; the server sets its own bound
+        self.max_pixels = MAX_PIXELS  # largest image that `decode` takes
 
     def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
         scores = super().forward(image).softmax(dim=1)
