@@ -65,6 +65,7 @@ class Scheduler:
         self._workers = Workers(device)
         self._dispatch = Dispatch(device, self._ledger, self._workers)
         self._lost = False
+        self._wake_at: int | None = None  # of the last Step
 
     # inputs
 
@@ -258,6 +259,9 @@ class Scheduler:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
+        if self._wake_at is not None and self._wake_at <= now:
+            self._dispatch.views.timers.observe(now - self._wake_at)
+        self._wake_at = wake_at
         withdraw = self._dispatch.gate.withdraw() if self._dispatch.gate.units else ()
         done, drops = ledger.done, ledger.drops
         if done or drops:

@@ -34,8 +34,8 @@ class Dispatch:
         self.gate = preset_class(device.classes.preset)(device, ledger, workers)
         self._rank = self.gate.rank
         self._overtakes = self.gate.overtakes and not device.classes.edf
-        self._views = Views(device, ledger, workers, leaves_room=self.gate.separates)
-        self.multi_step = MultiStep(ledger, workers, self.gate, self._views)
+        self.views = Views(device, ledger, workers, leaves_room=self.gate.separates)
+        self.multi_step = MultiStep(ledger, workers, self.gate, self.views)
         self._next_unit = 0
         self._shared = False  # best-effort work is there: without it the gate is not asked
         self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
@@ -115,7 +115,7 @@ class Dispatch:
             usable = self.gate.for_realtime(usable)
         capacities = _capacities(state.capacity[stage], usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
-        room = self._views.room(state, ready.klass)
+        room = self.views.room(state, ready.klass)
         going = ready.started if stage or state.program.stages[0].repeats else 0
         limit = min(capacities[0], room + going)
         if limit < 1:
@@ -138,7 +138,7 @@ class Dispatch:
         if ready.retries.groups and (group := ready.take_retry(limit if fits is None else fits.exact, room)):
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
-        view = self._views.of(ready, state, usable, limit, room + going, now)
+        view = self.views.of(ready, state, usable, limit, room + going, now)
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
             return decision
@@ -162,7 +162,7 @@ class Dispatch:
         others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
         if others.retries.groups:
             return []
-        room = self._views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
+        room = self.views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
         found = others.first(size - len(rows), room)
         if state.latency[key[1]].by_length:
             longest = longest_of(rows)
@@ -176,7 +176,7 @@ class Dispatch:
         if cut.shorter >= 0:
             rows = ready.similar(cut.rows, cut.shorter)
         else:
-            rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
+            rows = list(ready.first(cut.rows, self.views.room(state, ready.klass)))
         ends = begins + state.time(cut.size, stage, running, longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():

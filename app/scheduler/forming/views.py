@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import KeyView, Neighbours
-from app.scheduler.policies.view import LATE_TIMER_NS, Schedule
+from app.scheduler.policies.view import Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
@@ -14,6 +15,8 @@ from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
 _NEVER = 1 << 62
+LATE_TIMER_NS = 2_000_000  # at least: event loops wake up to a millisecond late
+_TIMER_STEP_NS = 500_000
 
 
 class Views:
@@ -25,6 +28,8 @@ class Views:
         self._leaves_room = leaves_room
         self._ledger = ledger
         self._workers = workers
+        #: Nanoseconds by which the driver's timers are late: a hold must not end too late for a deadline.
+        self.timers = Tail(LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """Rows of a program and a class that may start now: as many as the device has room for, and the program.
@@ -81,13 +86,13 @@ class Views:
 
         def time(rows: int, length: int = longest) -> int:
             size = padded[rows - 1] if padded[rows - 1] <= limit else rows
-            return round(tail.factor * state.time(size, 0, running, length, begins - now))
+            return round(tail.value * state.time(size, 0, running, length, begins - now))
 
         def similar(rows: int, shorter: int) -> list[int]:
             return _deadlines(ready.similar(rows, shorter))
 
         workers = min(self._device.max_running, len(self._device.workers))
-        return Schedule(begins, deadlines, time, workers, similar)
+        return Schedule(begins, deadlines, time, workers, round(self.timers.value), similar)
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""

@@ -12,9 +12,9 @@ up with the rate of arrival, and those that would end too late leave (`dispatch`
     N x b / T(b) >= rate,    and at most as many as  (1 + 1 / N) x T(b) <= the time from arrival to deadline
 
 allows: N staggered workers turn to a new unit every T(b) / N, which is the longest that a row waits for one. For the
-same reason rows are held only for units that take no longer.
+same reason rows are held only for units that take no longer, and only where another row is expected meanwhile.
 
-T is the time that 99 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159).
+T is the time that 95 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159).
 
 Where batch times by length are known, rows are picked as by `adaptive`, in no more time than the first row has. Where
 that would make as many other rows late as it serves, the shortest rows go first, the most for their time: some row will
@@ -31,7 +31,7 @@ from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, go_padded
-from app.scheduler.policies.view import LATE_TIMER_NS, KeyView, Schedule
+from app.scheduler.policies.view import KeyView, Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.types import Formed
 
@@ -54,18 +54,20 @@ class Deadline(Adaptive):
             rows = _in_time(view, schedule, most)
             cut = go_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
         if cut.rows == view.ready < min(view.limit, view.full):
-            until = _latest(schedule, cut.rows)
-            # Where lengths differ, the next row may take twice as long as those that are held.
-            longest = schedule.time(cut.rows + 1) * (1 if window is None else 2)
-            if max(now, schedule.begins) < until and longest <= _period(view, schedule):
+            until = _held_until(view, schedule, cut.rows)
+            if max(now, schedule.begins) < until:
                 return Hold(until)
         return cut
 
 
-def _latest(schedule: Schedule, rows: int) -> int:
-    """Until when these rows, which are all that wait, may be held: then one more would be too many."""
-    one_more = max(schedule.time(rows + 1), schedule.time(rows) + LATE_TIMER_NS)
-    return min(schedule.deadlines) - one_more
+def _held_until(view: KeyView, schedule: Schedule, rows: int) -> int:
+    """Until when these rows, which are all that wait, are held: then one more would be too many."""
+    one_more = schedule.time(rows + 1)
+    until = min(schedule.deadlines) - max(one_more, schedule.time(rows) + schedule.timer_ns)
+    company = view.facts.rate / 1e9 * (until - view.oldest())
+    # Where lengths differ, the next row may take twice as long as those that are held.
+    longest = one_more if view.length_window is None else 2 * one_more
+    return until if company >= 1 and longest <= _period(view, schedule) else 0
 
 
 def _in_time(view: KeyView, schedule: Schedule, most: int) -> int:

@@ -66,10 +66,6 @@ class Neighbours:
     joinable: int = 0  # rows at the first stage that are about as long as `longest`, if the first of them is one
 
 
-#: Event loops wake up to a millisecond late; a hold must not end too late for a deadline.
-LATE_TIMER_NS = 2_000_000
-
-
 class Schedule(NamedTuple):
     """By when rows of a key must end, and what they take, for a policy that sees deadlines. Times in nanoseconds."""
 
@@ -77,8 +73,9 @@ class Schedule(NamedTuple):
     deadlines: Sequence[int]  # of the first rows, as many as one unit can have; far off for a row without one
     time: Callable[
         ..., int
-    ]  # (rows, length of the longest, if others than these): what 99 % of such units take at most
+    ]  # (rows, length of the longest, if others than these): what 95 % of such units take at most
     workers: int  # units that can run at once
+    timer_ns: int  # by which timers are late: a hold must not end too late for a deadline
     similar: Callable[[int, int], Sequence[int]]  # deadlines of (rows, how many before the first) in order of length
 
 

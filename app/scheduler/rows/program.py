@@ -21,6 +21,7 @@ from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Un
 
 _NEARLY = 0.95  # of the most rows a second
 _LINE = 256  # batches of a window in the line at most: of earlier ones 1 % would be left (`Regression`)
+_TAIL_STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
 
@@ -55,8 +56,8 @@ class ProgramState:
         #: most. Empty where some time is not known, or rows make several steps.
         self.speeds: tuple[tuple[float, ...], ...] = ()
         self._set_remaining()
-        #: Of units of programs in one piece, where the policy sees deadlines.
-        self.tail = Tail() if self.policy.sees_deadlines and not several else None
+        #: Of the times of units over predictions, of programs in one piece, where the policy sees deadlines.
+        self.tail = Tail(1.0, _TAIL_STEP) if self.policy.sees_deadlines and not several else None
         self.rate = RateMonitor(now)
         # In this window, by class: rows that arrived, refused ones too, and rows that ended well.
         self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
@@ -126,7 +127,7 @@ class ProgramState:
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self.tail is not None and unit.predicted:
-            self.tail.observe(now - unit.begins, unit.predicted)
+            self.tail.observe((now - unit.begins) / unit.predicted)
         if unit.stage == 0 and times[0]:
             self._line.append((unit.size, times[0]))
         if self.program.stages[unit.stage].repeats:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
+from app.scheduler.forming.views import LATE_TIMER_NS
 from app.scheduler.policies import policy_for
-from app.scheduler.policies.view import LATE_TIMER_NS
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Step
 
@@ -30,10 +30,18 @@ def program(given: Profile | None = None, **options: object) -> Program:
     return make_program(stages=(Stage(given or Profile(TIMES)),), policy="deadline", max_batch=LARGEST, **options)
 
 
+class Busy(World):
+    """Many rows have arrived in the last window, so that company is expected."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        self.scheduler._states[1].facts[0].rate = 1_000.0
+
+
 def run(arrivals: list[tuple[int, int]], device: DeviceSpec | None = None, **options: object) -> World:
     """Calls of one row: (arrival, time to the deadline), in ms."""
     calls = tuple(Arrival(at * MS, timeout=timeout * MS) for at, timeout in arrivals)
-    return World(Trace(device or make_device(LARGEST), (program(**options),), calls)).run()
+    return Busy(Trace(device or make_device(LARGEST), (program(**options),), calls)).run()
 
 
 def started(world: World) -> list[tuple[float, int]]:
@@ -70,6 +78,17 @@ class TestAlone:
         """24 ms leave 12 ms a unit where one worker must end it first, 16 where two do so in turn. T(2) = 14 ms."""
         assert started(run([(0, 24)], make_device(*[LARGEST] * workers))) == [(start, 1)]
 
+    def test_it_is_not_held_where_hardly_any_row_comes(self) -> None:
+        """20 rows a second: in the 36 ms that it could be held, 0.7 come."""
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(), 0)
+        for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
+            scheduler._states[1].facts[0].rate = rate
+            scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
+            assert len(scheduler.step(0).start) == started
+            for unit in list(scheduler.running):
+                scheduler.finished(Outcome(unit.id, None, 10 * MS), 0)
+
     def test_without_a_deadline_it_starts_at_once(self) -> None:
         world = World(Trace(make_device(LARGEST), (program(),), (Arrival(MS),))).run()
         assert started(world) == [(1, 1)]
@@ -97,6 +116,7 @@ class TestCompany:
         call = make_call(1, deadline=50 * MS)
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(), 0)
+        scheduler._states[1].facts[0].rate = 1_000.0
         scheduler.submit(call, 0)
         assert scheduler.step(0).wake_at == 36 * MS
 
@@ -162,7 +182,7 @@ class TestLengths:
         assert self.first((100, 9), (100, 11)) == [100]
 
 
-class Watched(World):
+class Watched(Busy):
     """Checks the latest start of what waits while a worker is idle."""
 
     def _carry_out(self, step: Step) -> None:
@@ -202,7 +222,7 @@ def traces(draw: st.DrawFn) -> Trace:
 @repeatable(200)
 @given(traces())
 def test_the_invariants_hold_where_rows_are_held(trace: Trace) -> None:
-    World(trace).run()
+    Busy(trace).run()
 
 
 @repeatable(200)
@@ -228,6 +248,7 @@ def test_a_device_that_is_late_makes_units_start_sooner() -> None:
     """Every unit takes 1.2 times its prediction: they start so much sooner, and end in time again."""
     scheduler = Scheduler(make_device(LARGEST))
     scheduler.add_program(program(), 0)
+    scheduler._states[1].facts[0].rate = 1_000.0
     now = 0
     for ident in range(200):
         scheduler.submit(make_call(ident, arrived=now, deadline=now + 50 * MS), now)
