@@ -165,8 +165,8 @@ def lengths(given: tuple[float, float, int, int]) -> dict[str, Any]:
 
 
 def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=2_000, help="requests of each run, for each worker [2000]")
-    parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
+    parser.add_argument("--requests", type=int, default=3_000, help="requests of each run, for each worker [3000]")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each cell [1]")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
