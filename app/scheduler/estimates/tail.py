@@ -13,17 +13,18 @@ _SHARE = 0.95  # of observations
 
 
 class Tail:
-    """`value`: what 95 % of observations do not exceed, and at least `least`."""
+    """`value`: what 95 % of observations do not exceed, from `least` to `most`: a machine that stalls has no tail."""
 
-    __slots__ = ("_least", "_step", "value")
+    __slots__ = ("_least", "_most", "_step", "value")
 
-    def __init__(self, least: float, step: float) -> None:
+    def __init__(self, least: float, most: float, step: float) -> None:
         """`step`: by so much, nearly, one observation beyond the value raises it."""
         self.value = self._least = least
+        self._most = most
         self._step = step
 
     def observe(self, seen: float) -> None:
         if seen > self.value:
-            self.value += self._step * _SHARE
+            self.value = min(self._most, self.value + self._step * _SHARE)
         else:
             self.value = max(self._least, self.value - self._step * (1 - _SHARE))

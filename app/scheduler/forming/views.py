@@ -29,7 +29,7 @@ class Views:
         self._ledger = ledger
         self._workers = workers
         #: Nanoseconds by which the driver's timers are late: a hold must not end too late for a deadline.
-        self.timers = Tail(LATE_TIMER_NS, _TIMER_STEP_NS)
+        self.timers = Tail(LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """Rows of a program and a class that may start now: as many as the device has room for, and the program.
