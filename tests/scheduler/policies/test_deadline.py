@@ -102,6 +102,11 @@ class TestCompany:
         """Three rows by 30 ms: T(4) = 22 ms before the first deadline, which is 60 ms."""
         assert started(run([(0, 60), (20, 60), (30, 60)])) == [(60 - 22, 3)]
 
+    def test_the_example_of_the_documentation(self) -> None:
+        """T(b) = 4 + 2 b ms: held until 25 - T(3) = 15 ms."""
+        world = run([(0, 25), (8, 25)], given=Profile(tuple((4 + 2 * size) * MS for size in range(1, LARGEST + 1))))
+        assert started(world) == [(15, 2)]
+
     def test_a_later_row_with_an_earlier_deadline_counts(self) -> None:
         assert started(run([(0, 80), (10, 30)])) == [(40 - 18, 2)]
 
