@@ -1,72 +1,120 @@
 """Requests to a decoder of which a third leave: do all places come back, and is memory flat?
 `python -m experiments.writing.leaving`.
 
-The model `writer` in this process, without HTTP. Prints places and memory as it goes; status 1 if one is lost.
+The model `writer` in this process, without HTTP, whose requests read their texts piece by piece. Those that leave do so
+before they begin, or with one of their pieces. Writes docs/bench/writing-leaving.md and .json.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.places import Places
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
-from app.errors import StarlingError
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.scheduler import Scheduler
+from experiments.writing.leaving_page import PAGE
+from loadtest.common.experiment import Experiment, Run
+from loadtest.common.page import Data
 
-AT_ONCE = 48
-MOST = 40  # tokens
+LARGEST, AT_ONCE = 32, 48
+READ, WRITTEN = (1, 39), (1, 39)  # tokens of a request
+SAMPLES = 20  # of memory
 
 
 def resident_mib() -> float:
+    gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / (1 << 20)
 
 
 async def one(served: ServedModel, chosen: random.Random) -> bool:
     """A request; whether it was answered."""
-    ids = [chosen.randrange(2, 200) for _ in range(chosen.randrange(1, 40))]
-    leaves = chosen.random() < 1 / 3
-    with served.lease(
-        1, lengths={"tokens": len(ids)}, parameters={"max_new_tokens": chosen.randrange(1, MOST)}
-    ) as lease:
+    ids = [chosen.randrange(2, 200) for _ in range(chosen.randint(*READ))]
+    written = chosen.randint(*WRITTEN)
+    leaves = asyncio.Event()
+    last = chosen.randrange(written) if chosen.random() < 1 / 3 else -1  # the piece with which it leaves; 0: no piece
+
+    def read(row: int, text: Any, tokens: int) -> None:
+        if 0 < last <= tokens:
+            leaves.set()
+
+    with served.lease(1, lengths={"tokens": len(ids)}, parameters={"max_new_tokens": written}) as lease:
+        lease.on_piece = read
         lease.write(0, np.array([ids], np.int64))
-        try:
-            await asyncio.wait_for(lease.run(), chosen.random() * 0.3 if leaves else None)
-        except (TimeoutError, StarlingError):
-            return False
-        return True
+        answer = lease.run()
+        if last < 0:
+            await answer
+            return True
+        if last == 0:
+            leaves.set()
+        left = asyncio.ensure_future(leaves.wait())
+        await asyncio.wait([answer, left], return_when="FIRST_COMPLETED")
+        left.cancel()
+        return answer.done()
 
 
-async def run(requests: int) -> int:
+async def several(served: ServedModel, chosen: random.Random, left: list[int], answered: list[int]) -> None:
+    """A client that sends one request after another."""
+    while left[0] > 0:
+        left[0] -= 1
+        was_answered = await one(served, chosen)  # first: others count meanwhile
+        answered[0] += was_answered
+
+
+async def run(requests: int, run: Run) -> Data:
     chosen = random.Random(0)
-    device = CpuDevice((32,), threads=1, cores=1)
+    device = CpuDevice((LARGEST,), threads=1, cores=1)
     (source,) = Repository("bench").sources("writer")
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(load(source))
         assert isinstance(served, ServedModel)
-        assert served.activations is not None
-        done = answered = 0
-        while done < requests:
-            answers = await asyncio.gather(*(one(served, chosen) for _ in range(AT_ONCE)))
-            done, answered = done + len(answers), answered + sum(answers)
-            if done % (AT_ONCE * 20) == 0:
-                print(f"{done} requests, {answered} answered: {resident_mib():.0f} MiB resident", flush=True)
-        lost = served.activations.rows
-        print(f"{done} requests, {answered} answered: {lost} places in use, {resident_mib():.0f} MiB resident")
-    return int(lost > 0)
+        places = served.activations
+        assert isinstance(places, Places)
+        answered, done = [0], 0
+        samples = []
+        for number in range(SAMPLES):
+            share = requests * (number + 1) // SAMPLES
+            left = [share - done]
+            await asyncio.gather(*(several(served, chosen, left, answered) for _ in range(AT_ONCE)))
+            done = share
+            await served_idle(served)
+            samples.append({"requests": done, "answered": answered[0], "places": places.rows, "mib": resident_mib()})
+            run.say(f"{done} requests, {answered[0]} answered: {places.rows} places, {samples[-1]['mib']:.0f} MiB")
+        slab = places.reserved * places.row_bytes / (1 << 20)
+        return {"samples": samples, "slots": served.pool.used, "reserved": places.reserved, "slab_mib": slab}
 
+
+async def served_idle(served: ServedModel) -> None:
+    """Until rows whose requests have left are in no unit: one unit runs at a time, so an answer comes behind them."""
+    with served.lease(1, lengths={"tokens": 1}, parameters={"max_new_tokens": 1}) as lease:
+        lease.write(0, np.array([[5]], np.int64))
+        await lease.run()
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=10_000, help="how many [10000]")
+
+
+def measure(chosen: argparse.Namespace, run_: Run) -> Data:
+    found = asyncio.run(run(chosen.requests, run_))
+    settings = {"requests": chosen.requests, "at_once": AT_ONCE, "largest": LARGEST, "most": WRITTEN[1]}
+    return {"settings": settings, **found}
+
+
+EXPERIMENT = Experiment(PAGE, "experiments.writing.leaving", __doc__, measure, options_of)
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000, help="how many [10000]")
-    sys.exit(asyncio.run(run(parser.parse_args().requests)))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

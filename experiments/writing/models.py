@@ -35,11 +35,15 @@ def save_weights(folder: Path, kind: str) -> None:
 
 
 def tokenizer_of(words: int) -> Any:
-    """Of so many tokens, of which those beyond the bytes are only written."""
+    """Of so many tokens, of which those beyond the bytes are only written.
+
+    Token 0, which T5's random weights write, has a text, too: the end token is the last.
+    """
     made = tokenizer_of_bytes()
     parts = json.loads(made.backend_tokenizer.to_str())
     vocabulary = parts["model"]["vocab"]
-    vocabulary |= {f"w{number}": number for number in range(len(vocabulary), words)}
+    vocabulary |= {f"w{number}": number for number in (0, *range(len(vocabulary), words - 1))}
+    vocabulary[made.eos_token] = parts["added_tokens"][0]["id"] = words - 1
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(parts)), eos_token=made.eos_token, model_max_length=READ
     )

@@ -79,6 +79,8 @@ WORSE = [
     ("steps", ("studies", 0, "climb", "no_wait", "failed"), {"status 503": 1}, "mlp, climb, no_wait: 1 x status 503"),
     ("texts", ("tasks", "vectors", "many", "by length", "rows_per_s"), [1.0], "vectors: fewer rows/s by length"),
     ("texts", ("tasks", "ranker", "many", "by length", "p99_ms"), 1e6, "ranker: 99 % 1,000,000 ms by length"),
+    ("writing-leaving", ("slots",), 1, "0 places and 1 slots are in use"),
+    ("writing-leaving", ("samples", 19, "mib"), 1e4, "memory grew by"),
 ]
 
 

@@ -15,7 +15,7 @@ import torch
 from app.bench.stats import Repeat
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models, streams
+from experiments.writing import live, models, streaming, streaming_page, streams
 from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
 
@@ -97,5 +97,29 @@ async def test_streams_are_timed_to_their_first_piece(tmp_path: Path) -> None:
 def test_whatever_is_written_has_a_text() -> None:
     words = models.tokenizer_of(300)
     assert len(words) == 300
-    assert max(words("w299")["input_ids"]) < 258  # texts are read byte by byte
-    assert all(words.decode([token]) for token in (66, 258, 299))
+    assert max(words("w298")["input_ids"]) < 258  # texts are read byte by byte
+    assert all(words.decode([token], skip_special_tokens=True) for token in (0, 66, 258, 298))
+
+
+def test_what_streams_cost_is_the_median_of_the_rounds() -> None:
+    whole = [{"rows_per_s": rate, "events_per_row": 0.0} for rate in (10.0, 20.0, 10.0)]
+    stream = [{"rows_per_s": rate, "events_per_row": 21.5} for rate in (9.0, 18.0, 30.0)]
+    data = {"kinds": {"t5": {"generate": whole, "generate_stream": stream}}}
+    assert streaming_page.missed(data) == ["t5: streams cost 10.0% of the rows a second, target 5%"]
+    settings = {"threads": 1, "closed_s": 9, "rounds": 3, "in_flight": 4, "largest": 8, "lengths": "x"}
+    assert "| t5 | 10.00, 20.00, 10.00 | 9.00, 18.00, 30.00 | 21.5 | +10.0% |" in streaming_page.PAGE.text(
+        {**data, "settings": settings}
+    )
+
+
+async def test_answers_are_read_to_their_end() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    assert await streaming.read_answer(reader) == 0
+    reader.feed_data(b"8\r\ndata: 1\n\r\n8\r\ndata: 2\n\r\n0\r\n\r\n")
+    assert await streaming.read_answer(reader) == 2
+    reader.feed_data(b"HTTP/1.1 429 Too Many Requests\r\n\r\n")
+    with pytest.raises(MeasurementError, match="429"):
+        await streaming.read_answer(reader)

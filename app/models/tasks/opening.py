@@ -7,10 +7,11 @@ missing tokenizer of five tokens. Here both are errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from app.errors import ConfigError
+from app.errors import ConfigError, not_installed
 from app.models.base import one_line
 from app.models.description.config import ModelTable
 from app.models.description.tables import TaskTable
@@ -37,6 +38,9 @@ CLASSES = {
     "text-generation": ("CausalLM", ("ForCausalLM", "LMHeadModel")),
 }
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+_SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")
+#: Of these a tokenizer in Python will do: nobody asks it where in a text a token is.
+WRITING_TASKS = ("text2text-generation", "translation", "summarization", "text-generation")
 
 
 def open_task(config: ModelTable, folder: Path) -> OpenedTask:
@@ -54,7 +58,7 @@ def open_task(config: ModelTable, folder: Path) -> OpenedTask:
     if task == "image-classification":
         return _image_classifier(transformers, model, place, options)
     files = SentenceFiles(transformers, place)
-    return open_text_task(task, TextModel(model, _open_tokenizer(transformers, place), files, options))
+    return open_text_task(task, TextModel(model, _open_tokenizer(transformers, place, task), files, options))
 
 
 def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
@@ -86,12 +90,17 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
     return model.eval()
 
 
-def _open_tokenizer(transformers: Any, place: str) -> Any:
+def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
     folder = Path(place)
     if folder.is_dir() and not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise ConfigError(f"expected a tokenizer (tokenizer.json) beside the weights in {place}, got none")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    if not tokenizer.is_fast:
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except (ImportError, ValueError):  # whichever of them transformers raises where a library is missing
+        if find_spec(_SENTENCEPIECE) is None and any(True for name in _SPM_FILES for _ in folder.glob(name)):
+            raise not_installed(_SENTENCEPIECE) from None
+        raise
+    if not tokenizer.is_fast and task not in WRITING_TASKS:
         raise ConfigError(f"expected a fast tokenizer (tokenizer.json) in {place}, got {type(tokenizer).__name__}")
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Texts to the tensors of a transformers model, by its fast tokenizer. Any number of threads may tokenize at once.
+"""Texts to the tensors of a transformers model, by its tokenizer. Any number of threads may tokenize at once.
 
 The tokenizer of the Rust library is called itself: transformers' own call sets padding and truncation on it each time,
 which two threads must not do at once.
@@ -21,6 +21,7 @@ from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import faces
 from app.models.tasks.answers import Tokens
 from app.models.tasks.heads import MASK
+from app.models.tasks.slow_tokenizer import backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
 #: Of an input, or of each of its texts by their place: what messages call them.
@@ -82,11 +83,11 @@ class TextReader:
         sent: tuple[TensorSpec, ...] = (faces.TEXT,),
         keep: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`tokenizer`: transformers' fast one; `words`: how many tokens the model knows."""
-        backend = tokenizer.backend_tokenizer
+        """`tokenizer`: transformers'; `words`: how many tokens the model knows."""
+        backend = backend_of(tokenizer)
         backend.no_padding()
         backend.no_truncation()
-        self.plain = type(backend).from_str(backend.to_str())
+        self.plain = copied(backend)
         self.reading = reading
         self.sent = sent
         self._longest = reading.most * _LONGEST_TOKEN
@@ -179,7 +180,7 @@ class TextReader:
         """
         rows = []
         length = min(_SAMPLE_LENGTH, self.reading.most)
-        tokenizer = type(self.plain).from_str(self.plain.to_str())
+        tokenizer = copied(self.plain)
         for place, text in enumerate(_SAMPLE_TEXTS):
             tokenizer.enable_truncation(length if text is not _SAMPLE_TEXTS[-1] else max(1, length // 2))
             one = tokenizer.encode_batch([(text, _SAMPLE_TEXTS[place - 1]) if pairs else text])[0]
