@@ -76,6 +76,12 @@ def test_otherwise_the_oldest_goes_first(times: dict[int, Stage], options: dict[
     assert first_of((1, 1, 0), (2, 1, 50), times=times, **options)[0] == 1
 
 
+def test_a_model_of_unknown_times_neither_overtakes_nor_is_overtaken_while_its_row_is_the_oldest() -> None:
+    times = BOTH | {3: Stage()}
+    assert first_of((3, 1, 0), (1, 1, 1), (2, 1, 50), times=times) == [3, 2, 1]
+    assert first_of((1, 1, 0), (3, 1, 1), (2, 1, 50), times=times) == [2, 1, 3]
+
+
 def test_priorities_come_first() -> None:
     scheduler = Scheduler(make_device(4))
     for program, stage in BOTH.items():

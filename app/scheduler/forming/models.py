@@ -56,7 +56,7 @@ def _soonest(
 ) -> ReadySet:
     """Of real-time sets of one priority: `oldest`, or one that overtakes it.
 
-    Where times are not known, or rows make several steps, nothing is overtaken.
+    One whose times are not known, or whose rows make several steps, does not overtake, and is not overtaken as oldest.
     """
     round_ns, least, weighted = 0.0, 0.0, False
     weight = states[oldest.key[0]].program.weight
@@ -64,8 +64,10 @@ def _soonest(
     for _, ready, row in heads:
         program, stage, _ = ready.key
         state = states[program]
-        if not state.speeds:
+        if not state.speeds and ready is oldest:
             return oldest
+        if not state.speeds:
+            continue
         rows = min(ready.count, state.full[stage])
         speed = state.speeds[stage][rows - 1] / state.facts[0].scale
         round_ns += rows / speed
