@@ -17,7 +17,7 @@ import torch
 from fastapi import FastAPI
 
 from app import __version__
-from app.contract import MAX_PIXELS, Batching
+from app.contract import Batching
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
@@ -230,7 +230,6 @@ def _limits(settings: Settings, inflight: int) -> Limits:
         body=min(int(settings.max_body_mib * MIB), inflight),
         json=int(settings.max_json_mib * MIB),
         inflight=inflight,
-        pixels=MAX_PIXELS,
         body_timeout_s=settings.body_timeout_s,
         connections=settings.max_connections,
         threads=helper_threads(),

@@ -29,7 +29,6 @@ class Limits:
     body: int
     json: int
     inflight: int
-    pixels: int
     body_timeout_s: float
     connections: int
     threads: int = 2

@@ -53,7 +53,7 @@ from loadtest.bench.load import Request
 MIB = 1 << 20
 INPUTS = {"echo": 4, "mlp": 1024}  # values of a row, by model
 HIDDEN = 8  # of `mlp`, in place of 4096
-LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, pixels=1, body_timeout_s=30, connections=10_000)
+LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, body_timeout_s=30, connections=10_000)
 
 
 class OnLoop(CpuDevice):

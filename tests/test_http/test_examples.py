@@ -16,7 +16,7 @@ from app.http.examples import READABLE, example_values, form_body, friendly_exam
 
 from .catalog import FakeServed, spec
 
-LIMITS = Limits(1 << 20, 1 << 20, 1 << 20, 100, 1.0, 10)
+LIMITS = Limits(1 << 20, 1 << 20, 1 << 20, 1.0, 10)
 PICTURE = b"\x89PNG\r\n"
 
 

@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 
 
 def limits(body: int = 100, inflight: int = 150, timeout_s: float = 5) -> Limits:
-    return Limits(body=body, json=50, inflight=inflight, pixels=10, body_timeout_s=timeout_s, connections=5)
+    return Limits(body=body, json=50, inflight=inflight, body_timeout_s=timeout_s, connections=5)
 
 
 def part(data: bytes, *, more: bool = False) -> Message:

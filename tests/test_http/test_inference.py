@@ -30,7 +30,7 @@ from app.observe.tracing.tracer import Tracer
 
 from .catalog import FakeCatalog, FakeServed, served, spec
 
-LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
 @dataclass

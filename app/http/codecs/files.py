@@ -18,9 +18,9 @@ from app.http.codecs.tensors import from_base64, is_base64
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
 
 
-def file_columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
+def file_columns(served: Served, upload: Upload, lengths: dict[str, int]) -> dict[str, Column]:
     """The rows of one file that is no JSON, by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
-    columns = array_columns(client_inputs(served.info), _arrays(served, upload, max_pixels), upload.field, lengths)
+    columns = array_columns(client_inputs(served.info), _arrays(served, upload), upload.field, lengths)
     check_rows_agree(columns, upload.field)
     return columns
 
@@ -43,13 +43,13 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
     return [sniffed(from_base64(each, at), "", at) for each, at in zip(values, named, strict=True)]
 
 
-def decode_files(served: Served, files: Sequence[Upload], max_pixels: int) -> DecodedCall:
+def decode_files(served: Served, files: Sequence[Upload]) -> DecodedCall:
     """The call of these files, their rows one behind the other."""
     lengths: dict[str, int] = {}
-    return stacked([file_columns(served, file, lengths, max_pixels) for file in files], lengths)
+    return stacked([file_columns(served, file, lengths) for file in files], lengths)
 
 
-def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any]:
+def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     """Arrays by input name: that of an .npy file, what the model's own `decode` returns for another, or its bytes."""
     info = served.info
     inputs = client_inputs(info)
@@ -62,7 +62,7 @@ def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any
     decode = served.model.decode
     if not takes_files(served):
         raise UnsupportedMedia(_unsupported(info, upload))
-    check_pixels(upload, max_pixels)
+    check_pixels(upload)
     if decode is None:
         return {inputs[0].name: _one_element(inputs[0], upload.data)}
     try:

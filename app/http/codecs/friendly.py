@@ -29,7 +29,7 @@ class Friendly(Codec):
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         content_type = headers.get(b"content-type", b"").decode("latin-1") or None
-        return decode_friendly(served, content_type, body, max_pixels=limits.pixels, max_json=limits.json)
+        return decode_friendly(served, content_type, body, max_json=limits.json)
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         return served.model.present is not None and call.rows > OFF_LOOP_ROWS
@@ -40,7 +40,7 @@ class Friendly(Codec):
 
 
 def decode_friendly(
-    served: Served, content_type: str | None, body: bytes, *, max_pixels: int, max_json: int | None = None
+    served: Served, content_type: str | None, body: bytes, *, max_json: int | None = None
 ) -> DecodedCall:
     """The call that a friendly body means. The rows of several files follow one another.
 
@@ -59,14 +59,14 @@ def decode_friendly(
     listed = False
     for upload in uploads:
         if upload.kind != "json":
-            parts.append(file_columns(served, upload, lengths, max_pixels))
+            parts.append(file_columns(served, upload, lengths))
             continue
         value = load_json(upload.data, upload.field)
         files = embedded_files(served, value, upload.field)
         if files is None:
             parts.append(_json_columns(served, value, upload.field, lengths, has_bools(upload.data)))
         else:
-            parts += [file_columns(served, file, lengths, max_pixels) for file in files]
+            parts += [file_columns(served, file, lengths) for file in files]
             listed |= isinstance(value, list)
     call = stacked(parts, lengths)
     call.single &= not listed

@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from app.contract import Array
+from app.contract import MAX_PIXELS, Array
 from app.errors import BadRequest, TooLarge
 
 Kind = Literal["json", "npy", "other", "unknown"]
@@ -235,7 +235,7 @@ def read_npy(data: bytes, field: str) -> Array:
     return np.frombuffer(data, dtype, offset=offset).reshape(shape, order="F" if fortran else "C")
 
 
-def check_pixels(upload: Upload, max_pixels: int) -> None:
+def check_pixels(upload: Upload) -> None:
     """Check the size in an image's header before the image is decoded.
 
     Files of other content types are checked too, because a decoder may open any file as an image; a file that is no
@@ -252,8 +252,8 @@ def check_pixels(upload: Upload, max_pixels: int) -> None:
             why = "no image header" if isinstance(exc, UnidentifiedImageError) else _first_line(exc)
             raise BadRequest(f"{upload.field}: not a readable image ({upload.media}): {why}") from None
         return
-    if width * height > max_pixels:
-        raise TooLarge(f"{upload.field}: expected at most {max_pixels} pixels, got {width} x {height}")
+    if width * height > MAX_PIXELS:
+        raise TooLarge(f"{upload.field}: expected at most {MAX_PIXELS} pixels, got {width} x {height}")
 
 
 def _first_line(exc: Exception) -> str:

@@ -29,7 +29,7 @@ class V1(Codec):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
             raise too_much_json("body", limits.json, len(body), served.info)
-        return decode_v1(served, load_json(body), limits.pixels, has_bools(body))
+        return decode_v1(served, load_json(body), has_bools(body))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         outputs = own_rows(served.info, answer)
@@ -40,7 +40,7 @@ class V1(Codec):
         return json_text(predictions, served.info.name), None
 
 
-def decode_v1(served: Served, body: object, max_pixels: int, bools: bool = True) -> DecodedCall:
+def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
     """The call that a parsed V1 body means, of a text that may hold booleans. `signature_name` is ignored.
 
     Raises BadRequest, and for files that the model decodes TooLarge or UnsupportedMedia.
@@ -56,7 +56,7 @@ def decode_v1(served: Served, body: object, max_pixels: int, bools: bool = True)
         raise BadRequest("instances: expected a list of at least one row")
     files = embedded_files(served, instances, "instances")
     if files is not None:
-        return decode_files(served, files, max_pixels)
+        return decode_files(served, files)
     inputs = client_inputs(served.info)
     lengths: dict[str, int] = {}
     if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):

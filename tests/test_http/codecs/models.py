@@ -25,7 +25,7 @@ TOKENS = ModelInfo(
 def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
     """A V2 body decoded; `header_length` is the Inference-Header-Content-Length, None for JSON alone."""
     headers = {} if header_length is None else {b"inference-header-content-length": b"%d" % header_length}
-    limits = Limits(body=len(body), json=json_limit, inflight=0, pixels=0, body_timeout_s=1, connections=1)
+    limits = Limits(body=len(body), json=json_limit, inflight=0, body_timeout_s=1, connections=1)
     return V2().decode(_served(info), headers, body, limits)
 
 

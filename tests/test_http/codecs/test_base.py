@@ -20,7 +20,7 @@ from app.http.codecs.v2 import V2
 from ..catalog import served, spec
 
 SUM = served("sum", (spec("a", "FP32", 2), spec("b", "INT64", 1)), (spec("y", "FP32", 2),))
-LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
 def v2(name: str, datatype: str, data: list[list[float]]) -> dict[str, Any]:

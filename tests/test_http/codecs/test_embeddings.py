@@ -19,7 +19,7 @@ from ..catalog import FakeCatalog, served, spec
 TEXT, VECTOR = (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),)
 VECTORS = served("vectors", TEXT, VECTOR)
 OTHER = served("other", (spec("x", "FP32", 4),), VECTOR)
-LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
 def opened(body: Any) -> Embeddings:

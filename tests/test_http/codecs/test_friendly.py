@@ -9,12 +9,14 @@ import struct
 import zlib
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
+from app.http.codecs import uploads
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.friendly import decode_friendly
 
@@ -33,7 +35,11 @@ NPY = "application/x-npy"
 
 
 def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> DecodedCall:
-    return decode_friendly(model, content_type, body, max_pixels=limits.pop("max_pixels", 10_000), **limits)
+    return decode_friendly(model, content_type, body, **limits)
+
+
+def at_most_19_pixels() -> Any:
+    return patch.object(uploads, "MAX_PIXELS", 19)
 
 
 def npy(array: Any) -> bytes:
@@ -272,8 +278,8 @@ def test_files_as_base64_are_decoded() -> None:
     two = decode(SEEING, JSON, json.dumps([{"b64": file}, {"b64": file}]).encode())
     assert (two.rows, two.single) == (2, False)
     assert not decode(SEEING, JSON, json.dumps([{"b64": file}]).encode()).single
-    with pytest.raises(TooLarge, match=r"body\[0\]: expected at most 19 pixels"):
-        decode(SEEING, JSON, json.dumps([{"b64": file}]).encode(), max_pixels=19)
+    with pytest.raises(TooLarge, match=r"body\[0\]: expected at most 19 pixels"), at_most_19_pixels():
+        decode(SEEING, JSON, json.dumps([{"b64": file}]).encode())
     with pytest.raises(BadRequest, match="body: expected shape"):
         decode(VECTOR, JSON, json.dumps({"b64": file}).encode())
 
@@ -322,8 +328,8 @@ def test_pixels_are_counted_before_decoding() -> None:
     for kind in ("image/png", "text/plain", None):
         with pytest.raises(TooLarge, match="pixels"):
             decode(model, kind, bomb)
-        with pytest.raises(TooLarge, match="at most 19 pixels, got 5 x 4"):
-            decode(model, kind, picture(), max_pixels=19)
+        with pytest.raises(TooLarge, match="at most 19 pixels, got 5 x 4"), at_most_19_pixels():
+            decode(model, kind, picture())
     with pytest.raises(BadRequest, match="not a readable image"):
         decode(model, "image/png", b"\x89PNG\r\n\x1a\nrubbish")
     assert decoded == []

@@ -18,7 +18,7 @@ from ..catalog import served, spec
 INPUTS = (spec("query", "BYTES"), spec("document", "BYTES"))
 RANKER = served("ranker", INPUTS, (spec("score", "FP32"), spec("raw_score", "FP32")))
 PLAIN = served("plain", INPUTS, (spec("score", "FP32"),))
-LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 TEXTS = ["a", "b", "c"]
 
 

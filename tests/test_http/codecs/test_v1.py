@@ -42,7 +42,7 @@ TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64",
     ],
 )
 def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None:
-    call = decode_v1(model, {"instances": instances, "signature_name": "serving_default"}, 1000)
+    call = decode_v1(model, {"instances": instances, "signature_name": "serving_default"})
     assert (call.rows, call.single) == (len(instances), False)
     assert [array.tolist() for array in call.arrays] == arrays
     assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
@@ -74,7 +74,7 @@ def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None
 )
 def test_bodies_that_do_not_fit(model: FakeServed, body: Any, words: list[str]) -> None:
     with pytest.raises(BadRequest) as caught:
-        decode_v1(model, body, 1000)
+        decode_v1(model, body)
     assert [word for word in words if word not in caught.value.message] == [], caught.value.message
 
 
@@ -83,11 +83,11 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
         return {"x": np.full(4, len(body), np.float32)}
 
     model = served("m", VECTOR.info.inputs, Y, decode=lengths)
-    call = decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "YQ=="}]}, 1000)
+    call = decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "YQ=="}]})
     assert (call.rows, call.single) == (2, False)
     assert call.arrays[0].tolist() == [[2] * 4, [1] * 4]
     with pytest.raises(BadRequest, match=r"instances\[1\]: b64: expected a base64 string"):
-        decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]}, 1000)
+        decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]})
 
 
 def encoded(value: Any) -> Any:

@@ -197,7 +197,7 @@ def test_answers_are_as_documented(name: str) -> None:
         outputs.append(np.full((2, *shape), b"a" if one.datatype == "BYTES" else 1, one.dtype))
     paths = DOCUMENT["paths"]
     body = DOCUMENT["paths"][f"/predict/{name}"]["post"]["requestBody"]["content"]["application/json"]["examples"]
-    call = decode_friendly(model, None, json.dumps(body["a list of 2"]["value"]).encode(), max_pixels=1)  # type: ignore[arg-type]
+    call = decode_friendly(model, None, json.dumps(body["a list of 2"]["value"]).encode())  # type: ignore[arg-type]
     friendly = present_rows(model, outputs, call)  # type: ignore[arg-type]
     v1 = encode_v1(model, outputs)  # type: ignore[arg-type]
     for path, answer in ((f"/predict/{name}", friendly), (f"/v1/models/{name}:predict", v1)):
