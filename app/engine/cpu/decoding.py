@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from app.contract import Array, Model
@@ -193,9 +194,9 @@ class DecodingExecutor(CpuExecutor):
             given = [{**each, "max_new_tokens": min(most, self._call.most)} for each in given]
         texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
         gathered = time.perf_counter_ns()
-        steps = self._call.write(texts, begun)
+        times = self._call.write(texts, begun)
         inferred = time.perf_counter_ns()
         outputs = list(self._call.answers(texts[: len(slots)]))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // steps)
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -169,20 +170,23 @@ class TextDecoder(nn.Module):
         texts = [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
         return texts, self.decoder.begin(ids, lengths)
 
-    def write(self, texts: Sequence[Text], begun: Begun) -> int:
-        """Write all of these texts, and return how many steps the longest took. All rows run until it has ended."""
-        steps, end, written = 0, max(begun.written), begun.written
+    def write(self, texts: Sequence[Text], begun: Begun) -> list[int]:
+        """Write all of these texts; all rows run until the longest has ended. Returns nanoseconds of each step."""
+        times: list[int] = []
+        end, written = max(begun.written), begun.written
         own = self.decoder.slab(len(texts), end + max(text.most for text in texts))
         if begun.own is not None:
             own.values[..., :end, :] = begun.own.values
         cache = self.decoder.cache(own, begun.read)
         while not all(text.reason for text in texts):
+            before = time.perf_counter_ns()
             logits = self.step([text.last for text in texts], cache, end, written, begun.has_read)
-            steps, end, written = steps + 1, end + 1, [length + 1 for length in written]
+            end, written = end + 1, [length + 1 for length in written]
             left = [row for row, text in enumerate(texts) if not text.reason]
             writing = [texts[row] for row in left]
             self.extend(writing, self.choose(writing, logits[left]))
-        return steps
+            times.append(time.perf_counter_ns() - before)
+        return times
 
     @staticmethod
     def answers(texts: Sequence[Text]) -> tuple[Array, ...]:

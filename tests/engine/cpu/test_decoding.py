@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.device import Job, Piece, Ran, completed
 from app.engine.pool import Pool
 from app.models.decoders import packing
+from app.models.decoders import texts as texts_module
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from tests import tiny_decoders
@@ -242,6 +244,33 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
     assert decoding.texts == texts_of(model, rows)
 
 
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_rows_that_cannot_read_leave_those_that_have_read_as_they_are(
+    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random.seed(9)
+    monkeypatch.setattr(decoding_module, "_READ_NS", 10**12)
+    folder, model = folders(kind)
+    decoding = Decoding(folder)
+    rows = {decoding.add(ids): (ids, MOST) for ids in ([5, 6], [7] * 12, [8] * 40)}
+    decoding.run(list(rows)[:1], 2)
+    real, failing = decoding.call.decoder.reading, [True]
+
+    def reading(ids: Any, lengths: Sequence[int]) -> Any:
+        if failing[0] and max(lengths) == 40:
+            raise RuntimeError("a faulty row")
+        return real(ids, lengths)
+
+    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
+    with pytest.raises(RuntimeError, match="a faulty row"):
+        decoding.run(list(rows), 3)
+    assert decoding.executor.activations.rows == 2  # the second has read before
+    failing[0] = False
+    while len(decoding.texts) < len(rows):
+        decoding.run([slot for slot in rows if slot not in decoding.texts], 3)
+    assert decoding.texts == texts_of(model, rows)
+
+
 def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, model = folders("gpt2")
     decoding = Decoding(folder)
@@ -260,6 +289,22 @@ def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, m
     while slot not in decoding.texts:
         decoding.run([slot], 10)
     assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
+
+
+def test_a_slow_step_of_a_trial_says_nothing_of_the_others(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = folders("gpt2")
+    decoding = Decoding(folder)
+    slots = [decoding.add([5, 6]), decoding.add([7])]
+    real, now = decoding.call.step, [0]
+
+    def step(*args: Any) -> Any:
+        now[0] += 10 if now[0] else 10**9  # the first makes what the others use again
+        return real(*args)
+
+    monkeypatch.setattr(texts_module, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(decoding.call, "step", step)
+    with torch.inference_mode():
+        assert decoding.executor.trial(slots, 2).by_stage_ns == (10,)
 
 
 def test_a_worker_continues_without_rows_that_have_ended(folders: Any) -> None:
