@@ -26,8 +26,8 @@ from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, Stepped
 
-#: Between two pieces of a row: a report costs the loop 0.2 ms, and steps may be shorter than that.
-_PIECE_NS = 5_000_000
+#: Between two pieces of a row: one costs some 30 us, which may be more than a step takes.
+_PIECE_NS = 20_000_000
 
 
 class _Ended(NamedTuple):

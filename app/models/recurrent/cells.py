@@ -71,6 +71,10 @@ class CellModel(nn.Module):
         #: How many steps of so many rows the cell makes at once, of one that can; then it has `stride` too.
         self._longest_stride = getattr(declared.cell, "longest_stride", None)
         self._stride = None if self._longest_stride is None else declared.cell.stride
+        #: The outputs of which a row has a value with each step, which may be read before the row ends.
+        self.streams: tuple[int, ...] = ()
+        if not self.finishes or getattr(self.cell, "finishes_stepwise", False):
+            self.streams = tuple(place for place, spec in enumerate(info.outputs) if leads(spec))
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
@@ -102,13 +106,6 @@ class CellModel(nn.Module):
     def keeps(self, place: int) -> bool:
         """Whether `finish` wants `ys[place]` of every step, [rows, longest, ...]; if not, of each row's last."""
         return self.finishes or leads(self._info.outputs[place])
-
-    @property
-    def streams(self) -> tuple[int, ...]:
-        """The outputs of which a row has a value with each step, which may be read before the row ends."""
-        if self.finishes and not getattr(self.cell, "finishes_stepwise", False):
-            return ()
-        return tuple(place for place, spec in enumerate(self._info.outputs) if leads(spec))
 
     def compile_step(self) -> None:
         """Have torch compile the step, once for all numbers of rows."""
