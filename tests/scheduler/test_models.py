@@ -62,6 +62,16 @@ def test_no_row_is_overtaken_by_one_that_came_more_than_a_round_later() -> None:
     assert first_of((1, 1, 0), *calls, times=times, now=400) == [2, 1, 2, 2]
 
 
+@pytest.mark.parametrize(("arrived", "order"), [(50, [2, 1]), (60, [1, 2])])
+def test_two_workers_make_a_round_in_half_the_time(arrived: int, order: list[int]) -> None:
+    scheduler = Scheduler(make_device(4, 4))
+    for program, stage in BOTH.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    scheduler.submit(make_call(3, program=1, arrived=0), 0)
+    scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
+    assert [unit.program for unit in scheduler.step(500).start] == order
+
+
 @pytest.mark.parametrize(
     ("times", "options"),
     [

@@ -54,7 +54,7 @@ class Dispatch:
         several = self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1
         while ledger.ready.nonempty and not workers.full:  # it is full in the step that most calls get
             if several:
-                ready = models.first(ledger.ready, held, self._rank, ledger.states, now)
+                ready = models.first(ledger.ready, held, self._rank, ledger.states, self._device.max_running, now)
             else:
                 ready = ledger.ready.first(held, self._rank)
             if ready is None:

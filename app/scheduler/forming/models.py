@@ -10,7 +10,8 @@ the mean would be least and the slow model could starve.
 What the fast model gains the tail of the slow one pays (`python -m experiments.many.models`). Two bounds keep that
 small: an index must be `_GAIN` times that of the oldest row, so that models of about one speed go in order of arrival;
 and no row is overtaken by one that arrived more than a round later, the time in which each model that waits runs a
-batch. So in overload of one model the others wait about as long as in order of arrival.
+batch, over the units that run at once. So in overload of one model the others wait about as long as in order of
+arrival.
 
 Where the weights of the models that wait differ, the largest weight times index goes first, without these bounds. In
 overload of all, with queues of one length, that shares the device's time in proportion to the weights: a queue of n
@@ -33,9 +34,17 @@ Head = tuple[tuple[int, ...], ReadySet, Row]
 
 
 def first(
-    table: ReadyTable, held: Collection[ReadySet], order: Order, states: Mapping[int, ProgramState], now: int
+    table: ReadyTable,
+    held: Collection[ReadySet],
+    order: Order,
+    states: Mapping[int, ProgramState],
+    running: int,
+    now: int,
 ) -> ReadySet | None:
-    """The set to serve next among those not held back, or None: `ReadyTable.first` for several programs."""
+    """The set to serve next among those not held back, or None: `ReadyTable.first` for several programs.
+
+    `running`: units that may run at once.
+    """
     heads: dict[int, Head] = {}
     for ready in table.nonempty:
         if ready in held or (row := ready.head()) is None:
@@ -48,11 +57,17 @@ def first(
     level, oldest, row = min(heads.values())
     if len(heads) == 1 or oldest.klass:
         return oldest
-    return _soonest([head for head in heads.values() if head[0][:2] == level[:2]], oldest, row, states, now)
+    heads_alike = [head for head in heads.values() if head[0][:2] == level[:2]]
+    return _soonest(heads_alike, oldest, row, states, running, now)
 
 
 def _soonest(
-    heads: Collection[Head], oldest: ReadySet, first_row: Row, states: Mapping[int, ProgramState], now: int
+    heads: Collection[Head],
+    oldest: ReadySet,
+    first_row: Row,
+    states: Mapping[int, ProgramState],
+    running: int,
+    now: int,
 ) -> ReadySet:
     """Of real-time sets of one priority: `oldest`, or one that overtakes it.
 
@@ -70,7 +85,7 @@ def _soonest(
             continue
         rows = min(ready.count, state.full[stage])
         speed = state.speeds[stage][rows - 1] / state.facts[0].scale
-        round_ns += rows / speed
+        round_ns += rows / speed / running
         weighted = weighted or state.program.weight != weight
         arrived = row.call.arrived
         index = state.program.weight * speed * (now - arrived + 1)  # of calls that came just now the fastest is first
