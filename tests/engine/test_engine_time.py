@@ -98,6 +98,23 @@ async def test_a_held_batch_leaves_at_its_delay(delay_ms: float, rate: float, le
 
 
 @virtual
+async def test_under_the_objective_deadline_calls_wait_for_company_as_long_as_they_may():
+    async with serving(make_model(policy="adaptive", objective="deadline", max_batch=4)) as rig:
+        for _ in range(250):  # until the rate is known
+            await rig.ask(9.0)
+            await rig.loop.passes(5 * MS)
+        alone = len(rig.device.pushed)
+        begin = rig.loop.now
+        first = rig.ask(10.0, timeout_us=50_000)
+        await rig.loop.passes(20 * MS)
+        await asyncio.gather(first, rig.ask(11.0, timeout_us=50_000))
+        (pushed,) = rig.device.pushed[alone:]
+        assert pushed.rows == 2
+        assert 40 * MS < pushed.at - begin < 50 * MS
+        assert rig.loop.now - begin < 50 * MS
+
+
+@virtual
 async def test_an_earlier_wake_replaces_the_timer_a_later_one_and_a_caller_who_leaves_do_not():
     async with serving(make_model(max_batch=1), device=device(1, hangs=True)) as rig:
         begin = rig.loop.now
