@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import KeyView, Neighbours
-from app.scheduler.policies.view import Schedule
+from app.scheduler.policies.view import NEVER, Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
-_NEVER = 1 << 62
 LATE_TIMER_NS = 2_000_000  # at least: event loops wake up to a millisecond late
 _TIMER_STEP_NS = 500_000
 
@@ -50,7 +49,7 @@ class Views:
         facts = state.facts[ready.key[1]]
         waiting = ready.free_count if ready.retries.groups else ready.count
         running, free = self._workers.room(usable)
-        due, schedule = _NEVER, None
+        due, schedule = NEVER, None
         if state.tail is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
         elif facts.may_hold and self._ledger.deadlines.heap:
@@ -79,7 +78,7 @@ class Views:
         rows = list(ready.first(limit, room))
         deadlines = _deadlines(rows)
         sizes, tail = state.facts[0].sizes, state.tail
-        if tail is None or not sizes or min(deadlines, default=_NEVER) == _NEVER:
+        if tail is None or not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
         begins, running, longest = self._workers.soonest(usable, now), self._workers.room(usable)[0], longest_of(rows)
         padded = sizes[min(running, len(sizes)) - 1]
@@ -186,7 +185,7 @@ class Views:
         first = list(ready.first(rows, self.room(state, ready.klass)))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
-            return _NEVER
+            return NEVER
         time = state.time(rows, ready.key[1], running, longest_of(first), lead_ns)
         return min(deadlines) - time - time // 4 - LATE_TIMER_NS
 
@@ -197,7 +196,7 @@ def _stage_of(unit: Unit, now: int) -> int:
 
 
 def _deadlines(rows: Iterable[Row]) -> list[int]:
-    return [_NEVER if row.call.deadline is None else row.call.deadline for row in rows]
+    return [NEVER if row.call.deadline is None else row.call.deadline for row in rows]
 
 
 def longest_of(rows: Iterable[Row]) -> int:

@@ -31,7 +31,7 @@ from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, go_padded
-from app.scheduler.policies.view import KeyView, Schedule
+from app.scheduler.policies.view import NEVER, KeyView, Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.types import Formed
 
@@ -110,17 +110,20 @@ def _picked(view: KeyView, schedule: Schedule, window: LengthWindow, most: int, 
     rows, shorter = by_length.pick(window, times, view.ready, most, rate, within)
     at = times.at(window.lengths[window.place - shorter + rows - 1])
     others = schedule.begins + schedule.time(1, round(window.total / window.count))
-    if sum(0 <= last - others < slower * at.times[rows - 1] / schedule.workers for last in schedule.deadlines) >= rows:
-        rows = _shortest(schedule, window, times, min(most, len(window.lengths)), slower)
-        shorter, at = window.place, times.at(window.lengths[rows - 1])
+    late = sum(0 <= last - others < slower * at.times[rows - 1] / schedule.workers for last in schedule.deadlines)
+    # A first row without a deadline goes: it would never leave, and wait for ever.
+    if late >= rows and schedule.deadlines[0] < NEVER:
+        few = _shortest(schedule, window, times, min(most, len(window.lengths)), slower)
+        if few:
+            rows, shorter, at = few, window.place, times.at(window.lengths[few - 1])
     size = at.sizes[rows - 1]
     reason = Formed.DEADLINE if rows == view.ready else Formed.TABLE
     return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)
 
 
 def _shortest(schedule: Schedule, window: LengthWindow, times: LengthTimes, most: int, slower: float) -> int:
-    """How many of the shortest rows end in time together, the most for each nanosecond; 1 where not even one does."""
-    best, rows = 0.0, 1
+    """How many of the shortest rows end in time together, the most for each nanosecond; 0 where not even one does."""
+    best, rows = 0.0, 0
     for size, last in enumerate(accumulate(schedule.similar(most, window.place), min), 1):
         time = times.at(window.lengths[size - 1]).times[size - 1]
         if schedule.begins + slower * time <= last and size / time > best:

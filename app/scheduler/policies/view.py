@@ -66,6 +66,9 @@ class Neighbours:
     joinable: int = 0  # rows at the first stage that are about as long as `longest`, if the first of them is one
 
 
+NEVER = 1 << 62  # the deadline of a row that has none
+
+
 class Schedule(NamedTuple):
     """By when rows of a key must end, and what they take, for a policy that sees deadlines. Times in nanoseconds."""
 

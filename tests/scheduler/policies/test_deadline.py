@@ -160,12 +160,12 @@ class TestBacklog:
 class TestLengths:
     """T(b, 100) is twice T(b, 10) = 5, 7, 9, ... ms."""
 
-    def first(self, *calls: tuple[int, int]) -> list[int]:
+    def first(self, *calls: tuple[int, int | None]) -> list[int]:
         """Lengths of the rows of the first unit. Calls: (length, deadline in ms); all are there at 0."""
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(PER_LENGTH), 0)
         for ident, (length, deadline) in enumerate(calls):
-            scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline * MS), 0)
+            scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline and deadline * MS), 0)
         (unit,) = scheduler.step(0).start
         return [row.length for row in unit.rows]
 
@@ -182,6 +182,9 @@ class TestLengths:
     def test_as_many_short_rows_as_end_in_time_together(self) -> None:
         """T(2, 10) = 7 ms."""
         assert self.first((100, 11), (10, 11), (10, 6)) == [10]
+
+    def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
+        assert 100 in self.first((100, None), (10, 13), (10, 13))
 
     def test_a_row_that_cannot_end_in_time_leaves(self) -> None:
         assert self.first((100, 9), (100, 11)) == [100]
