@@ -375,12 +375,17 @@ class Book:
 
         Rows that run again go before the others of their priority, so that no bad row holds these up.
 
-        Unless the policy reorders: then rows of one class and priority may be next to one another by length. Rows of a
+        Unless the policy reorders: then rows of one class and priority may be next to one another by length, and if it
+        sees deadlines, a first row that has one may be passed over: it leaves by then. Rows of a
         cell that runs on this worker are to join it, and let others begin behind it.
         """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
         peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
-        assert _turn(rows[0]) == min(map(_turn, peers))
+        head = min(peers, key=_turn)
+        passed_over = (
+            POLICIES[self.programs[unit.program].policy].sees_deadlines and head.entry.call.deadline is not None
+        )
+        assert rows[0] is head or (passed_over and self._picked(unit, rows))
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
         if not retry:

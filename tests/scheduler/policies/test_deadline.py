@@ -206,10 +206,11 @@ class Watched(Busy):
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     """Calls of a few rows at any distance, with deadlines from hopeless to far away."""
-    one = st.tuples(st.integers(0, 30), st.integers(1, 3), st.sampled_from([5, 12, 30, 60, 61, 200]), st.booleans())
+    gap = draw(st.sampled_from([3, 30]))
+    one = st.tuples(st.integers(0, gap), st.integers(1, 3), st.sampled_from([5, 12, 30, 60, 61, 200]), st.booleans())
     drawn = draw(st.lists(one, min_size=1, max_size=25))
     times = accumulate(gap for gap, *_ in drawn)
-    mixed, lengths = draw(st.booleans()), draw(st.sampled_from([(10,), (100,), (10, 100)]))
+    mixed, lengths = draw(st.booleans()), draw(st.sampled_from([(10,), (100,), (10, 100), (100, 10, 10)]))
     arrivals = tuple(
         Arrival(
             at * MS,
