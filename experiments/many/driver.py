@@ -1,8 +1,9 @@
-"""One worker and several models in virtual time: the scheduler itself, or a rule that says what to run next."""
+"""Several models in virtual time: the scheduler itself, or for one worker a rule that says what to run next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ Instants = NDArray[np.int64]
 Latencies = list[NDArray[np.float64]]  # by model, in ms, in order of arrival
 
 _TICK_NS = 1_000_000_000
-_NEVER = 1 << 62
 _QUEUE = 1 << 30  # rows that may wait: nothing is refused
 
 
@@ -33,36 +33,41 @@ def arrivals(rates: Sequence[float], requests: int, seed: int) -> list[Instants]
 
 
 def serve(
-    profiles: Sequence[ModelProfile], tables: Sequence[ControlTables], instants: Sequence[Instants], preset: str
+    profiles: Sequence[ModelProfile],
+    tables: Sequence[ControlTables],
+    instants: Sequence[Instants],
+    preset: str,
+    workers: int = 1,
 ) -> Latencies:
-    """What the scheduler does under the policy `adaptive`, with this preset of `--classes`."""
+    """What the scheduler does under the policy `adaptive`, with this preset of `--classes`.
+
+    Workers do not slow one another.
+    """
     largest = max(one.max_batch for one in profiles)
-    scheduler = Scheduler(DeviceSpec((WorkerSpec(largest),), classes=ClassSpec(preset)))
+    device = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers, classes=ClassSpec(preset))
+    scheduler = Scheduler(device)
     for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
         stages = (Stage(profile.stage(1)),)
         scheduler.add_program(Program(program, profile.model, stages, "adaptive", profile.max_batch, _QUEUE), 0)
         scheduler.control(program, control, 0)
     times = [one.batch_ns for one in profiles]
     latency: list[list[tuple[int, int]]] = [[] for _ in profiles]
-    running: tuple[int, int] | None = None  # the unit, and its time
-    ends, tick = _NEVER, _TICK_NS
+    running: list[tuple[int, int, int]] = []  # heap of when each unit ends, the unit, and its time
+    tick = _TICK_NS
 
     def carry_out(step: Step, now: int) -> None:
-        nonlocal running, ends
         for call in step.done:
             latency[call.program].append((call.id, now - call.arrived))
         for unit in step.start:
             time = times[unit.program][unit.size - 1]
-            running, ends = (unit.id, time), now + time
+            heappush(running, (now + time, unit.id, time))
 
     def pass_time(until: int) -> None:
-        nonlocal running, ends, tick
-        while min(ends, tick) <= until:
-            if ends <= tick:
-                assert running is not None
-                now, unit = ends, running
-                running, ends = None, _NEVER
-                scheduler.finished(Outcome(unit[0], None, unit[1]), now)
+        nonlocal tick
+        while min(running[0][0] if running else tick, tick) <= until:
+            if running and running[0][0] <= tick:
+                now, unit, time = heappop(running)
+                scheduler.finished(Outcome(unit, None, time), now)
                 carry_out(scheduler.step(now), now)
             else:
                 scheduler.tick(tick)
@@ -76,8 +81,8 @@ def serve(
         pass_time(now)
         scheduler.submit(Call(ident, program, [Row()], Klass.REALTIME, 0, now, None), now)
         carry_out(scheduler.step(now), now)
-    while running is not None:
-        pass_time(ends)
+    while running:
+        pass_time(running[0][0])
     return [np.array([time for _, time in sorted(one)]) / 1e6 for one in latency]
 
 

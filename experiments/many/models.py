@@ -3,8 +3,8 @@
 One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
 arrivals are the order of arrival (`--classes streams`), the scheduler's index (`--classes reef`), and the optimum over
 all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Writes
-docs/bench/many-models.md and .json. Four models with batches of up to 32 rows, and two of which one asks for more than
-the worker can do, are compared with the order of arrival only.
+docs/bench/many-models.md and .json. Four models with batches of up to 32 rows, also on 2 and 4
+workers, and two of which one asks for more than the worker can do, are compared with the order of arrival only.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ def cell(given: tuple[str, float, float, int, int]) -> models_page.Cell:
     }  # fmt: skip
 
 
-def several(given: tuple[list[str], list[float], int, int]) -> models_page.Cell:
-    """Models of `FOUR`, each with a share of what the worker can do."""
-    names, loads, seeds, requests = given
+def several(given: tuple[list[str], list[float], int, int, int]) -> models_page.Cell:
+    """Models of `FOUR`, each with a share of what so many workers can do."""
+    names, loads, workers, seeds, requests = given
     profiles = [FOUR[name] for name in names]
-    rates = [load * profile.peak for load, profile in zip(loads, profiles, strict=True)]
-    solved = [_solve(profile.stage(1)) for profile in profiles]
+    rates = [workers * load * profile.peak for load, profile in zip(loads, profiles, strict=True)]
+    solved = [_solve(profile.stage(1), workers=workers) for profile in profiles]
     instants = [driver.arrivals(rates, requests, seed) for seed in range(seeds)]
     return {
-        "models": names, "loads": loads,
-        "arrival": [figures(driver.serve(profiles, solved, one, "streams")) for one in instants],
-        "index": [figures(driver.serve(profiles, solved, one, "reef")) for one in instants],
+        "workers": workers, "models": names, "loads": loads,
+        "arrival": [figures(driver.serve(profiles, solved, one, "streams", workers)) for one in instants],
+        "index": [figures(driver.serve(profiles, solved, one, "reef", workers)) for one in instants],
     }  # fmt: skip
 
 
@@ -97,9 +97,10 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     given = [(*one, chosen.seeds, chosen.requests) for one in product(pairs(), LOADS, SHARES)]
     settings = {"seeds": chosen.seeds, "requests": chosen.requests, "largest": LARGEST}
     fast, _, slow, _ = FOUR
-    mixes = [(list(FOUR), [load / len(FOUR)] * len(FOUR)) for load in LOADS]
-    mixes += [([fast, slow], loads) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
-    more = [(names, loads, chosen.seeds, 2 * chosen.requests) for names, loads in mixes]
+    mixes = [(list(FOUR), [load / len(FOUR)] * len(FOUR), 1) for load in LOADS]
+    mixes += [(list(FOUR), [0.6 / len(FOUR)] * len(FOUR), workers) for workers in (2, 4)]
+    mixes += [([fast, slow], loads, 1) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
+    more = [(*mix, chosen.seeds, 2 * chosen.requests) for mix in mixes]
     cells, others = (list(spread(*work, chosen.processes)) for work in ((cell, given), (several, more)))
     return {"settings": settings, "cells": cells, "several": others}
 

@@ -68,11 +68,11 @@ def missed(data: Data) -> list[str]:
             f"no p99 more than {RISE:.0%} above that in order of arrival: not in {len(slow)} of {len(cells)} cells, "
             f"at the most {max(rises(one, 'index')):+.0%} ({where(one)})"
         )
-    found += [
-        f"{', '.join(cell['models'])} at {', '.join(map(str, cell['loads']))}: a p99 {max(rises(cell, 'index')):+.0%}"
-        for cell in data["several"]
-        if max(rises(cell, "index")) > RISE
-    ]
+    for cell in data["several"]:
+        if max(rises(cell, "index")) > RISE:
+            loads = ", ".join(f"{load:g}" for load in cell["loads"])
+            what = f"{', '.join(cell['models'])} at {loads} on {cell['workers']} workers"
+            found.append(f"{what}: a p99 {max(rises(cell, 'index')):+.0%}")
     found += [f"the mean falls: {gain(cell):+.1%} ({where(cell)})" for cell in worse]
     return found
 
@@ -97,6 +97,7 @@ COLUMNS = {
 
 SEVERAL = {
     "batch times, ms": lambda cell: ", ".join(cell["models"]),
+    "workers": "{workers}",
     "loads": lambda cell: ", ".join(f"{load:g}" for load in cell["loads"]),
     "mean of all": lambda cell: f"{ms(mean(cell, 'arrival'))} to {ms(mean(cell, 'index'))} ({gain(cell):+.0%})",
     "means": lambda cell: by_model(cell, "means_ms"),

@@ -45,9 +45,9 @@ def test_models_of_about_one_speed_keep_the_order_of_arrival() -> None:
 
 
 def test_four_models_gain_and_an_overloaded_one_does_not_starve_another() -> None:
-    found = models.several((list(models.FOUR), [0.15] * 4, 1, 6_000))
+    found = models.several((list(models.FOUR), [0.15] * 4, 1, 1, 6_000))
     assert models_page.gain(found) < -0.3
     assert max(models_page.rises(found, "index")) < 0.15
     fast, _, slow, _ = models.FOUR
-    found = models.several(([fast, slow], [models.OVERLOADED, models.BESIDE], 1, 20_000))
+    found = models.several(([fast, slow], [models.OVERLOADED, models.BESIDE], 1, 1, 20_000))
     assert max(models_page.rises(found, "index")) < 0.1
