@@ -192,12 +192,6 @@ def test_workers_work_side_by_side(bench):
     assert bench.end() == []
 
 
-def test_padding_is_not_reported(bench):
-    executor = loaded(bench, 10.0)
-    bench.device.push(0, Job(1, executor, [0], 4))
-    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(10.0)))
-
-
 @pytest.mark.parametrize(
     ("value", "fault", "message"),
     [(POISON, Fault.MODEL, "ValueError: poisoned"), (HEAVY, Fault.OOM, "MemoryError: too heavy")],

@@ -13,7 +13,7 @@ from app.engine.cpu.executor import CpuExecutor
 from app.engine.pool import Pool
 from app.errors import ConfigError
 
-from ..rig import X, Y, make_model, rows_of, tensor
+from ..rig import make_model, rows_of, tensor
 
 FIXED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
 NUMERIC = [*FIXED, "BF16"]
@@ -84,14 +84,6 @@ def test_parameters_by_row_padding_included():
     executor.pool.parameters[3] = {"k": 1}
     executor.run([3, 1], 4)
     assert keeper.seen[0][1] == {"parameters": [{"k": 1}, {}, {}, {}]}
-
-
-def test_several_inputs_keep_their_order():
-    a, b = tensor("a", "FP32", 2), tensor("b", "INT64", 1)
-    executor = make(make_model(lambda a, b: a + b, [a, b], [Y]))
-    executor.pool.write(range(2), 0, rows_of(10.0, 11.0))
-    executor.pool.write(range(2), 1, np.array([[100], [200]]))
-    assert np.array_equal(executor.run([1, 0], 2).outputs[0], rows_of(211.0, 110.0))
 
 
 # outputs
@@ -176,16 +168,6 @@ def test_bytes_in_and_out(slots):
     assert executor.run([0], 3).outputs[0].tolist() == [[b"BCD"]]
 
 
-def test_bytes_rows_of_different_lengths_are_padded_with_nothing():
-    spec, out = tensor("t", "BYTES", ("words", 4)), tensor("y", "INT64")
-    executor = make(make_model(lambda t: np.array([sum(map(len, row)) for row in t]), [spec], [out]), 2)
-    executor.pool.write([0], 0, np.array([[b"a"]], object))
-    executor.pool.set_lengths([0], {"words": 1})
-    executor.pool.write([1], 0, np.array([[b"bc", b"", b"def"]], object))
-    executor.pool.set_lengths([1], {"words": 3})
-    assert executor.run(range(2), 2).outputs[0].tolist() == [1, 5]
-
-
 # variable lengths
 
 
@@ -204,18 +186,6 @@ def poison(executor: CpuExecutor) -> None:
 def put(executor: CpuExecutor, slot: int, values: np.ndarray, **lengths: int) -> None:
     executor.pool.write([slot], 0, values[None])
     executor.pool.set_lengths([slot], lengths)
-
-
-def test_only_the_longest_present_is_computed():
-    keeper = Keeper()
-    model = sequence()
-    executor = make(Model(model.info, keeper))
-    poison(executor)
-    for slot, length in enumerate((2, 4, 1)):
-        put(executor, slot, np.ones(length), tokens=length)
-    executor.run(range(3), 3)
-    executor.run([2], 1)
-    assert [seen[0].shape[1] for seen in keeper.seen] == [4, 1]
 
 
 PAD_VALUES = {"FP32": -1.5, "BOOL": True, "BF16": 0.5, "UINT8": 255, "INT64": 2**53 + 1, "UINT64": 2**63 + 1}
@@ -257,22 +227,6 @@ def test_two_axes_are_padded_beyond_each_rows_own(lengths, order, extra):
     (got,) = executor.run(slots, len(slots) + extra).outputs
     assert np.array_equal(got, expected)
     assert torch.equal(executor.pool.slabs[0], before)
-
-
-def test_inputs_that_share_an_axis_have_one_length():
-    ids, mask = tensor("ids", "INT64", ("tokens", 6), pad_value=5), tensor("mask", "BOOL", ("tokens", 6))
-    keeper = Keeper()
-    executor = make(make_model(keeper, [ids, mask, X], [tensor("y", "INT64", ("tokens", 6))]))
-    poison(executor)
-    executor.pool.write(range(2), 2, rows_of(10.0, 11.0))
-    for slot, length in enumerate((3, 1)):
-        put(executor, slot, np.full(length, slot), tokens=length)
-        executor.pool.write([slot], 1, np.ones((1, length), bool))
-    executor.run(range(2), 2)
-    seen_ids, seen_mask, fixed, _ = keeper.seen[0]
-    assert seen_ids.tolist() == [[0, 0, 0], [1, 5, 5]]
-    assert seen_mask.tolist() == [[True, True, True], [True, False, False]]
-    assert np.array_equal(fixed.numpy(), rows_of(10.0, 11.0))
 
 
 # models that write into their input
