@@ -49,11 +49,11 @@ async def read_answer(reader: asyncio.StreamReader) -> int:
 
 
 async def closed_loop(server: Server, way: str, bodies: Iterator[bytes], in_flight: int, seconds: float) -> Data:
-    """Rows a second by `in_flight` connections, and events a row.
+    """Rows a second by `in_flight` connections, the server's processor time of a row, and events a row.
 
     Counted from the first row that ends in the second quarter: then the rows in flight are no longer of one age.
     """
-    ends: list[float] = []
+    ends: list[tuple[float, float]] = []  # of each row: when, and the processor time up to then
     events = 0
     begin = time.monotonic()
 
@@ -67,7 +67,7 @@ async def closed_loop(server: Server, way: str, bodies: Iterator[bytes], in_flig
                 writer.write(head.encode() + body)
                 came = await read_answer(reader)
                 events += came
-                ends.append(time.monotonic() - begin)
+                ends.append((time.monotonic() - begin, server.cpu_seconds() or 0.0))
         finally:
             writer.close()
 
@@ -80,10 +80,12 @@ async def closed_loop(server: Server, way: str, bodies: Iterator[bytes], in_flig
     for task in clients:
         with suppress(asyncio.CancelledError):
             await task
-    counted = [end for end in sorted(ends) if end >= seconds / 4]
-    if len(counted) < 2:
+    counted = [end for end in sorted(ends) if end[0] >= seconds / 4]
+    rows = len(counted) - 1
+    if rows < 1:
         raise MeasurementError(f"{way}: fewer than two rows ended in {0.75 * seconds:g} s; more --closed-s")
-    return {"rows_per_s": (len(counted) - 1) / (counted[-1] - counted[0]), "events_per_row": events / len(ends)}
+    passed, used = (last - first for first, last in zip(counted[0], counted[-1], strict=True))
+    return {"rows_per_s": rows / passed, "cpu_s_per_row": used / rows, "events_per_row": events / len(ends)}
 
 
 async def alternate(server: Server, chosen: argparse.Namespace, bodies: list[bytes], run: Run) -> Data:
@@ -92,7 +94,10 @@ async def alternate(server: Server, chosen: argparse.Namespace, bodies: list[byt
         for way in (WHOLE, STREAM) if number % 2 else (STREAM, WHOLE):
             one = await closed_loop(server, way, itertools.cycle(bodies), chosen.in_flight, chosen.closed_s)
             found[way].append(one)
-            run.say(f"{way}: {one['rows_per_s']:.2f} rows/s, {one['events_per_row']:.1f} events a row")
+            run.say(
+                f"{way}: {one['rows_per_s']:.2f} rows/s, {one['cpu_s_per_row']:.3f} s of processor time and "
+                f"{one['events_per_row']:.1f} events a row"
+            )
     return found
 
 

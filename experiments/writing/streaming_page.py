@@ -26,7 +26,9 @@ def missed(data: Data) -> list[str]:
 def row(kind: str, found: Data) -> dict[str, str]:
     shown = {way: ", ".join(f"{one['rows_per_s']:.2f}" for one in found[way]) for way in found}
     events = median(one["events_per_row"] for one in found["generate_stream"])
-    return {"kind": kind, **shown, "events": f"{events:.1f}", "cost": f"{cost(found):+.1%}"}
+    whole, stream = (median(one["cpu_s_per_row"] for one in found[way]) for way in ("generate", "generate_stream"))
+    cpu = f"{whole:.3f}, {stream:.3f}"
+    return {"kind": kind, **shown, "events": f"{events:.1f}", "cost": f"{cost(found):+.1%}", "cpu": cpu}
 
 
 PAGE = Page(
@@ -40,6 +42,7 @@ PAGE = Page(
                 "rows/s, streams": "{generate_stream}",
                 "events a row": "{events}",
                 "streams cost": "{cost}",
+                "processor s a row, whole and streams": "{cpu}",
             },
             [row(kind, found) for kind, found in data["kinds"].items()],
         )

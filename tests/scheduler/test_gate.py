@@ -347,6 +347,16 @@ class TestPadding:
         assert [unit.behind for unit in behind] == [True, True]
         assert submit(scheduler, REAL, 1).withdraw == behind[1:]
 
+    def test_behind_a_unit_that_makes_way_one_is_judged_by_itself(self) -> None:
+        """Or it would be taken back and started again without end: it was admitted because it slows nobody."""
+        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        scheduler.pair({(1, 3): 0.0}, 0)
+        (slows,) = submit(scheduler, BEST, 8, program=2).start
+        submit(scheduler, REAL, 1)
+        step = submit(scheduler, BEST, 9, program=3)
+        assert (rows(step.start), list(step.withdraw)) == ([[9]], [])
+        assert step.start[0].worker == slows.worker
+
     def test_one_that_stands_behind_a_pair_that_allows_it_is_judged_by_its_own(self) -> None:
         scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
         scheduler.pair({(1, 2): 0.0}, 0)

@@ -144,6 +144,7 @@ def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass]) -> tuple[Arri
         priority=st.integers(0, 2),
         timeout=st.sampled_from([None, None, 60, 500]),
         cancel=st.sampled_from([None, None, None, 0, 30, 150]),
+        extend=st.sampled_from([None, None, None, (0, None), (30, 200), (30, None), (150, 300)]),
         decode=st.sampled_from([0, 0, 40]),
         steps=st.integers(1, 3),
         bad=st.sampled_from([frozenset[int]()] * 5 + [frozenset({0})]),

@@ -78,7 +78,10 @@ class Tie(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One call to come: admitted `at`, submitted `decode` later, cancelled `cancel` after that, if at all."""
+    """One call to come: admitted `at`, submitted `decode` later, cancelled `cancel` after that, if at all.
+
+    `extend`: so long after that, its deadline becomes one so long after its admission, or none.
+    """
 
     at: int
     program: int = 1
@@ -91,6 +94,7 @@ class Arrival:
     steps: int = 1  # of each of its rows at a stage that repeats
     bad: frozenset[int] = frozenset()  # rows on which the model raises
     well: int = 0  # steps of a cell that those make before one fails
+    extend: tuple[int, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,10 @@ class World:
             # what may have become of a late call (its program or device has gone) is heard before it is cancelled
             after = max(arrival.cancel, 1 if arrival.decode else 0)
             self._at(self.now + after, Tie.CANCEL, lambda: self._cancel(call.id))
+        if arrival.extend is not None:
+            after, timeout = max(arrival.extend[0], 1 if arrival.decode else 0), arrival.extend[1]
+            deadline = None if timeout is None else call.arrived + timeout
+            self._at(self.now + after, Tie.CANCEL, lambda: self.scheduler.extend(call.id, deadline, self.now))
 
     def _cancel(self, call_id: int) -> None:
         self.book.cancel(call_id)

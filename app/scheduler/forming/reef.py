@@ -223,7 +223,10 @@ class Reef(Gate):
     def _makes_way(self, unit: Unit, padding: dict[int, int] | None) -> bool:
         if padding is None or padding.get(unit.worker) == unit.program or unit.id in self._of_share:
             return False
-        if unit.worker not in padding:
+        # One behind a unit that makes way runs after it. It is judged by itself, as when it was admitted: else it would
+        # be taken back and started again without end.
+        behind = self._workers.of(unit.worker)[0] is not unit
+        if unit.worker not in padding and (not behind or self._realtime_waits()):
             return True
         beside = [program for worker, program in padding.items() if worker != unit.worker]
         return not self._slows_little([unit.program, *beside], self._realtime_units())
