@@ -16,6 +16,7 @@ from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
 LATE_TIMER_NS = 2_000_000  # at least: event loops wake up to a millisecond late
 _TIMER_STEP_NS = 500_000
+_ON_TIME = 0.99  # of timers: a hold that ends sooner costs only device time
 
 
 class Views:
@@ -28,7 +29,7 @@ class Views:
         self._ledger = ledger
         self._workers = workers
         #: Nanoseconds by which the driver's timers are late: a hold must not end too late for a deadline.
-        self.timers = Tail(LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
+        self.timers = Tail(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """Rows of a program and a class that may start now: as many as the device has room for, and the program.

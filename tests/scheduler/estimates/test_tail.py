@@ -1,4 +1,4 @@
-"""The tail is what 95 % of observations do not exceed, whatever their distribution."""
+"""The tail is what a share of observations do not exceed, whatever their distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.scheduler.estimates.tail import Tail
 
 
 def test_where_predictions_hold_nothing_is_added() -> None:
-    tail = Tail(1.0, 2.0, 0.05)
+    tail = Tail(0.95, 1.0, 2.0, 0.05)
     for _ in range(1_000):
         tail.observe(1.0)
     assert tail.value == 1.0
@@ -19,7 +19,7 @@ def test_where_predictions_hold_nothing_is_added() -> None:
 
 @pytest.mark.parametrize("deviation", [0.05, 0.2])
 def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
-    tail, drawn = Tail(1.0, 2.0, 0.05), random.Random(1)
+    tail, drawn = Tail(0.95, 1.0, 2.0, 0.05), random.Random(1)
     beyond, seen = 0, few(40_000)
     for _ in range(seen):
         took = drawn.gauss(1, deviation)
@@ -29,7 +29,7 @@ def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
 
 
 def test_it_falls_when_units_are_in_time_again() -> None:
-    tail = Tail(1.0, 2.0, 0.05)
+    tail = Tail(0.95, 1.0, 2.0, 0.05)
     for _ in range(200):
         tail.observe(1.5)
     assert tail.value > 1.4
@@ -39,7 +39,7 @@ def test_it_falls_when_units_are_in_time_again() -> None:
 
 
 def test_stalls_raise_it_to_a_bound() -> None:
-    tail = Tail(1.0, 2.0, 0.05)
+    tail = Tail(0.95, 1.0, 2.0, 0.05)
     for _ in range(200):
         tail.observe(50.0)
     assert tail.value == 2.0
