@@ -1,8 +1,10 @@
-"""`starling optimum`: the best that any policy could do for one device, of a model in one piece or in two stages."""
+"""`starling optimum`: the best that any policy could do for one device: a model in one piece, in two stages, or with
+two workers that run at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +25,9 @@ _COLUMNS = (
     ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
     ("whole ms", "whole_ms", ".3f"), ("above", "whole_above", "+.2%"),
 )  # fmt: skip
+_OF_WORKERS = (
+    *_COLUMNS[:5], ("no_wait ms", "no_wait_ms", ".3f"), ("above", "no_wait_above", "+.2%"),
+)  # fmt: skip
 
 
 def register(cli: typer.Typer) -> None:
@@ -42,32 +47,72 @@ def optimum(
     stages: Annotated[
         bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, max=2, help="Batches that run at once, as slowly as the profile's concurrency says.")
+    ] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
 
     Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
     counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
-    best policy for the model in one piece.
+    best policy for the model in one piece. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
     """
+    if workers > 1 and (stages or objective != "latency"):
+        raise ConfigError("workers: expected 1 with --stages and with other objectives than latency, got 2")
     if stages and objective != "latency":
         raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
     with as_config_error():
-        if stages:
+        if workers > 1:
+            pairs = list(_of_two_workers(profile, rate, load, max_batch, length))
+            cells = [cell for cell, _ in pairs]
+        elif stages:
             solved = list(_of_two_stages(profile, rate, load, max_batch))
             cells = [cell for cell, _ in solved]
         else:
             largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
     if as_json:
         print_json(cells)
+    elif workers > 1:
+        print("\n".join([*_aligned(_OF_WORKERS, cells), "", *pairs[-1][1]]))
     elif stages:
-        from app.sim.report import aligned
-
-        rows = [[format(cell[name], form) for _, name, form in _COLUMNS] for cell in cells]
-        table = aligned([[title for title, _, _ in _COLUMNS], *rows])
-        print("\n".join([*table, "", *_decisions(solved[-1][1], cells[-1]["load"])]))
+        print("\n".join([*_aligned(_COLUMNS, cells), "", *_decisions(solved[-1][1], cells[-1]["load"])]))
     else:
         print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
+
+
+def _aligned(columns: Sequence[tuple[str, str, str]], cells: Sequence[dict[str, Any]]) -> list[str]:
+    from app.sim.report import aligned
+
+    rows = [
+        ["grows" if cell[name] is None else format(cell[name], form) for _, name, form in columns] for cell in cells
+    ]
+    return aligned([[title for title, _, _ in columns], *rows])
+
+
+def _of_two_workers(
+    profile: str, rate: str, load: str, max_batch: int, length: int
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """A cell for each rate, and the decisions in words."""
+    from app.sim import options
+    from app.sim.two_workers import compared, peak
+
+    measured = options.profile(profile, max_batch)
+    measured = measured.at(length) if length else measured
+    for one_rate in options.rates(rate, load, peak(measured), "poisson"):
+        if one_rate is not None:
+            best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
+            cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
+            for name, mean_ns in (("adaptive", adaptive_ns), ("no_wait", no_wait_ns)):
+                cell[f"{name}_ms"] = mean_ns and mean_ns / _MS
+                cell[f"{name}_above"] = mean_ns and mean_ns / best.mean_ns - 1
+            cell |= {"columns": columns, "table": best.table}
+            lines = [f"the optimum at load {cell['load']:.2f}: rows waiting across, what the other worker does down"]
+            lines.append(" " * 18 + " ".join(f"{waiting:>4}" for waiting in range(1, _SHOWN + 1)))
+            for name, row in list(zip(columns, best.table, strict=True))[::4]:
+                done = (str(rows) if rows else "wait" for rows in row[1 : _SHOWN + 1])
+                lines.append(f"{name:>17} " + " ".join(f"{text:>4}" for text in done))
+            yield cell, lines
 
 
 def _of_one_piece(

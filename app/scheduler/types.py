@@ -81,6 +81,12 @@ class Profile:
     handover_ns: int | None = None
     errors: tuple[float, ...] = ()
 
+    def times_of(self, units: int) -> tuple[int, ...]:
+        """Times by size while so many units run; beyond the most measured, as that many."""
+        if units == 1 or not self.concurrency_ns:
+            return self.batch_ns
+        return self.concurrency_ns[min(units, len(self.concurrency_ns) + 1) - 2]
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -141,6 +141,17 @@ def test_optimum_as_text() -> None:
 
 
 @full
+def test_optimum_of_two_workers() -> None:
+    options = ("optimum", "--workers", "2", "--profile", "linear:7+0.6b", "--max-batch", "3", "--load", "0.5")
+    found = printed(*options)
+    assert 7.6 < found["mean_ms"] <= found["adaptive_ms"] * 1.001 < found["no_wait_ms"]
+    assert len(found["columns"]) == len(found["table"]) == 1 + 3 * 16
+    assert found["table"][0][:4] == [0, 1, 2, 3]
+    shown = succeeds(*options)
+    assert "16/16 left of 3 wait    2    3" in shown
+
+
+@full
 def test_optimum_of_two_stages(tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     flat, steep = {"batch_ms": {"1": 4, "4": 4}}, {"batch_ms": {"1": 1, "4": 4}}
@@ -222,6 +233,8 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
             ("optimum", *LINEAR, "--load", "0.5", "--stages", "--max-batch", "9"),
             "expected times above 0 of 1 to 8 rows",
         ),
+        (("optimum", *LINEAR, "--load", "0.5", "--workers", "2", "--stages"), "workers: expected 1 with --stages"),
+        (("optimum", *LINEAR, "--load", "0.5", "--workers", "2", "--objective", "energy"), "workers: expected 1 with"),
         (("optimum", *LINEAR, "--load", "0.5", "--stages", "--objective", "energy"), "objective: expected latency"),
     ],
 )

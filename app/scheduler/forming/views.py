@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import Workers, running_stage
-from app.scheduler.policies import KeyView, Neighbours
+from app.scheduler.policies import Facts, KeyView, Neighbours
 from app.scheduler.policies.view import NEVER, Schedule
 from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
@@ -67,6 +67,7 @@ class Views:
             free=free,
             running=running,
             facts=facts,
+            column=self._column(state, facts, usable, now) if free == 1 and self._workers.busy else 0,
             neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,
             length_window=_length_window(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
             schedule=schedule,
@@ -93,6 +94,23 @@ class Views:
 
         workers = min(self._device.max_running, len(self._device.workers))
         return Schedule(begins, deadlines, time, workers, round(self.timers.value), similar)
+
+    def _column(self, state: ProgramState, facts: Facts, usable: Sequence[int], now: int) -> int:
+        """Of the control tables of several workers, for the unit that ends next where one more may start.
+
+        A unit that has begun with fewer beside it takes longer from now on, as the tables assume.
+        """
+        if facts.control is None or (beside := facts.control.beside) is None:
+            return 0
+        unit = self._workers.next_end(usable)
+        if unit is None:
+            return 0
+        left, size = max(0, unit.begins + unit.predicted - now) / facts.scale, 1
+        if unit.program == state.program.id:
+            size, latency = unit.size, state.latency[unit.stage]
+            if unit.running < self._device.max_running:
+                left *= latency.predict(size, self._device.max_running) / latency.predict(size, unit.running)
+        return beside.column(size, left)
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""

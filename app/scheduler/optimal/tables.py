@@ -15,9 +15,10 @@ a busy device counts as 1 and an idle one as 0, so that what is weighed is devic
 Where batch times have errors, a table departs from serving all that waits only if that gains more than the errors
 leave open (`doubt`).
 
-Several workers at once are beyond the theory. Assumed is: rows divide evenly over the workers that could start now,
-each sees its share of the rate, and a batch takes what it takes while all run. For one worker this is exact, for more a
-heuristic.
+For several workers that run at once the state has a second part: how far the unit is that ends next (`Beside`). A
+worker may then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances,
+have larger batches for the same wait. For two workers the tables are nearly exact, for more nearly the best that is
+known (`two_workers`, `python -m experiments.many.workers`); `doubt` looks only at the sizes that batches run at.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import accumulate
 from typing import Any
 
 from app.scheduler.estimates.parts import padded, parted
+from app.scheduler.optimal.beside import Beside, kept_sizes
 from app.scheduler.types import Profile
 
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
@@ -35,13 +38,20 @@ OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
 _STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served
+_TOLERANCE = 0.01  # of the mean latency: the tables hardly change after that
+_SEVERAL = 64  # of several workers: the largest batch solved row by row
+_PHASES = 8  # of a unit beside: with 4 the mean latency is up to 4 % higher at load 0.9
 
 _PATIENCE = 4  # a hold ends at the latest after so many times what it is expected to last
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTables:
-    """`tables[level][n]`: rows to run of n that wait, 0 for wait; beyond a table `tail`. Level i is load `loads[i]`."""
+    """`tables[level][n]`: rows to run of n that wait, 0 for wait; beyond a table `tail`. Level i is load `loads[i]`.
+
+    Of several workers that is where more than one is free, and `others[level][column - 1][n]` where one is; beyond
+    these their last entry.
+    """
 
     loads: tuple[float, ...]
     tables: tuple[tuple[int, ...], ...]
@@ -55,22 +65,27 @@ class ControlTables:
     #: that waits when the device is free, in rows x ns.
     inside: tuple[float, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
+    beside: Beside | None = None
+    others: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
         """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
 
-        -1 below half the lowest load: rows arrive so seldom that none is worth waiting for.
+        -1 below half the lowest load of one worker: rows arrive so seldom that none is worth waiting for.
         """
         load = rate * scale / self.peak
-        if load < self.loads[0] / 2:
+        if load < self.loads[0] / 2 and self.beside is None:
             return -1
         nearest = bisect_right(self.loads, load)
         if nearest == len(self.loads) or (nearest and load - self.loads[nearest - 1] < self.loads[nearest] - load):
             return nearest - 1
         return nearest
 
-    def serve(self, level: int, waiting: int) -> int:
-        """Rows to run of `waiting`, 0 for wait."""
+    def serve(self, level: int, waiting: int, column: int = 0) -> int:
+        """Rows to run of `waiting`, 0 for wait. `column`: of `beside`, where one worker is free and others are not."""
+        if column:
+            table = self.others[level][column - 1]
+            return table[min(waiting, len(table) - 1)]
         table = self.tables[level]
         return table[waiting] if waiting < len(table) else self.tail
 
@@ -83,13 +98,20 @@ class ControlTables:
 
         Raises KeyError, TypeError or ValueError for anything else.
         """
-        late = {"inside": (), "values": ()}  # tables that were kept before there were stages have none
+        # Tables that were kept before there were stages, and of one worker, have none of these.
+        late = {"inside": (), "values": (), "beside": None, "others": ()}
         values = {field.name: {**late, **data}[field.name] for field in fields(cls)}
         for name in ("loads", "sizes", "hold_ns", "alone", "inside"):
             values[name] = tuple(values[name])
         values["values"] = tuple(tuple(table) for table in values["values"])
         values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
-        if any(not 0 <= rows <= waiting for table in tables for waiting, rows in enumerate(table)):
+        values["others"] = others = tuple(tuple(tuple(table) for table in level) for level in values["others"])
+        if values["beside"] is not None:
+            values["beside"] = Beside.from_dict(values["beside"])
+            if {len(level) for level in others} != {len(values["beside"].sizes) * values["beside"].phases}:
+                raise ValueError("others: expected a table for each column beside")
+        every = (*tables, *(table for level in others for table in level))
+        if any(not 0 <= rows <= waiting for table in every for waiting, rows in enumerate(table)):
             raise ValueError("tables: expected 0 to as many rows as wait")
         if not 0 < values["tail"] <= len(values["sizes"]) or not len(tables) == len(values["loads"]) > 0:
             raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
@@ -142,16 +164,17 @@ def solve(
 
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
-    times = profile.batch_ns
-    if workers > 1 and profile.concurrency_ns:
-        times = profile.concurrency_ns[min(workers, len(profile.concurrency_ns) + 1) - 2]
+    times = profile.times_of(workers)
     handover_ns = profile.handover_ns or 0
     beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
     times = tuple(time + beyond_ns for time in times[:LARGEST])
     valued = values and workers == 1 and not weight
     if valued and len(stages) > 1 and not any(stage.by_length for stage in stages):
         times = _in_parts(stages, handover_ns, lead_ns)
-    share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s of one worker
+    if workers > 1:
+        apart = tuple(time + beyond_ns for time in profile.times_of(-(-workers // 2))[:LARGEST])
+        return _of_several(profile, times, apart, workers, weight, power, loads)
+    share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s
     states = max(_STATES, 2 * len(times))
     solved = [
         solver.solve(
@@ -171,11 +194,59 @@ def solve(
         tail=solved[-1].tail,
         sizes=solved[0].sizes,
         hold_ns=holds,
-        peak=share * workers,
-        workers=workers,
-        alone=padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
+        peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
+    )
+
+
+def _of_several(
+    profile: Profile, together: tuple[int, ...], apart: tuple[int, ...], workers: int, weight: float,
+    power: tuple[float, float], loads: Sequence[float],
+) -> ControlTables:  # fmt: skip
+    """Tables for workers that run at once. Times are those of a batch while all of them run, and while half do.
+
+    Batches of more than 64 rows are solved in groups of rows that are treated as one, so that none takes minutes.
+    """
+    from app.scheduler.optimal import doubt, two_workers
+
+    sizes = padded(together)[1]
+    if any(profile.errors):
+        sizes = doubt.sizes_of(sizes, together, profile.errors)
+    group = -(-len(sizes) // _SEVERAL)
+    runs = [sizes[rows - 1] for rows in range(group, len(sizes) + 1, group)]
+    times, half = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))
+    kept = kept_sizes(len(runs))
+    beside = Beside(kept, tuple(times[size - 1] for size in kept), _PHASES)
+    fastest = [min(both / workers, one / -(-workers // 2)) for both, one in zip(times, half, strict=True)]
+    peak = max(rows / time for rows, time in enumerate(fastest, 1))
+    price = price_of(weight, times[0], power) * (power[1] - power[0]) / workers  # ns by busy worker
+    solved = [
+        two_workers.solve(
+            times, half, load * peak * 1e9, beside, workers=workers, price=price * load * peak, idling=weight > 0,
+            tolerance=_TOLERANCE,
+        )
+        for load in loads
+    ]  # fmt: skip
+
+    def rows_of(table: Sequence[int]) -> tuple[int, ...]:
+        waiting = range((len(table) - 1) * group + 1)
+        return tuple(min(rows, table[-(-rows // group)] * group) for rows in waiting)
+
+    tables = [[rows_of(column) for column in one.table] for one in solved]
+    return ControlTables(
+        loads=tuple(loads),
+        tables=tuple(columns[0] for columns in tables),
+        tail=tables[-1][0][-1],
+        sizes=sizes,
+        hold_ns=tuple(
+            _longest_hold(columns[0], load * peak * group * 1e9) for columns, load in zip(tables, loads, strict=True)
+        ),
+        peak=peak * group * 1e9,
+        workers=workers,
+        alone=padded(profile.batch_ns[:LARGEST])[1],
+        beside=Beside(tuple(size * group for size in kept), beside.times, _PHASES),
+        others=tuple(tuple(columns[1:]) for columns in tables),
     )
 
 

@@ -6,7 +6,9 @@ ends: when many rows wait, the rate at which they arrived is known from them alo
 rate would run fewer than wait, the busier table of the two is taken. (A table for a low rate cuts a long queue into
 small batches, which then never gets shorter.)
 
-Under the objective `latency` no usable worker idles while rows wait; under others rows may be held for company, until
+The state of several workers has a second part, how far the unit is that ends next: one that is free may wait for it,
+so that the workers start in turn, with larger batches. Otherwise, under the objective `latency`, no usable worker idles
+while rows wait; under others rows may be held for company, until
 
     more arrive, and the table says run; or
     the first row would miss its deadline; or
@@ -82,24 +84,29 @@ class Adaptive(Policy):
                 return boundary.join(view, neighbours, idle) if window is None else _follow(view, window, neighbours)
         facts = view.facts
         control = facts.control
-        planned, free, level = view.ready, min(len(idle), view.free), -1
+        planned, level = view.ready, -1
         if control is not None:
-            free = min(free, control.workers)
-            share = -(-view.ready // free)
             level = facts.level if window is None else _level(view, control, now)
             if level >= 0:
-                planned = control.serve(level, share)
-            if planned < share and window is None and view.ready >= _CROWD:
+                planned = control.serve(level, view.ready, view.column)
+            if planned < view.ready and window is None and view.ready >= _CROWD:
                 level = _level(view, control, now)
-                planned = control.serve(level, share)
+                planned = control.serve(level, view.ready, view.column)
         if not planned:
             assert control is not None
-            ended = held(view, round(control.hold_ns[level] * facts.scale), now)
+            ended = held(view, _hold_ns(view, control, level), now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
         rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
         if window is not None and not _of_one_length(view, window):
-            return _picked(view, window, free, idle, now)
+            workers = control.workers if control is not None else len(idle)
+            return _picked(view, window, min(len(idle), view.free, workers), idle, now)
         return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
+
+
+def _hold_ns(view: KeyView, control: ControlTables, level: int) -> int:
+    """Nanoseconds after which a row is held no longer; for another worker no longer than the largest batch takes."""
+    most = control.beside.times[-1] if view.column and control.beside is not None else control.hold_ns[level]
+    return round(most * view.facts.scale)
 
 
 def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:

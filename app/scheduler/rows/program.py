@@ -219,7 +219,7 @@ class ProgramState:
             whole = control if control is not None and control.values and len(self.facts) > 1 else None
             for facts in self.facts:
                 facts.whole = whole
-            holds = control is not None and any(control.hold_ns)
+            holds = control is not None and (control.beside is not None or any(control.hold_ns))
             self.facts[0].may_hold = holds or self.policy.holds
             self._set_level()
 

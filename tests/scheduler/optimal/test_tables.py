@@ -11,6 +11,8 @@ from tiers import full, some
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
+from app.scheduler.optimal import two_workers
+from app.scheduler.optimal.beside import Beside
 from app.scheduler.optimal.tables import LARGEST, LOADS, ControlTables, price_of, solve, weight_of
 from app.scheduler.types import Profile
 
@@ -179,14 +181,57 @@ class TestWorkers:
     TIMES = (linear(7, 0.6, 8).batch_ns, linear(9, 1.2, 8).batch_ns, linear(12, 2, 8).batch_ns)
     PROFILE = Profile(TIMES[0], TIMES[1:])
 
-    @pytest.mark.parametrize(("workers", "table"), some([(2, 1), (1, 0), (3, 2), (5, 2)]))
+    @pytest.mark.parametrize(("workers", "table"), some([(2, 1), (3, 2), (5, 2)]))
     def test_batches_take_what_they_take_while_all_run(self, workers: int, table: int) -> None:
-        """Each worker has its share of the rate; more workers than were measured run as the most that were."""
+        """More workers than were measured run as the most that were; half of them as that many."""
         tables = solve(self.PROFILE, workers=workers, loads=(0.5,))
-        times = self.TIMES[table]
-        assert tables.workers == workers
-        assert tables.peak == pytest.approx(workers * peak(times))
-        assert tables.tables[0] == optimal.solve(times, 0.5 * peak(times), idling=False).table
+        times, half = self.TIMES[table], self.TIMES[min(2, -(-workers // 2) - 1)]
+        beside = Beside((2, 8), (times[1], times[7]), 8)
+        assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
+        assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
+        best = two_workers.solve(
+            times, half, 0.5 * tables.peak, beside, workers=workers, idling=False, tolerance=0.01
+        )  # fmt: skip
+        assert (tables.tables[0], *tables.others[0]) == best.table
+
+    @pytest.mark.parametrize("slow", some([2.0, 3.0]))
+    def test_where_two_gain_nothing_one_waits_for_the_other(self, slow: float) -> None:
+        """Their peak is that of one, and hardly anything starts while a unit runs."""
+        together = tuple(round(slow * time) for time in self.TIMES[0])
+        tables = solve(replace(self.PROFILE, concurrency_ns=(together,)), workers=2, loads=GRID)
+        assert tables.peak == pytest.approx(peak(self.TIMES[0]))
+        assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
+
+    def test_large_batches_are_solved_in_groups_of_rows(self) -> None:
+        tables = solve(Profile(linear(4, 0.1, 130).batch_ns), workers=2, loads=(0.5,))
+        assert tables.beside is not None
+        assert (len(tables.sizes), tables.beside.sizes) == (130, (6, 30, 129))
+        every = (*tables.tables, *tables.others[0])
+        assert all(rows <= waiting for table in every for waiting, rows in enumerate(table))
+        assert {rows % 3 for rows in tables.tables[0][3::3]} == {0}
+
+    def test_round_trip(self) -> None:
+        tables = solve(self.PROFILE, workers=2, loads=(0.5,))
+        data = json.loads(json.dumps(tables.to_dict()))
+        assert ControlTables.from_dict(data) == tables
+        for change in ({"others": []}, {"beside": {"sizes": [2], "times": [0], "phases": 1}}, {"beside": {}}):
+            with pytest.raises((KeyError, TypeError, ValueError)):
+                ControlTables.from_dict({**data, **change})
+
+    def test_one_is_always_served_where_all_are_free(self) -> None:
+        """Nobody waits for what does not come: a row alone starts at any rate, however low."""
+        tables = solve(self.PROFILE, workers=2, loads=(0.1, 0.9))
+        assert tables.level(0.0, 1.0) == 0
+        assert [tables.serve(level, 1) for level in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "left", "column"),
+    [(1, 0, 1), (1, 1.6, 2), (2, 4, 4), (3, 4, 5), (8, 20, 8), (9, 99, 8), (1, 4.4, 5), (1, 99, 8)],
+)
+def test_columns(size: int, left: float, column: int) -> None:
+    """Of the next size, or of the first that takes so long; at the nearest phase."""
+    assert Beside((2, 8), (4, 20), 4).column(size, left) == column
 
 
 @full

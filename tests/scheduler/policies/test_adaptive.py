@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiers import repeatable
 
 from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal.beside import Beside
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
 from app.scheduler.scheduler import Scheduler
@@ -27,6 +28,12 @@ TABLES = ControlTables(
     loads=(0.1, 0.9),
     tables=((0, 0, 2, 3, 4, 4, 6, 7, 8), (0, 0, 0, 3, 4, 5, 6, 7, 8)),
     tail=8, sizes=(1, 2, 4, 4, 5, 6, 7, 8), hold_ns=(80 * MS, 12 * MS), peak=1_000.0,
+)  # fmt: skip
+
+#: Of two workers, where batches take up to 20 ms: columns for another unit half and wholly before its end.
+SEVERAL = ControlTables(
+    (0.5,), ((0, 1, 1, 1, 2),), 4, (1, 2, 3, 4), (0,), 1_000.0, 2, (1, 2, 3, 4),
+    beside=Beside((4,), (20 * MS,), 2), others=(((0, 1, 2, 2, 4), (0, 0, 0, 0, 4)),),
 )  # fmt: skip
 
 
@@ -70,20 +77,28 @@ class TestPolicy:
         assert decide(view(ready, limit=limit), idle) == expected
 
     @pytest.mark.parametrize(
-        ("ready", "idle", "workers", "expected"),
+        ("ready", "column", "expected"),
         [
-            pytest.param(8, (8, 8), 2, Cut(4, 4, "table"), id="two"),
-            pytest.param(7, (8, 8), 2, Cut(4, 4, "table"), id="odd"),
-            pytest.param(8, (8, 8, 8), 2, Cut(4, 4, "table"), id="more-workers-than-may-run"),
-            pytest.param(8, (8,), 2, Cut(8, 8, "full"), id="one-left"),
-            pytest.param(3, (8, 8, 8, 8), 4, Hold(80 * MS), id="one-row-each-waits"),
-            pytest.param(5, (8, 8), 2, Cut(3, 4, "table"), id="padded"),
+            pytest.param(3, 0, Cut(1, 1, "table"), id="both-are-free"),
+            pytest.param(3, 1, Cut(2, 2, "table"), id="the-other-ends-soon"),
+            pytest.param(3, 2, Hold(26 * MS), id="the-other-has-begun"),
+            pytest.param(4, 2, Cut(4, 4, "idle"), id="enough-of-them"),
+            pytest.param(9, 2, Cut(4, 4, "table"), id="beyond-the-table"),
         ],
     )
-    def test_idle_workers_divide_the_rows(
-        self, ready: int, idle: tuple[int, ...], workers: int, expected: Cut | Hold
-    ) -> None:
-        assert decide(view(ready, tables=replace(TABLES, workers=workers)), idle) == expected
+    def test_where_the_other_worker_is_counts(self, ready: int, column: int, expected: Cut | Hold) -> None:
+        one = view(ready, tables=SEVERAL, oldest=6 * MS)
+        one.column = column
+        assert decide(one, now=10 * MS) == expected
+
+    def test_a_wait_for_another_worker_ends(self) -> None:
+        """After the time of the largest batch, on a device that is as slow as it is; and before a deadline."""
+        one = view(3, tables=SEVERAL, oldest=6 * MS)
+        one.column, one.facts.scale = 2, 1.5
+        assert decide(one, now=35 * MS) == Hold(36 * MS)
+        assert decide(one, now=36 * MS) == Cut(3, 3, "hold_ended")
+        one.due = 30 * MS
+        assert decide(one, now=10 * MS) == Hold(30 * MS)
 
     @pytest.mark.parametrize(
         ("due", "now", "expected"),
@@ -142,15 +157,24 @@ curves = st.one_of(
 @FEW
 @given(curves, st.integers(1, 3), st.integers(1, 2**31))
 def test_under_latency_no_usable_worker_idles_while_rows_wait(curve: list[int], workers: int, seed: int) -> None:
-    """Whatever the curve, the level and the workers: always a cut, at a size at which no smaller one is slower."""
-    tables = solve(Profile(tuple(curve)), workers=workers, loads=(0.3, 0.95))
+    """Whatever the curve, the level and the workers: a cut at a size at which no smaller one is slower.
+
+    Only for another worker a row may wait, and no longer than a batch takes.
+    """
+    tables = solve(Profile(tuple(curve)), workers=workers, loads=(0.3, 0.8))
     largest = len(curve)
     for ready in (*range(1, 40), 255, 256, 257, 300, 10_000):
         for level in (-1, 0, 1):
             capacities = [1 + (seed * (ready + i)) % 9973 % largest for i in range(1 + ready % 4)]
             idle = tuple(sorted(capacities, reverse=True))
             seen = view_of(ready, idle[0], largest, facts=Facts(control=tables, level=level))
+            seen.column = seed % (1 + len(tables.others[level])) if tables.others else 0
             decision = decide(seen, idle)
+            if isinstance(decision, Hold):
+                assert seen.column
+                assert decision == Hold(max(curve))
+                seen.column = 0
+                decision = decide(seen, idle)
             assert isinstance(decision, Cut)
             assert 1 <= decision.rows <= min(ready, decision.size)
             assert decision.size <= idle[0]

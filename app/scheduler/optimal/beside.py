@@ -1,0 +1,49 @@
+"""Where the unit that ends next is: the second part of a state of several workers, as columns of a control table."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Column 0: no unit that a decision waits for. Then for each of `sizes` the phases of a unit of so many rows.
+
+    `times[i]`: nanoseconds for which a unit of `sizes[i]` keeps its worker while all workers run, ascending as the
+    sizes. Column 1 + i x `phases` + p - 1: of these p / `phases` are left, p from 1 to `phases`.
+    """
+
+    sizes: tuple[int, ...]
+    times: tuple[int, ...]
+    phases: int
+
+    def column(self, size: int, left_ns: float) -> int:
+        """The column of a unit of `size` rows with `left_ns` of its time left: of the next size that is kept.
+
+        Never 0: where a second unit gains nothing, none starts just before the end of the first.
+        """
+        last = len(self.sizes) - 1
+        index = min(bisect_left(self.sizes, size), last)
+        while index < last and self.times[index] < left_ns:
+            index += 1
+        phase = min(self.phases, max(1, round(left_ns * self.phases / self.times[index])))
+        return index * self.phases + phase
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Beside:
+        """What `dataclasses.asdict` made of it. Raises KeyError, TypeError or ValueError for anything else."""
+        found = cls(tuple(data["sizes"]), tuple(data["times"]), int(data["phases"]))
+        if not len(found.sizes) == len(found.times) > 0 or min(found.times) <= 0 or found.phases < 1:
+            raise ValueError("beside: expected sizes, their times above 0, and phases")
+        return found
+
+
+def kept_sizes(largest: int, ratio: int = 4) -> tuple[int, ...]:
+    """The largest batch and so many times smaller ones: sizes between are taken for the next of these."""
+    sizes = [largest]
+    while sizes[0] >= ratio:
+        sizes.insert(0, sizes[0] // ratio)
+    return tuple(sizes)

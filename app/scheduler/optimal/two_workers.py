@@ -1,0 +1,280 @@
+"""The least mean latency of any policy for a model on two workers, or as good as that on more.
+
+Poisson arrivals; T(b) is what a batch of b rows takes while both workers run, and it runs faster alone. The
+semi-Markov decision process extends that of `solver`:
+
+    state     (waiting, column): rows that wait, and how far the other worker is (`Beside`); seen when one is free
+    action    wait until a row arrives or the other worker ends; run b of the rows that wait
+    time      until a worker is free, or until what is waited for; none where both were free
+    cost      rows that wait, integrated, plus b T(b) for each batch, less what batches gain by running alone,
+              plus `price` x T(b); divided by the rate
+
+Between two phases the value is interpolated: a unit that is between them counts as being at one of them by chance,
+which makes the mean latency found a little too high, by less with more phases. Where `Beside` holds each size this is
+all that is approximate.
+
+More than two workers are treated as two that are as many times as fast, while batches still take T(b) for their rows.
+The other worker is then the next that ends: workers that start in turn are at equal distances, and so are these two.
+
+Solved by relative value iteration with two measures, cost and time, whose differences from step to step bound the
+average (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as
+all together, so that few rounds are needed, and continues beyond the last state as these do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.scheduler.optimal import solver
+from app.scheduler.optimal.beside import Beside
+
+_ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
+_STRIDE = 0.9  # of each round's change: a process that returns in so many steps would alternate without end
+_EVERY = 10  # rounds with one average
+_STATES = 48  # rows that wait, at least
+_SINGLE = 256  # states of one worker, whose values are begun with
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A stationary policy and its mean latency. `table[column][waiting]`: rows to run, 0 for wait."""
+
+    table: tuple[tuple[int, ...], ...]
+    rate: float  # rows per second
+    mean_ns: float
+
+
+def solve(
+    together: Sequence[int],
+    apart: Sequence[int],
+    rate: float,
+    beside: Beside,
+    *,
+    workers: int = 2,
+    price: float = 0.0,
+    idling: bool = True,
+    states: int = 0,
+    tolerance: float = 1e-3,
+) -> Solution:
+    """The policy with the least mean latency.
+
+    `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while half of them do.
+    `rate` in rows per second. `price`: rows x ns that each ns of one worker's time costs. With `idling` False a worker
+    waits only while another runs. `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48.
+    `tolerance`: of the mean latency, how far apart its bounds may be in the end.
+
+    Raises ValueError where no policy keeps up with the rate.
+    """
+    process = _Process(together, apart, rate, beside, workers, price, states)
+    allowed = process.allowed(idling)
+
+    def best(outcomes: Floats, average: float) -> Ints:
+        cost, time, _ = outcomes
+        chosen: Ints = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf).argmin(axis=0)
+        return chosen
+
+    return process.iterate(best, tolerance)[0]
+
+
+def evaluate(
+    together: Sequence[int],
+    apart: Sequence[int],
+    rate: float,
+    beside: Beside,
+    table: Sequence[Sequence[int]],
+    tolerance: float = 1e-3,
+) -> Solution:
+    """The mean latency of the policy that runs `table[column][waiting]` rows on two workers.
+
+    Raises ValueError as `solve`, and for a table that does not keep up with the rate or asks for rows that are not
+    there.
+    """
+    chosen = np.array(table, dtype=np.int64).T
+    process = _Process(together, apart, rate, beside, 2, 0.0, len(chosen) - 1)
+    if (chosen < 0).any() or (chosen > np.arange(len(chosen))[:, None]).any() or not chosen[-1, 0]:
+        raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
+    found, settled = process.iterate(lambda outcomes, average: chosen, tolerance)
+    if not settled:
+        raise ValueError(f"rate: expected one that the policy keeps up with, got {rate:g}")
+    return found
+
+
+class _Process:
+    """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
+
+    def __init__(
+        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: Beside, workers: int,
+        price: float, states: int,
+    ) -> None:  # fmt: skip
+        self.unit, self.beside, self.price = float(together[0]), beside, price
+        self.times = np.asarray(together) / self.unit
+        self.turns = self.times * 2 / workers  # by rows: time in which one of the two is not free
+        self.faster = self.times / (np.asarray(apart) / self.unit)
+        self.rate = rate * self.unit / 1e9
+        self.largest = len(together)
+        self.states = states or max(_STATES, 2 * self.largest)
+        self._begin(together, apart, rate, workers)
+        sizes = np.asarray(beside.sizes)
+        self.size = np.repeat(sizes, beside.phases)  # by column, without the first
+        # Units of all sizes down to the next smaller one are in a column, and it counts with a mean one.
+        self.counted = np.repeat((sizes + np.r_[0, sizes[:-1]] + 1) / 2, beside.phases)
+        phase = np.tile(np.arange(1, beside.phases + 1), len(sizes))
+        self.left = self.turns[self.size - 1] * phase / beside.phases
+        self._starts()
+        self._waits(phase)
+
+    def _begin(self, together: Sequence[int], apart: Sequence[int], rate: float, workers: int) -> None:
+        """The values of one worker that is as fast as all."""
+        pooled = tuple(
+            max(1, round(min(both / workers, one / -(-workers // 2))))
+            for both, one in zip(together, apart, strict=True)
+        )
+        best = solver.solve(pooled, rate, idling=False, states=max(_SINGLE, self.states, 2 * self.largest))
+        inside, values = solver.values(pooled, best)
+        self.average, self.pooled = inside, np.asarray(values) / self.unit
+        self.peak = max(rows / time for rows, time in enumerate(pooled, 1)) * self.unit
+        #: Beyond the last state: the value of one row more, and by how much more the next one costs.
+        self.slope = float(self.pooled[self.states] - self.pooled[self.states - 1])
+        self.bend = 1 / (self.peak - self.rate)
+
+    def _column(self, rows: Ints, left: Floats) -> tuple[Ints, Ints, Floats]:
+        """Between which columns a unit of `rows` is with `left` of its turn to come, and how near to the second."""
+        phases, sizes = self.beside.phases, np.asarray(self.beside.sizes)
+        index = np.searchsorted(sizes, rows)
+        place = left / self.turns[sizes[index] - 1] * phases
+        low = np.floor(place + 1e-9).astype(np.int64)
+        share = np.clip(place - low, 0, 1)
+
+        def column(phase: Ints) -> Ints:
+            return np.where(phase > 0, index * phases + np.minimum(phase, phases), 0)
+
+        return column(low), column(low + 1), share
+
+    def _starts(self) -> None:
+        """By rows that start and column: time until a worker is free, and the columns then."""
+        rows, column = (one.ravel() for one in np.mgrid[1 : self.largest + 1, 0 : len(self.size) + 1])
+        left = np.r_[0.0, self.left][column]
+        turns = self.turns[rows - 1]
+        first = turns < left - 1e-12  # what starts ends first
+        other = np.where(first, np.r_[1, self.size][column], rows)
+        low, high, share = self._column(other, np.abs(turns - left))
+        #: A unit that starts is from then on the other, and may have fewer rows than its column counts with.
+        over = np.where(first, 0.0, np.r_[0.0, self.counted][low] - rows)
+        kinds, kind = np.unique(np.minimum(turns, left), return_inverse=True)
+        self.spent = kinds[kind].reshape(self.largest, -1)
+        #: For each time: the chances of arrivals, what it costs to go beyond the last state, and where it happens.
+        self.groups = []
+        for number, time in enumerate(kinds):
+            where = np.flatnonzero(kind == number)
+            place = (low[where], high[where], share[where])
+            self.groups.append((*self._arrivals(float(time)), where, *place, over[where], first[where]))
+
+    def _arrivals(self, time: float) -> tuple[Floats, Floats]:
+        """Chances to get from so many waiting to so many, and the value beyond the last state."""
+        last = self.states
+        if not time:
+            return np.eye(last + 1), np.zeros(last + 1)
+        chances = solver.poisson(np.array([self.rate * time]))[0]
+        beyond = np.arange(1, len(chances))
+        worth = self.slope * beyond + self.bend * beyond * (beyond + 1) / 2
+        chances = np.r_[chances, np.zeros(last + 1)]  # of arrivals
+        after = np.arange(last + 1) - np.arange(last + 1)[:, None]  # [before, then]
+        matrix = np.where(after >= 0, chances[after], 0.0)
+        matrix[:, -1] += 1 - matrix.sum(axis=1)
+        extra = [chances[last - n + beyond] @ worth for n in range(last + 1)]
+        return matrix, np.array(extra)
+
+    def _waits(self, phase: Ints) -> None:
+        """By column: the chance that the other ends before a row arrives, else where it is then; time, and what each
+        row of the other gains by running alone."""
+        count = len(self.size) + 1
+        self.ends, self.waited, self.gain = np.zeros(count), np.zeros(count), np.zeros(count)
+        self.meets = np.zeros((count, count))
+        self.meets[0, 0], self.waited[0] = 1.0, 1 / self.rate
+        for column in range(1, count):
+            rows = self.size[column - 1]
+            mean = self.rate * self.turns[rows - 1] / self.beside.phases / self.faster[rows - 1]
+            arrives = -np.expm1(-mean)
+            passed = (arrives - mean * np.exp(-mean)) / mean  # how far into the phase, if a row arrives in it, else 0
+            alive = 1.0
+            for left in range(phase[column - 1], 0, -1):
+                at = column - phase[column - 1] + left
+                self.meets[at, column] += alive * (arrives - passed)
+                self.meets[at - 1 if left > 1 else 0, column] += alive * passed
+                alive *= 1 - arrives
+            self.ends[column] = alive
+            self.waited[column] = (1 - alive) / self.rate
+            self.gain[column] = (self.faster[rows - 1] - 1) * self.waited[column]
+
+    def iterate(self, choose: Callable[[Floats, float], Ints], tolerance: float) -> tuple[Solution, bool]:
+        """Rounds with the actions that `choose` names, of their outcomes and the average, and whether this settled.
+
+        Where running two at once gains exactly nothing, actions that are as good as each other may alternate.
+        """
+        value, average = self.start(), self.average
+        settled = False
+        for number in range(_ROUNDS):
+            outcomes = self.outcomes(value)
+            chosen = choose(outcomes, average)
+            new = value + _STRIDE * (np.take_along_axis(outcomes, chosen[None, None], axis=1)[:, 0] - value)
+            cost, time, _ = (new - value)[:, self.passes(chosen)]
+            value = new - new[:, :1, :1]
+            if number % _EVERY == 0:
+                average = float(cost.sum() / time.sum())
+            elif time.min() > 0 and np.ptp(cost / time) < tolerance * abs(average):
+                average, settled = float(cost.sum() / time.sum()), True
+                break
+        table = tuple(tuple(column) for column in chosen.T.tolist())
+        return Solution(table, self.rate * 1e9 / self.unit, average / self.rate * self.unit), settled
+
+    def start(self) -> Floats:
+        """Values [measure, waiting, column] to begin with: what the other has left counts as rows that wait."""
+        rows = np.arange(self.states + 1)[:, None] + np.r_[0.0, self.left] * self.peak / 2
+        value = np.interp(rows, np.arange(len(self.pooled)), self.pooled)
+        return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
+
+    def allowed(self, idling: bool) -> NDArray[np.bool_]:
+        """Which action [rows, waiting, column] may be taken. With a full batch one free worker waits for no row."""
+        rows, waiting, column = np.ogrid[: self.largest + 1, : self.states + 1, : len(self.size) + 1]
+        waits = (column > 0) | (waiting < (self.largest if idling else 1))
+        allowed: NDArray[np.bool_] = (rows <= waiting) & ((rows > 0) | waits)
+        return allowed
+
+    def outcomes(self, value: Floats) -> Floats:
+        """What is to come after each action [measure, rows, waiting, column], given that of each state: cost, time, and
+        the time that each row of the other unit gains until this ends."""
+        last, columns = self.states, len(self.size) + 1
+        found = np.full((3, self.largest + 1, last + 1, columns), np.inf)
+        n = np.arange(last + 1)[:, None]
+        more = np.concatenate([value[:, 1:], value[:, -1:]], axis=1)
+        more[0, -1] += self.slope + self.bend
+        found[:, 0] = value[:, :, :1] * self.ends + more @ self.meets
+        found[0, 0] += n * self.waited - np.r_[0.0, self.counted] * self.gain
+        found[1, 0] += self.waited
+        found[2, 0] += self.gain
+        after = np.empty((3, last + 1, self.largest * columns))
+        for matrix, extra, where, low, high, share, over, same in self.groups:
+            then = matrix @ (value[:, :, low] * (1 - share) + value[:, :, high] * share)
+            then[0] += extra[:, None] + over * then[2]
+            then[2] *= same
+            after[:, :, where] = then
+        for rows, spent in enumerate(self.spent, 1):
+            left = n[: last + 1 - rows]
+            own = (rows + self.price) * self.times[rows - 1]
+            found[:, rows, rows:] = after[:, : len(left), (rows - 1) * columns : rows * columns]
+            found[0, rows, rows:] += own + left * spent + self.rate * spent**2 / 2
+            found[1, rows, rows:] += spent
+        return found
+
+    def passes(self, chosen: Ints) -> NDArray[np.bool_]:
+        """The states in which time passes: not those in which the first of two free workers starts."""
+        passes = np.ones(chosen.shape, dtype=np.bool_)
+        passes[:, 0] = chosen[:, 0] == 0
+        return passes
