@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class NextEnd:
     """Column 0: no unit that a decision waits for. Then for each of `sizes` the phases of a unit of so many rows.
 
     `times[i]`: nanoseconds for which a unit of `sizes[i]` keeps its worker while all workers run, ascending as the
@@ -33,7 +33,7 @@ class Beside:
         return index * self.phases + phase
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Beside:
+    def from_dict(cls, data: Mapping[str, Any]) -> NextEnd:
         """What `dataclasses.asdict` made of it. Raises KeyError, TypeError or ValueError for anything else."""
         found = cls(tuple(data["sizes"]), tuple(data["times"]), int(data["phases"]))
         if not len(found.sizes) == len(found.times) > 0 or min(found.times) <= 0 or found.phases < 1:

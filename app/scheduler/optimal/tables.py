@@ -15,7 +15,7 @@ a busy device counts as 1 and an idle one as 0, so that what is weighed is devic
 Where batch times have errors, a table departs from serving all that waits only if that gains more than the errors
 leave open (`doubt`).
 
-For several workers that run at once the state has a second part: how far the unit is that ends next (`Beside`). A
+For several workers that run at once the state has a second part: how far the unit is that ends next (`beside`). A
 worker may then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances,
 have larger batches for the same wait. For two workers the tables are nearly exact, for more nearly the best that is
 known (`two_workers`, `python -m experiments.many.workers`); `doubt` looks only at the sizes that batches run at.
@@ -30,7 +30,7 @@ from itertools import accumulate
 from typing import Any
 
 from app.scheduler.estimates.parts import padded, parted
-from app.scheduler.optimal.beside import Beside, kept_sizes
+from app.scheduler.optimal.beside import NextEnd, kept_sizes
 from app.scheduler.types import Profile
 
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
@@ -65,7 +65,7 @@ class ControlTables:
     #: that waits when the device is free, in rows x ns.
     inside: tuple[float, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
-    beside: Beside | None = None
+    beside: NextEnd | None = None
     others: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
@@ -107,7 +107,7 @@ class ControlTables:
         values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
         values["others"] = others = tuple(tuple(tuple(table) for table in level) for level in values["others"])
         if values["beside"] is not None:
-            values["beside"] = Beside.from_dict(values["beside"])
+            values["beside"] = NextEnd.from_dict(values["beside"])
             if {len(level) for level in others} != {len(values["beside"].sizes) * values["beside"].phases}:
                 raise ValueError("others: expected a table for each column beside")
         every = (*tables, *(table for level in others for table in level))
@@ -217,7 +217,7 @@ def _of_several(
     runs = [sizes[rows - 1] for rows in range(group, len(sizes) + 1, group)]
     times, half = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))
     kept = kept_sizes(len(runs))
-    beside = Beside(kept, tuple(times[size - 1] for size in kept), _PHASES)
+    beside = NextEnd(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / -(-workers // 2)) for both, one in zip(times, half, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
     price = price_of(weight, times[0], power) * (power[1] - power[0]) / workers  # ns by busy worker
@@ -245,7 +245,7 @@ def _of_several(
         peak=peak * group * 1e9,
         workers=workers,
         alone=padded(profile.batch_ns[:LARGEST])[1],
-        beside=Beside(tuple(size * group for size in kept), beside.times, _PHASES),
+        beside=NextEnd(tuple(size * group for size in kept), beside.times, _PHASES),
         others=tuple(tuple(columns[1:]) for columns in tables),
     )
 

@@ -3,14 +3,14 @@
 Poisson arrivals; T(b) is what a batch of b rows takes while both workers run, and it runs faster alone. The
 semi-Markov decision process extends that of `solver`:
 
-    state     (waiting, column): rows that wait, and how far the other worker is (`Beside`); seen when one is free
+    state     (waiting, column): rows that wait, and how far the other worker is (`beside`); seen when one is free
     action    wait until a row arrives or the other worker ends; run b of the rows that wait
     time      until a worker is free, or until what is waited for; none where both were free
     cost      rows that wait, integrated, plus b T(b) for each batch, less what batches gain by running alone,
               plus `price` x T(b); divided by the rate
 
 Between two phases the value is interpolated: a unit that is between them counts as being at one of them by chance,
-which makes the mean latency found a little too high, by less with more phases. Where `Beside` holds each size this is
+which makes the mean latency found a little too high, by less with more phases. Where `beside` holds each size this is
 all that is approximate.
 
 More than two workers are treated as two that are as many times as fast, while batches still take T(b) for their rows.
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.optimal import solver
-from app.scheduler.optimal.beside import Beside
+from app.scheduler.optimal.beside import NextEnd
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # of each round's change: a process that returns in so many steps would alternate without end
@@ -55,7 +55,7 @@ def solve(
     together: Sequence[int],
     apart: Sequence[int],
     rate: float,
-    beside: Beside,
+    beside: NextEnd,
     *,
     workers: int = 2,
     price: float = 0.0,
@@ -87,7 +87,7 @@ def evaluate(
     together: Sequence[int],
     apart: Sequence[int],
     rate: float,
-    beside: Beside,
+    beside: NextEnd,
     table: Sequence[Sequence[int]],
     tolerance: float = 1e-3,
 ) -> Solution:
@@ -110,7 +110,7 @@ class _Process:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
     def __init__(
-        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: Beside, workers: int,
+        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: NextEnd, workers: int,
         price: float, states: int,
     ) -> None:  # fmt: skip
         self.unit, self.beside, self.price = float(together[0]), beside, price

@@ -96,7 +96,7 @@ class KeyView:
     free: int  # units that may start now, each on a worker of its own
     running: int  # units at work once one more has started
     facts: Facts
-    #: Column of the control table: where another unit is that ends before one that starts now could, see `Beside`.
+    #: Column of the control table: where another unit is that ends before one that starts now could, see `beside`.
     column: int = 0
     neighbours: Neighbours | None = None  # for a policy that sees stages, where a program has several or a cell
     #: For a policy that reorders, at the first stage of a program with `facts.lengths`.
