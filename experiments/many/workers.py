@@ -1,0 +1,110 @@
+"""Simulates two workers of one model against the optimum: `python -m experiments.many.workers`.
+
+The devices of `experiments.policies.simulated`, each with two workers that run at once, Poisson arrivals, loads as
+shares of what both serve at best. On some of them two units at once slow each other. The yardstick is the solved
+decision process (`app.scheduler.optimal.two_workers`), with more columns than the tables of `adaptive` have; its policy
+is simulated on the same arrivals. Writes docs/bench/many-workers.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.scheduler.estimates.parts import padded
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import two_workers
+from app.scheduler.optimal.beside import NextEnd, kept_sizes
+from app.scheduler.optimal.tables import ControlTables
+from app.sim.device import Device
+from app.sim.two_workers import curves, peak
+from experiments.common.processes import spread
+from experiments.common.simulated import Instants, Policy, Server, serve, stepped
+from experiments.many import workers_page
+from experiments.policies.simulated import PROFILES, devices
+from loadtest.common.experiment import Data, Experiment, Run
+
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
+DELAYS = (1, 2, 5)  # ms, of window
+#: Times of a batch beside another over its times alone, of some devices; none slow each other on the rest.
+SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3,)}
+_PHASES = 8
+_WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
+_LEAST_S = 10  # length of a run
+_COOL = 100  # requests at the end that are left out
+_PATIENCE = 30  # a hold ends after that many times the expected wait
+
+
+def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
+    """The profile of two that run at once, each `factor` times as slow as alone."""
+    return replace(profile, concurrency_ns={2: tuple(round(time * factor) for time in profile.batch_ns)})
+
+
+def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, ControlTables]:
+    """The best policy, and control tables that make `adaptive` follow it."""
+    together, apart, sizes = curves(profile)
+    kept = kept_sizes(len(together), 2)
+    beside = NextEnd(kept, tuple(together[size - 1] for size in kept), _PHASES)
+    best = two_workers.solve(together, apart, rate, beside)
+    free, *others = best.table
+    waits = [waiting for waiting, rows in enumerate(free) if waiting and not rows]
+    hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
+    tables = ControlTables(
+        (0.0,), (free,), free[-1], sizes, (hold_ns,), peak(profile), 2, padded(profile.batch_ns)[1],
+        beside=beside, others=(tuple(others),),
+    )  # fmt: skip
+    return best, tables
+
+
+def mean_ms(server: Server, instants: Instants) -> float:
+    """Mean latency, without the beginning and the end."""
+    warm = min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS)))
+    served = serve(server, instants, Device(server.profile, 2), warm)
+    return float(served.latency_ms[:-_COOL].mean())
+
+
+def cell(given: tuple[str, ModelProfile, float, float, int, int]) -> Data:
+    """All policies on one device at one load: mean latencies in ms by seed."""
+    name, alone, factor, load, seeds, requests = given
+    profile = slowed(alone, factor)
+    rate = load * peak(profile)
+    arrivals = [stepped([(max(requests, round(_LEAST_S * rate)), rate)], seed) for seed in range(seeds)]
+
+    def means(policy: Policy, tables: ControlTables | None = None, some: Sequence[Instants] = arrivals) -> list[float]:
+        server = Server(policy, profile, (profile.max_batch,) * 2, 2, tables=tables)
+        return [mean_ms(server, instants) for instants in some]
+
+    delay = min(DELAYS, key=lambda ms: means(Policy("window", ms), some=arrivals[:1])[0])
+    best, tables = optimum(profile, rate)
+    return {
+        "device": name, "factor": factor, "load": load, "rate": rate, "delay_ms": delay,
+        "optimum_ms": best.mean_ns / 1e6, "optimum": means(Policy("adaptive"), tables),
+        "adaptive": means(Policy("adaptive")), "no_wait": means(Policy("no_wait")),
+        "window": means(Policy("window", delay)),
+    }  # fmt: skip
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
+    parser.add_argument("--requests", type=int, default=20_000, help="of a run, at least [20000]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    profiles = devices(PROFILES)
+    cases = [(name, factor) for name in profiles for factor in (1.0, *SLOWED.get(name, ()))]
+    given = [
+        (name, profiles[name], factor, load, chosen.seeds, chosen.requests) for name, factor in cases for load in LOADS
+    ]
+    settings = {"seeds": chosen.seeds, "requests": chosen.requests}
+    return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
+
+
+EXPERIMENT = Experiment(workers_page.PAGE, "experiments.many.workers", __doc__, measure, options_of)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))
