@@ -16,8 +16,9 @@ The algorithm, each step
 
 Failure
     A unit that fails with several rows is split in halves that return to the head of their key, until the culprit is
-    alone and fails its call only. When most of a program's recent units failed, the program is broken, not a row, and
-    units fail whole. Out of memory halves too, and caps that worker for that stage of the program from then on.
+    alone and fails its call only. When nothing ran well for more units than a batch of bad rows makes, the program is
+    broken, not a row, and units fail whole. Out of memory halves too, and caps that worker for that stage of the
+    program from then on.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ from app.scheduler.types import (
     DeviceSpec,
     Drop,
     Fault,
-    Formed,
     Klass,
     Outcome,
     Profile,
@@ -162,9 +162,8 @@ class Scheduler:
         if gate.units or gate.shares:
             failed = outcome.error is not None  # it used its worker, too
             gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
-        if unit.reason is not Formed.RETRY:
-            state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
+            state.failures = 0
             state.observe(unit, outcome, now)
             alive = state.alive
             if state.batches is None:

@@ -80,7 +80,8 @@ class Book:
         self.alive = 0
         self.alive_of = {program.id: 0 for program in programs}
         self.pairs: dict[tuple[int, int], float] = {}  # see `Scheduler.pair`
-        self.first_failures = 0
+        self.failures = {program.id: 0 for program in programs}  # units in a row that a model failed
+        self.most_failures = 0
         self.faults: set[Fault] = set()
         self.full: dict[int, int] = {}  # by program: rows of a full unit of the first stage
         self.made: dict[int, tuple[int, int]] = {}  # by unit of several stages: how many, and when the next began
@@ -138,7 +139,8 @@ class Book:
         del self.units[unit.id]
         if error is not None:
             self.faults.add(error)
-            self.first_failures += (unit.reason is not Formed.RETRY) and error is Fault.MODEL
+        self.failures[unit.program] = 0 if error is None else self.failures[unit.program] + (error is Fault.MODEL)
+        self.most_failures = max(self.most_failures, self.failures[unit.program])
         for facts in map(self._facts, unit.rows):
             if continues and facts.cells > steps:
                 facts.cells -= steps

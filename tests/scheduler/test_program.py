@@ -67,19 +67,6 @@ class TestHandover:
         assert state.facts[0].scale == pytest.approx(430 / 230)
 
 
-@pytest.mark.parametrize(("failures", "broken"), [(8, False), (9, True), (16, True)])
-def test_a_program_is_broken_when_most_recent_first_runs_failed(failures: int, broken: bool) -> None:
-    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-    state.recent.extend([True] * failures + [False] * (16 - failures))
-    assert state.broken is broken
-
-
-def test_few_runs_tell_nothing() -> None:
-    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-    state.recent.extend([True] * 15)
-    assert not state.broken
-
-
 def served(policy: str = "adaptive", **options: object) -> ProgramState:
     return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, DEVICE, 0)  # type: ignore[arg-type]
 

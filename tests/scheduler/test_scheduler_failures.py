@@ -90,18 +90,31 @@ class TestSplit:
     def test_broken_program_stops_splitting_and_recovers(self) -> None:
         scheduler = scheduler_of(device=make_device(4))
         lengths = []
-        for n in range(17):  # the last 16 first runs are looked at
+        for n in range(17):  # 96 units, three times the largest batch, must fail
             units, over = run(
                 scheduler, feed(scheduler, *(make_call(10 * n + i) for i in range(4))), lambda _: Fault.MODEL
             )
             lengths.append(len(units))
-        assert lengths == [7] * 15 + [1, 1]
+        assert lengths == [7] * 13 + [5] + [1] * 3
         assert left(over.drop) == [(160 + i, Reason.MODEL, -1) for i in range(4)]  # no row is named
-        for n in range(20, 36):
-            run(scheduler, feed(scheduler, make_call(10 * n)), bad())
+        run(scheduler, feed(scheduler, make_call(200)), bad())
         units, over = run(scheduler, feed(scheduler, *ones(4)), bad(3))
         assert [calls_of(unit) for unit in units] == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
         assert left(over.drop) == [(3, Reason.MODEL, 0)]
+
+    def test_many_bad_rows_alone_make_no_broken_program(self) -> None:
+        """A client that sends nothing else must not fail others, with whose rows its next is batched."""
+        scheduler = scheduler_of(device=make_device(4))
+        for n in range(10, 110):
+            run(scheduler, feed(scheduler, make_call(n)), bad(n))
+        _, over = run(scheduler, feed(scheduler, *ones(4)), bad(3))
+        assert left(over.drop) == [(3, Reason.MODEL, 0)]
+
+    def test_a_whole_batch_of_bad_rows_makes_no_broken_program(self) -> None:
+        scheduler = scheduler_of(device=make_device(32))
+        run(scheduler, feed(scheduler, *(make_call(n) for n in range(10, 42))), bad(*range(10, 42)))
+        _, over = run(scheduler, feed(scheduler, make_call(0), make_call(1)), bad(1))
+        assert left(over.drop) == [(1, Reason.MODEL, 0)]
 
 
 class TestOutOfMemory:

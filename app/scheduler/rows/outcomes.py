@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
+from app.scheduler.types import Fault, Formed, Outcome, Reason, Row, Unit
 
 
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
@@ -57,6 +57,8 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
     its rows.
     """
     rows = _alive(ledger, unit)
+    if error is Fault.MODEL and (len(unit.rows) > 1 or unit.reason is Formed.RETRY):
+        state.failures += 1
     if error is Fault.OOM and unit.size > 1:
         state.cap(unit.worker, max(1, unit.size // 2), unit.stage)
     elif error is Fault.MODEL and (state.broken or len(unit.rows) == 1):

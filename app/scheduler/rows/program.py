@@ -27,7 +27,6 @@ _LINE = 256  # batches of a window in the line at most: of earlier ones 1 % woul
 _IN_TIME = 0.95
 _LONGEST = 2.0  # times as long as predicted: units that take longer still are not counted with
 _TAIL_STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
-_RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
 
 class ProgramState:
@@ -71,7 +70,8 @@ class ProgramState:
         self._row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
-        self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
+        #: Units in a row that the model failed, but for rows that came alone: each of these may be a bad one.
+        self.failures = 0
         self.alive = 0  # rows that have started and not ended
         self.waiting = 0  # rows in the ready table, of either class
         self.best_effort = 0  # those of them that are best effort
@@ -86,7 +86,8 @@ class ProgramState:
 
     @property
     def broken(self) -> bool:
-        return len(self.recent) == _RECENT and 2 * sum(self.recent) > _RECENT
+        """More failed in a row than a batch of n bad rows, which is halved into 2 n - 1 units, and the next bad row."""
+        return self.failures >= 3 * self.program.max_batch
 
     @property
     def preferred(self) -> int:
