@@ -11,7 +11,7 @@ import typer
 
 from app.cli.options import JsonOption
 from app.cli.output import print_json
-from app.cli.simulate import BatchOption, LoadOption, ObjectiveOption, ProfileOption, RateOption
+from app.cli.simulate import BatchOption, LoadOption, ProfileOption, RateOption
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def optimum(
     length: Annotated[
         int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
     ] = 0,
-    objective: ObjectiveOption = "latency",
+    objective: Annotated[
+        str, typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1.")
+    ] = "latency",
     stages: Annotated[
         bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
     ] = False,
@@ -58,6 +60,11 @@ def optimum(
     counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
     best policy for the model in one piece. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
     """
+    if objective == "deadline":
+        raise ConfigError(
+            "objective: expected latency, balanced, energy or a weight, got 'deadline': the optimum is that of a mean; "
+            "starling simulate --objective deadline --deadline-ms 40 counts the requests in time"
+        )
     if workers > 1 and (stages or objective != "latency"):
         raise ConfigError("workers: expected 1 with --stages and with other objectives than latency, got 2")
     if stages and objective != "latency":

@@ -31,10 +31,6 @@ LoadOption = Annotated[
 BatchOption = Annotated[
     int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
 ]
-ObjectiveOption = Annotated[
-    str,
-    typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."),
-]
 
 
 def register(cli: typer.Typer) -> None:
@@ -79,7 +75,12 @@ def simulate(
         ),
     ] = "",
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
-    objective: ObjectiveOption = "latency",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."
+        ),
+    ] = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[
         int | None,

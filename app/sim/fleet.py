@@ -106,6 +106,8 @@ class Setup:
             )
         if self.deadline_ns is not None and self.deadline_ns < 1:
             raise ValueError("deadline: expected more than 0")
+        if self.objective == "deadline" and self.deadline_ns is None:
+            raise ValueError("objective: deadline needs one for each request; give --deadline-ms")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
         cells = any(part.cell for part in self.profile.parts)

@@ -227,7 +227,9 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         (("simulate", *LINEAR, "--load", "1", "--max-batch", "-1"), "max_batch: expected at least 1"),
         (("simulate", *LINEAR, "--load", "1", "--launch-ms", "-1"), "launch_ns: expected at least 0"),
         (("simulate", *LINEAR, "--load", "0.5", *FAST, "--plot", "plot.xyz"), "plot.xyz"),
+        (("simulate", *LINEAR, "--load", "0.5", "--objective", "deadline"), "give --deadline-ms"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
+        (("optimum", *LINEAR, "--load", "0.5", "--objective", "deadline"), "got 'deadline': the optimum is that of"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
         (
             ("optimum", *LINEAR, "--load", "0.5", "--stages", "--max-batch", "9"),
