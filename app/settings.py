@@ -242,14 +242,14 @@ def capacities(text: str) -> list[str]:
     if len(parts) == 1 and parts[0].isdigit() and 0 < int(parts[0]) < _LONE_CAPACITY:
         one = parts[0]
         raise ValueError(
-            f"alone it is one worker with batches of at most {one}: expected {one}x32, which is {one} workers with "
-            f"batches of up to 32, or 1x{one}"
+            f"alone it is one worker with batches of at most {one}: expected {one}x32 for batches of up to 32, "
+            f"{one} at a time, or 1x{one}"
         )
     found = []
     for part in parts:
         count, times, rows = part.partition("x")
         if times and not (count.isdigit() and 0 < int(count) <= _MOST_WORKERS):
-            raise ValueError(f"expected capacities such as 32,32 or 2x32, not {part!r}")
+            raise ValueError(f"expected capacities such as 32,32 or 2x32")
         found += [rows] * int(count) if times else [part]
     return found
 

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from app.errors import Forbidden, Unauthorized
 from app.http.keys import Key, Keys
-from app.http.routes.probes import LIVE_PATHS, READY_PATHS
+from app.http.routes.probes import LIVE_PATHS, READY_PATHS, ROOT
 
 #: Orchestrators have no key, and must be answered also when there are too many connections.
-PROBES = frozenset((*LIVE_PATHS, *READY_PATHS))
+PROBES = frozenset((*LIVE_PATHS, *READY_PATHS, ROOT))
 
 #: Who watches an overload needs it then; it takes the key.
 METRICS = "/metrics"

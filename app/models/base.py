@@ -69,9 +69,8 @@ def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> li
         raise ConfigError(f"{_prefix(model)}expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}")
     for spec, value in zip(outputs, values, strict=True):
         if not isinstance(value, (torch.Tensor, np.ndarray)):
-            raise ConfigError(
-                f"{_prefix(model)}output {spec.name!r}: expected a tensor or a numpy array, got {type(value).__name__}"
-            )
+            wanted = "a numpy object array of bytes" if spec.datatype == "BYTES" else "a tensor or a numpy array"
+            raise ConfigError(f"{_prefix(model)}output {spec.name!r}: expected {wanted}, got {type(value).__name__}")
     return values
 
 

@@ -134,10 +134,10 @@ def test_defaults(served: list[Settings]) -> None:
     ("given", "words"),
     [
         ({"max_body_mib": -1}, ["max_body_mib", "greater than 0", "-1"]),
-        ({"workers": "1,x"}, ["workers", "'x'"]),
+        ({"workers": "1,x"}, ["workers", "'1,x'"]),
         ({"workers": "0"}, ["workers", "at least 1"]),
-        ({"workers": "4"}, ["workers: alone it is one worker with batches of at most 4: expected 4x32, ", "or 1x4"]),
-        ({"workers": "0x8"}, ["workers: expected capacities such as 32,32 or 2x32, not '0x8'"]),
+        ({"workers": "4"}, ["workers: alone it is one worker with batches of at most 4: expected 4x32 ", "or 1x4"]),
+        ({"workers": "0x8"}, ["workers: expected capacities such as 32,32 or 2x32, got '0x8'"]),
         ({"threads": 9999}, ["threads", "cores"]),
     ],
 )

@@ -43,6 +43,12 @@ def test_normalise_names_what_is_wrong(result, message):
         normalise(result, [Y, Z], "m")
 
 
+def test_texts_are_an_array_of_objects():
+    text = TensorSpec("t", "BYTES", (), (), ())
+    with pytest.raises(ConfigError, match="output 't': expected a numpy object array of bytes, got bytes"):
+        normalise([b"a"], [text])
+
+
 def test_verify_accepts_what_was_declared():
     verify(info(Y, Z), [torch.ones(2, 3), torch.ones(2, dtype=torch.int64)], 2)
     verify(info(Y), [np.ones((2, 3), np.float32)], 2)

@@ -31,6 +31,12 @@ def test_a_module_comes_in_eval_mode_with_its_kwargs(tmp_path):
     assert (model.decode, model.present, model.takes_parameters, model.takes_fields) == (None, None, False, False)
 
 
+def test_a_module_of_that_name_is_the_model_itself(tmp_path):
+    model = load_code(tmp_path, "from torch import nn\nbuild = nn.Linear(3, 3)\n")
+    assert isinstance(model.call, nn.Linear)
+    assert not model.call.training
+
+
 def test_any_callable_will_do_and_its_hooks_are_taken(tmp_path):
     code = """
 class Doubler:

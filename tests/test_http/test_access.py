@@ -106,4 +106,4 @@ def test_an_admin_key_alone_opens_control_and_nothing_else(control: bool) -> Non
 
 
 def test_probes_are_open_under_all_their_names() -> None:
-    assert {"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"} == PROBES
+    assert {"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping", "/"} == PROBES

@@ -97,4 +97,5 @@ def _unsupported(info: ModelInfo, upload: Upload) -> str:
     if len(client_inputs(info)) == 1:
         takes += ", application/x-npy"
     came = f"content type {upload.media!r}" if upload.kind == "other" else "a body whose type is not named or known"
+    came = came if upload.data else "nothing"
     return f"{upload.field}: expected {takes} for model {info.name}, which decodes no files, got {came}"

@@ -1,6 +1,6 @@
 """Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
 
-State: `health` (Lifecycle) of the lifespan, asked at each probe. The paths need no key and count against no
+State: `health` (Lifecycle) of the lifespan, asked at each probe, and `settings` (ui). The paths need no key and count against no
 limit: `app/http/asgi.py` lets them through.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.http.routes import bodies
@@ -18,6 +18,7 @@ from app.lifecycle import Lifecycle
 
 LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
 READY_PATHS = ("/v2/health/ready", "/readyz", "/ping")
+ROOT = "/"
 
 router = APIRouter(tags=["health"])
 
@@ -40,6 +41,18 @@ async def ready(request: Request) -> JSONResponse:
     if reason is None:
         return JSONResponse(body)
     return JSONResponse(body, 503, headers={"Retry-After": "1"})
+
+
+@router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
+async def root(request: Request) -> Response:
+    """For programs, whether the process is alive, in the words of V1. A browser is sent to the live page."""
+    if request.state.settings.ui and "text/html" in request.headers.get("accept", ""):
+        # A relative path also holds behind an ingress that has not told its prefix; where it is known, `/prefix`
+        # without a slash at its end works as well.
+        prefix = request.scope.get("root_path", "")
+        return Response(status_code=307, headers={"Location": f"{prefix}/ui" if prefix else "ui", "Vary": "Accept"})
+    reason = _health(request).live()
+    return JSONResponse({"status": reason or "alive"}, 200 if reason is None else 503, {"Vary": "Accept"})
 
 
 def _health(request: Request) -> Lifecycle:

@@ -84,7 +84,9 @@ def _first(error: ValidationError) -> str:
         return f"parameters.{name}: expected one of {known}"
     if wrong["type"] == "value_error":
         return f"parameters.{name}: {wrong['ctx']['error']}"
-    expected = wrong["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+    expected = (
+        wrong["msg"].removeprefix("Input should be ").replace("a valid integer", "an integer").replace("a valid ", "a ")
+    )
     return f"parameters.{name}: expected {expected}, got {got!r}"
 
 

@@ -120,6 +120,8 @@ def not_imported(error: BaseException, source: str, folder: Path) -> str:
         return shadowed(error.name, folder)
     if isinstance(error, ModuleNotFoundError) and package == source.partition(":")[0].partition(".")[0]:
         return "; install the package where the server runs, or put the folder that holds it on PYTHONPATH"
+    if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+        return f"; it lies beside model.py, which finds it by a relative import: from . import {package}"
     return ""
 
 

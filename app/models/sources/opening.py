@@ -1,6 +1,6 @@
 """Opens the `source` of a model.toml:
 
-    model.py:build            a callable in a file beside model.toml, called with kwargs
+    model.py:build            a callable in a file beside model.toml, called with kwargs; or an nn.Module, as it is
     package.module:callable   the same from an installed package
     hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name, or as a `task` says
     torchvision:NAME          torchvision.models.get_model
@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 from typing import Any
+
+from torch import nn
 
 from app.errors import ConfigError
 from app.models.description.config import ModelTable
@@ -62,7 +64,9 @@ def open_source(config: ModelTable, folder: Path) -> Any:
     if kind == "timm":
         return hubs.open_timm(rest, config.kwargs)
     with one_at_a_time():
-        return import_callable(kind, rest, folder)(**config.kwargs)
+        found = import_callable(kind, rest, folder)
+        # A module of this name is the model. Called, it would take its inputs for kwargs.
+        return found if isinstance(found, nn.Module) and not config.kwargs else found(**config.kwargs)
 
 
 def _open_file(config: ModelTable, path: Path) -> Any:

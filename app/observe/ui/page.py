@@ -1,4 +1,4 @@
-"""The routes of the live page: its files, which need no key, and its events, which do. A browser at `/` is sent there.
+"""The routes of the live page: its files, which need no key, and its events, which do.
 
 State: `hub` (Hub) of the lifespan. Links between the files are relative, so that they work behind a prefix.
 """
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.http.static_files import ASK_AGAIN, add_file
@@ -28,14 +28,13 @@ _PATIENCE_S = 30.0  # for a page that reads nothing
 
 
 class Page:
-    """`router` has all routes below /ui, and `/`; `docs`: there is a page at /docs to link to.
+    """`router` has all routes below /ui; `docs`: there is a page at /docs to link to.
 
     The routes are no part of the documented interface. `open_paths` are those that need no key: the page asks for it.
     """
 
     def __init__(self, *, docs: bool = True) -> None:
         self.router = APIRouter(include_in_schema=False)
-        self.router.add_api_route("/", _root, methods=["GET", "HEAD"])
         self.router.add_api_route("/ui/", _slash)
         self.router.add_api_route("/ui/events", _events)
         files = {f"/ui/{file.name}": file for file in sorted(_FOLDER.iterdir())}
@@ -43,7 +42,7 @@ class Page:
         add_file(self.router, "/ui", index, _HEADERS, _as_it_is if docs else _without_docs)
         for path, file in files.items():
             add_file(self.router, path, file, _HEADERS)
-        self.open_paths = frozenset({"/", "/ui", "/ui/", *files})
+        self.open_paths = frozenset({"/ui", "/ui/", *files})
 
 
 def _as_it_is(body: bytes) -> bytes:
@@ -52,16 +51,6 @@ def _as_it_is(body: bytes) -> bytes:
 
 def _without_docs(body: bytes) -> bytes:
     return body.replace(_DOCS_LINK, b"")
-
-
-async def _root(request: Request) -> Response:
-    """For browsers. Programs get the 404 of any path that is no route."""
-    if "text/html" not in request.headers.get("accept", ""):
-        raise HTTPException(404)
-    # A relative path also holds behind an ingress that has not told its prefix; where it is known, `/prefix` without a
-    # slash at its end works as well.
-    prefix = request.scope.get("root_path", "")
-    return Response(status_code=307, headers={"Location": f"{prefix}/ui" if prefix else "ui", "Vary": "Accept"})
 
 
 async def _slash() -> Response:

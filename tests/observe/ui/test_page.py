@@ -47,7 +47,7 @@ async def http(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 def test_every_file_is_a_path_that_needs_no_key() -> None:
     named = {"/ui" if name == "index.html" else f"/ui/{name}" for name in FILES}
-    assert Page().open_paths == {"/", "/ui/", *named}
+    assert Page().open_paths == {"/ui/", *named}
     assert "/ui/events" not in Page().open_paths
 
 
@@ -63,20 +63,22 @@ async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/a/b"])
-async def test_a_browser_is_sent_to_the_page_and_a_program_is_not(tmp_path: Path, prefix: str) -> None:
+async def test_a_browser_is_sent_to_the_page_and_a_program_asks_whether_the_server_lives(
+    tmp_path: Path, prefix: str
+) -> None:
     async with server(tmp_path, api_key=KEY, root_path=prefix) as (_, client):
         answer = await client.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
         assert (answer.status_code, answer.headers["location"]) == (307, f"{prefix}/ui" if prefix else "ui")
         for accepted in ("*/*", "application/json"):
             answer = await client.get("/", headers={"Accept": accepted})
-            assert (answer.status_code, answer.json()) == (404, {"error": f"no such route: {prefix}/"})
+            assert (answer.status_code, answer.json()) == (200, {"status": "alive"})  # V1's liveness
 
 
 async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
     """The page and its files need no key either way; its events do."""
     async with server(tmp_path, api_key=KEY, root_path="/a/b") as (_, client):
         for prefix in ("", "/a/b"):
-            for path in (*sorted(Page().open_paths - {"/", "/ui/"}), "/docs"):
+            for path in (*sorted(Page().open_paths - {"/ui/"}), "/docs"):
                 assert (await client.get(prefix + path)).status_code == 200, prefix + path
             slash = await client.get(f"{prefix}/ui/")
             assert slash.next_request is not None
@@ -159,5 +161,6 @@ async def test_a_stream_that_is_cancelled_lets_the_hub_rest(app: Any) -> None:
 
 async def test_without_the_page_there_is_no_such_route(tmp_path: Path) -> None:
     async with server(tmp_path, ui=False) as (_, client):
-        for path in ("/", "/ui", "/ui/", "/ui/app.js", "/ui/events"):
+        for path in ("/ui", "/ui/", "/ui/app.js", "/ui/events"):
             assert (await client.get(path, headers={"Accept": "text/html"})).status_code == 404
+        assert (await client.get("/", headers={"Accept": "text/html"})).json() == {"status": "alive"}

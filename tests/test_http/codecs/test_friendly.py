@@ -225,6 +225,8 @@ def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
         decode(SEEING, unspecific, b"the cat")
     with pytest.raises(UnsupportedMedia, match="application/json, application/x-npy for model vector, which decodes"):
         decode(VECTOR, unspecific, b"the cat")
+    with pytest.raises(UnsupportedMedia, match="which decodes no files, got nothing"):
+        decode(VECTOR, unspecific, b"")
 
 
 def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
