@@ -49,6 +49,7 @@ class TestLevel:
             assert tables.level(rate, 1.0) == (nearest if load >= LOADS[0] / 2 else -1)
 
 
+@full
 def test_padding_alone_is_that_of_the_curve_alone() -> None:
     """Three rows are run as four where two units run, and as three where there is one; one worker needs no second."""
     profile = Profile((4 * MS, 5 * MS, 6 * MS, 7 * MS), ((8 * MS, 9 * MS, 15 * MS, 12 * MS),))
@@ -177,11 +178,12 @@ def test_price_of_a_watt() -> None:
     assert price_of(0.5, 8 * MS, (0.0, 0.0)) == pytest.approx(8 * MS)  # no power given: a busy device counts as one
 
 
+@full
 class TestWorkers:
     TIMES = (linear(7, 0.6, 8).batch_ns, linear(9, 1.2, 8).batch_ns, linear(12, 2, 8).batch_ns)
     PROFILE = Profile(TIMES[0], TIMES[1:])
 
-    @pytest.mark.parametrize(("workers", "table"), some([(2, 1), (3, 2), (5, 2)]))
+    @pytest.mark.parametrize(("workers", "table"), [(2, 1), (3, 2), (5, 2)])
     def test_batches_take_what_they_take_while_all_run(self, workers: int, table: int) -> None:
         """More workers than were measured run as the most that were; half of them as that many."""
         tables = solve(self.PROFILE, workers=workers, loads=(0.5,))
@@ -194,7 +196,7 @@ class TestWorkers:
         )  # fmt: skip
         assert (tables.tables[0], *tables.others[0]) == best.table
 
-    @pytest.mark.parametrize("slow", some([2.0, 3.0]))
+    @pytest.mark.parametrize("slow", [2.0, 3.0])
     def test_where_two_gain_nothing_one_waits_for_the_other(self, slow: float) -> None:
         """Their peak is that of one, and hardly anything starts while a unit runs."""
         together = tuple(round(slow * time) for time in self.TIMES[0])

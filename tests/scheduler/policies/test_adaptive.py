@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import repeatable
+from tiers import full, repeatable
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.beside import NextEnd
@@ -154,6 +154,7 @@ curves = st.one_of(
 )
 
 
+@full
 @FEW
 @given(curves, st.integers(1, 3), st.integers(1, 2**31))
 def test_under_latency_no_usable_worker_idles_while_rows_wait(curve: list[int], workers: int, seed: int) -> None:
