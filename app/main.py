@@ -34,9 +34,6 @@ from app.http.openapi.document import Document
 from app.http.openapi.pages import OPEN_PATHS, docs_router
 from app.http.resources import Resources
 from app.http.routes.control import router as control
-from app.http.routes.openapi import router as documentation
-from app.http.routes.texts import router as texts
-from app.http.routes.writing import router as writing
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, helper_threads, memory_limit, resident_bytes
 from app.models.folder_watch import FolderWatch
@@ -56,7 +53,6 @@ from app.settings import MIB, Settings
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
-_ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
     "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check",
 )  # fmt: skip
@@ -134,19 +130,17 @@ def create_app(
                 "hub": hub,
             }
 
-    # FastAPI's own pages load their scripts from another host.
-    app = FastAPI(title="Starling", version=__version__, lifespan=lifespan, description=_ABOUT, openapi_url=None)
+    # The interface is documented in app/http/openapi/: FastAPI does not see requests that infer, and its pages load
+    # their scripts from another host.
+    app = FastAPI(lifespan=lifespan, openapi_url=None)
     app.include_router(control)
-    app.include_router(documentation)
-    app.include_router(texts)
-    app.include_router(writing)
     open_paths: frozenset[str] = frozenset()
     if settings.ui:
         page = Page(docs=settings.docs)
         app.include_router(page.router)
         open_paths |= page.open_paths
     if settings.docs:
-        app.include_router(docs_router(_document(settings, access, app, traced=tracer is not None)))
+        app.include_router(docs_router(_document(settings, access)))
         open_paths |= OPEN_PATHS
     install_error_handlers(app, rejected)
     log_of_access = None
@@ -167,10 +161,8 @@ def create_app(
     return front
 
 
-def _document(settings: Settings, access: Access, app: FastAPI, *, traced: bool) -> Document:
-    admin = settings.admin_key is not None or settings.admin_key_file is not None
-    keyed = access.keys is not None
-    return Document(app.openapi, keyed=keyed, admin=admin, root_path=settings.root_path, traced=traced)
+def _document(settings: Settings, access: Access) -> Document:
+    return Document(keyed=access.keys is not None, admin=access.control == "admin", root_path=settings.root_path)
 
 
 def _access(settings: Settings) -> Access:

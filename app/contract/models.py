@@ -57,11 +57,6 @@ class Front(Protocol):
         """Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages."""
         ...
 
-    @property
-    def presented(self) -> Mapping[str, Any] | None:
-        """The JSON schema of what `Model.present` makes of a row, if it does."""
-        ...
-
     def face(self, info: ModelInfo) -> ModelInfo:
         """The model as clients see it."""
         ...

@@ -69,17 +69,14 @@ def test_every_example_works_when_it_is_sent(server: Server) -> None:
     for path, methods in document["paths"].items():
         operation = methods.get("post", {})
         media = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-        if "{" in path or "repository" in path or not media:
-            continue
-        if path in ("/v1/embeddings", "/rerank", "/v1/rerank", "/v2/rerank"):
-            assert "examples" not in media  # no model here can be asked so
+        if operation.get("tags", [None])[0] not in {*MODELS, "digits", "echo"}:
             continue
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         for name, example in media["examples"].items():
             answer = server.post(f"/models{path}", example["value"], KEY)
             assert answer.status == 200, (path, name, answer.body)
             if len(answer.body) < 10_000:  # the validator takes seconds for more
-                Draft202012Validator(schema).validate(answer.json())
+                Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json())
         tried.add(operation["tags"][0])
     assert tried == {*MODELS, "digits", "echo"}
 
@@ -124,7 +121,7 @@ def test_the_page_in_a_browser(server: Server, page: Any) -> None:
     page.goto(f"http://{server.host}/models/docs")
     operation = page.locator(".opblock", has_text="/predict/echo").first
     operation.wait_for()
-    assert page.locator(".opblock").count() == sum(map(len, server.get("/openapi.json").json()["paths"].values()))
+    assert page.locator(".opblock").count() == len(server.get("/openapi.json").json()["paths"])  # one operation each
     operation.locator(".opblock-summary-control").click()
     send = operation.locator("button.execute")
     status = operation.locator(".live-responses-table .response .response-col_status")

@@ -34,7 +34,7 @@ class Letters:
     is refused, `worse` breaks it.
     """
 
-    quick, example, embedder, chat, presented = True, None, None, None, None
+    quick, example, embedder, chat = True, None, None, None
 
     def __init__(self, reads_texts: bool = True) -> None:
         self.reads_texts = reads_texts

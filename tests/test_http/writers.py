@@ -21,7 +21,7 @@ MOST = 64  # tokens of a text
 class Words:
     """A front whose tokens are words."""
 
-    reads_texts, quick, example, embedder, presented = True, True, None, None, None
+    reads_texts, quick, example, embedder = True, True, None, None
     chat: Any = None
 
     def face(self, info: ModelInfo) -> ModelInfo:

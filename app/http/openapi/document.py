@@ -1,55 +1,35 @@
-"""/openapi.json: every route, and those of each served model with its own schemas and examples.
+"""/openapi.json: every path, and those of each served model with requests that work.
 
-The document is made of FastAPI's description of the routes, and of the models that serve when it is requested: a
-loaded model has its paths, an unloaded one has none.
+A loaded model has its paths from the next request for the document on, an unloaded one has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from app.contract import Catalog, ModelInfo, Served
-from app.http.inference_routes import BY_BODY
-from app.http.openapi.operations import KINDS, ModelDocs, Node
-from app.http.routes.metadata import configuration, metadata, model_list, model_status
-from app.http.routes.openapi import REQUEST_ID, TRACEPARENT
-from app.http.routes.writing import STEPPING, WRITING
+from app import __version__
+from app.contract import Catalog, ModelInfo, Served, TensorSpec
+from app.http import examples
+from app.http.codecs.base import client_inputs
+from app.http.openapi.components import ABOUT, COMPONENTS, KEYS, SCHEMES, TAGS
+from app.http.openapi.control_paths import GET, POST, PROBES, REPOSITORY
+from app.http.openapi.inference_paths import FRIENDLY, INFERENCE, V1, V2
+from app.http.openapi.words import Node, named, ref
 from app.http.static_files import Written, written
 
-_OTHER_TAGS = {
-    "inference": "Any model and version, by name.",
-    "models": "What is served, and how it is doing.",
-    "repository": "Loading and unloading.",
-    "server": "",
-    "health": "Probes. They need no key.",
-}
-_Versions = Mapping[str, Sequence[str]]  # ready ones, by model
-_SHOWN = 8  # models whose examples stand at the generic paths: the rest have paths of their own
+_FEW = 512  # values of a row up to which examples have more than one
 
 
 class Document:
-    """`base` gives FastAPI's own document; `keyed`: requests need a key; `admin`: loading and unloading does.
+    """`keyed`: requests need a key; `admin`: loading and unloading does. `root_path`: the prefix of an ingress."""
 
-    `root_path`: the prefix of an ingress; `traced`: answers name their trace.
-    """
-
-    def __init__(
-        self,
-        base: Callable[[], Mapping[str, Any]],
-        *,
-        keyed: bool = False,
-        admin: bool = False,
-        root_path: str = "",
-        traced: bool = False,
-    ) -> None:
-        self._base = base
-        self._admin = admin
+    def __init__(self, *, keyed: bool = False, admin: bool = False, root_path: str = "") -> None:
         self._keyed = keyed
+        self._admin = admin
         self._root_path = root_path
-        self._traced = traced
         self._known: tuple[list[ModelInfo], Written] | None = None
 
     def known(self, catalog: Catalog) -> Written | None:
@@ -67,107 +47,99 @@ class Document:
         return document
 
     def make(self, served: Sequence[Served]) -> Node:
-        """The document as plain values, of its own; `served` is in order of name and version."""
-        document: Node = orjson.loads(orjson.dumps(self._base()))
-        generic = document["paths"]
-        models = _by_name(served)
-        default = [ModelDocs(versions[-1], generic) for versions in models.values()]
-        of_models: dict[str, Node] = {}
-        tags: list[Node] = []
-        for docs, versions in zip(default, models.values(), strict=True):
-            tags.append({"name": docs.tag(None), "description": docs.about()})
-            of_models |= docs.paths(None)
-            if len(versions) > 1:
-                for one in (ModelDocs(version, generic) for version in versions):
-                    tags.append({"name": one.tag(one.info.version), "description": one.about()})
-                    of_models |= one.paths(one.info.version)
-        names = {name: [one.info.version for one in versions] for name, versions in models.items()}
-        for path, codec in BY_BODY.items():
-            _name_model(generic[path]["post"], next((one.info.name for one in served if codec.takes(one)), None))
-        serving = (
-            (WRITING, any(one.model.writes for one in served)), (STEPPING, any(one.model.streams for one in served)),
-        )  # fmt: skip
-        for path in (path for paths, serves in serving if not serves for path in paths):
-            del generic[path]
-        _add_examples(generic, default, names)
-        document["paths"] = {**of_models, **generic}
-        document["tags"] = [*tags, *({"name": name, "description": text} for name, text in _OTHER_TAGS.items())]
+        """The document as plain values; `served` is in order of name and version."""
+        newest = {one.info.name: one for one in sorted(served, key=lambda one: int(one.info.version))}
+        models: dict[str, Node] = {}
+        for name in sorted(newest):
+            models |= _of_model(newest[name])
+        tags = [{"name": name, "description": _about(newest[name].info)} for name in sorted(newest)]
+        document: Node = {
+            "openapi": "3.1.0",
+            "info": {"title": "Starling", "version": __version__, "description": ABOUT},
+            "paths": models | _any_model(list(newest)),
+            "tags": [*tags, *({"name": name, "description": text} for name, text in TAGS.items())],
+            "components": COMPONENTS,
+        }
         if self._root_path:
             document["servers"] = [{"url": self._root_path}]
-        if self._traced:
-            _trace(document)
-        if not self._keyed:
-            _open(document, admin=self._admin)
+        if self._keyed:
+            document["security"] = KEYS
+        if self._keyed or self._admin:
+            document["components"] = {**COMPONENTS, "securitySchemes": SCHEMES}
+            for path in (path for path in POST if path.startswith(REPOSITORY)):
+                document["paths"][path]["post"]["security"] = KEYS
         return document
 
 
-def _by_name(served: Sequence[Served]) -> dict[str, list[Served]]:
-    """Versions by model, lowest first: the last is the one that a path without a version means."""
-    found: dict[str, list[Served]] = {}
-    for one in served:
-        found.setdefault(one.info.name, []).append(one)
-    return {name: sorted(found[name], key=lambda one: int(one.info.version)) for name in sorted(found)}
+def _any_model(names: list[str]) -> dict[str, Node]:
+    """The paths that hold for any model, with and without a version. `names`: of those that serve."""
+    methods = {"get": GET | PROBES, "post": INFERENCE | POST}
+    found: dict[str, Node] = {}
+    for method, paths in methods.items():
+        for path, one in paths.items():
+            found[path] = {method: {**one}}
+            if "{model}" in path:
+                model = {**COMPONENTS["parameters"]["model"], "schema": {"type": "string", "examples": names}}
+                found[path]["parameters"] = [model]
+            if path.startswith("/v2/models/{model}") or path == V1:
+                versioned = {**one, "operationId": f"{one['operationId']}_of_version"}
+                parameters = [*found[path]["parameters"], ref("parameters", "version")]
+                found[with_version(path)] = {method: versioned, "parameters": parameters}
+    return found
 
 
-def _name_model(operation: Node, model: str | None) -> None:
-    """Examples of a route whose body names the model: for one that serves, or none."""
-    media = operation["requestBody"]["content"]["application/json"]
-    examples = media.pop("examples")
-    if model is not None:
-        media["examples"] = {name: {**one, "value": {**one["value"], "model": model}} for name, one in examples.items()}
+def with_version(path: str) -> str:
+    """The path of one version of a model."""
+    return path.replace("{model}", "{model}/versions/{version}")
 
 
-def _add_examples(generic: Mapping[str, Node], models: Sequence[ModelDocs], names: _Versions) -> None:
-    """Examples of models that serve, to the generic paths."""
-    answers = _answers(models, names)
-    choices = {"model": list(names), "version": sorted({version for found in names.values() for version in found})}
-    for path, methods in generic.items():
-        for operation in methods.values():
-            for one in operation.get("parameters", []):
-                if shown := choices.get(one["name"]):
-                    one["schema"]["examples"] = shown[:_SHOWN]
-            if path in answers:
-                operation["responses"]["200"]["content"]["application/json"]["example"] = answers[path]
-            if path in KINDS:
-                bodies = {name: body for docs in models[:_SHOWN] for name, body in docs.bodies(path).items()}
-                operation["requestBody"]["content"]["application/json"] |= {"examples": bodies} if bodies else {}
+def _of_model(served: Served) -> dict[str, Node]:
+    """The paths of one model, whose requests have examples that work."""
+    info = served.info
+    kinds = (V2, V1, FRIENDLY) if examples.in_json(info) else (V2, FRIENDLY)  # V1 is JSON alone
+    bodies = _bodies(served)
+    found: dict[str, Node] = {}
+    for path in kinds:
+        generic = INFERENCE[path]
+        content: dict[str, Any] = {**generic["requestBody"]["content"]}
+        if path in bodies:
+            content["application/json"] = {**content["application/json"], "examples": named(bodies[path])}
+        post = {
+            **generic,
+            "tags": [info.name],
+            "summary": f"{generic['summary']}: {info.name}",
+            "operationId": f"{generic['operationId']}:{info.name}",  # names of models hold no colon
+            "requestBody": {"required": True, "content": content},
+        }
+        found[path.replace("{model}", info.name)] = {"post": post}
+    return found
 
 
-def _answers(models: Sequence[ModelDocs], names: _Versions) -> dict[str, Any]:
-    """Examples of answers by path."""
-    found: dict[str, Any] = {"/v2/models": {"models": list(names)}, "/v1/models": model_list(list(names))}
-    for docs in models[:1]:
-        info = docs.info
-        ready = {"name": info.name, "ready": True}
-        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            found[path] = metadata(info, names[info.name])
-            found[f"{path}/config"] = configuration(info)
-            found[f"{path}/ready"] = ready
-        found["/v1/models/{model}"] = model_status(info.name)
-        found["/v2/repository/models/{model}/load"] = {"name": info.name, "load": True}
-        found["/v2/repository/models/{model}/unload"] = {"name": info.name, "unload": True}
-    index = [
-        {"name": name, "version": version, "state": "READY", "reason": ""}
-        for name, versions in names.items()
-        for version in versions
-    ]
-    return {**found, "/v2/repository/index": index}
+def _bodies(served: Served) -> dict[str, dict[str, Any]]:
+    """Named examples by path; none of a model whose row cannot be shown."""
+    values = examples.example_values(served)
+    if values is None or served.example is None:
+        return {}
+    one = {
+        V2: {"1 row": examples.v2_example(served, values)},
+        V1: {"1 row": examples.v1_example(values)},
+        FRIENDLY: {"one row": examples.friendly_example(values)},
+    }
+    if sum(array.size for array in served.example.arrays) <= _FEW and served.info.batching.max_queue > 1:
+        one[V2]["2 rows"] = examples.v2_example(served, values, 2)
+        one[V1]["2 rows"] = examples.v1_example(values, 2)
+        one[FRIENDLY]["a list of 2"] = examples.friendly_example(values, 2)
+    return one
 
 
-def _trace(document: Node) -> None:
-    """Name the header of a trace beside that of the request's id: answers have both or neither."""
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            for answer in operation["responses"].values():
-                if REQUEST_ID in answer.get("headers", {}):
-                    answer["headers"] = {**answer["headers"], **TRACEPARENT}
+def _about(info: ModelInfo) -> str:
+    """The model in Markdown."""
+    return (
+        f"Version {info.version} ({info.platform}). In: {_shapes(client_inputs(info))}. Out: {_shapes(info.outputs)}. "
+        f"At most {info.batching.max_queue} rows in a request; batches of up to {info.batching.max_batch}."
+    )
 
 
-def _open(document: Node, *, admin: bool) -> None:
-    """Remove what only servers with a key need; `admin`: with a key for loading and unloading alone."""
-    if not admin:
-        document.get("components", {}).pop("securitySchemes", None)
-    for path, methods in document["paths"].items():
-        for operation in methods.values():
-            if not (admin and path.startswith("/v2/repository/models/")):
-                operation.pop("security", None)
+def _shapes(specs: Sequence[TensorSpec]) -> str:
+    """`x` FP32 [rows, 4]."""
+    return ", ".join(f"`{spec.name}` {spec.datatype} [{', '.join(['rows', *spec.axes_shown()])}]" for spec in specs)

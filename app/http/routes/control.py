@@ -1,5 +1,7 @@
 """Server metadata, metrics and the model repository; and one router for every route that is not inference.
 
+The routes are documented in `app/http/openapi/control_paths.py`.
+
 State comes from the lifespan: `catalog` (Catalog), `access` (Access), `settings` (body_timeout_s) and `metrics` (an
 object whose `render()` gives the text and its content type). No decisions are made here.
 """
@@ -9,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
@@ -21,10 +23,8 @@ from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 from app.http.access import Access
 from app.http.answers import compress, wanted_encoding
 from app.http.codecs.tensors import shown
-from app.http.routes import bodies
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
-from app.http.routes.openapi import API_KEY, ModelName, answers, json_media, request_body
 from app.http.routes.probes import router as probes
 from app.observe.logs import fields
 
@@ -49,33 +49,22 @@ MAX_CONTROL_BODY = 1 << 20
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-server = APIRouter(tags=["server"], dependencies=API_KEY)
-repository = APIRouter(tags=["repository"], dependencies=API_KEY)
+router = APIRouter()
+router.include_router(probes)
+router.include_router(models)
 
 
-@server.get(
-    "/metrics",
-    summary="Metrics",
-    description="Prometheus text: our own names, and Triton's for its dashboards.",
-    response_class=PlainTextResponse,
-    responses={
-        200: {
-            "content": {
-                "text/plain": {"example": "starling_live 1.0\n"},
-            }
-        },
-        # without a model: FastAPI would document the error's body as text/plain, too
-        "default": {
-            "description": "Any error.",
-            "content": {
-                "application/json": {
-                    "schema": {"$ref": "#/components/schemas/ErrorBody"},
-                    "example": {"error": "what was wrong"},
-                }
-            },
-        },
-    },
-)
+class IndexRequest(BaseModel):
+    """`ready`: only what is ready to serve."""
+
+    ready: bool = False
+
+
+class RepositoryRequest(BaseModel):
+    parameters: dict[str, Any] | None = None
+
+
+@router.get("/metrics")
 async def metrics(request: Request) -> Response:
     text, content_type = request.state.metrics.render()
     headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
@@ -85,28 +74,14 @@ async def metrics(request: Request) -> Response:
     return Response(text, headers=headers)
 
 
-@server.get(
-    "/v2",
-    summary="Server metadata",
-    description="Name, version and the protocol extensions that work.",
-    responses=answers(bodies.ServerMetadata, 401, example=_METADATA),
-)
+@router.get("/v2")
 async def server_metadata() -> JSONResponse:
     return JSONResponse(_METADATA)
 
 
-@repository.post(
-    "/v2/repository/index",
-    summary="Repository index",
-    description="Every model and version known, with its state and, where it failed or was not tried, the reason.",
-    responses=answers(list[bodies.IndexLine], 400, 401, 408, 413),
-    openapi_extra=request_body(
-        {"application/json": json_media(bodies.IndexRequest, {"all": {}, "only what is ready": {"ready": True}})},
-        required=False,
-    ),
-)
+@router.post("/v2/repository/index")
 async def index(request: Request) -> JSONResponse:
-    wanted = await _parsed(request, bodies.IndexRequest)
+    wanted = await _parsed(request, IndexRequest)
     index = catalog_of(request).index()
     return JSONResponse([entry.as_dict() for entry in index if entry.serves or not wanted.ready])
 
@@ -116,20 +91,9 @@ async def _may_control(request: Request) -> None:
     cast(Access, request.state.access).check_control(dict(request.scope["headers"]))
 
 
-@repository.post(
-    "/v2/repository/models/{model}/load",
-    dependencies=[Depends(_may_control)],
-    summary="Load a model, or load it again",
-    description="Answers when the model serves. What the repository now holds replaces what served before, without a "
-    "gap. Overriding the configuration or files by parameters (`config`, `file:...`) is not supported. Off, unless the "
-    "server was started with `--model-control` or an admin key, which is then the key that is asked for.",
-    responses=answers(bodies.LoadAnswer, 400, 401, 403, 404, 408, 413, 503),
-    openapi_extra=request_body(
-        {"application/json": json_media(bodies.RepositoryRequest, {"load": {}})}, required=False
-    ),
-)
-async def load(request: Request, model: ModelName) -> JSONResponse:
-    wanted = await _parsed(request, bodies.RepositoryRequest)
+@router.post("/v2/repository/models/{model}/load", dependencies=[Depends(_may_control)])
+async def load(request: Request, model: str) -> JSONResponse:
+    wanted = await _parsed(request, RepositoryRequest)
     for name in wanted.parameters or {}:
         if name == "config" or name.startswith("file:"):
             raise BadRequest(
@@ -146,24 +110,9 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
     return JSONResponse({"name": model, "load": True})
 
 
-@repository.post(
-    "/v2/repository/models/{model}/unload",
-    dependencies=[Depends(_may_control)],
-    summary="Unload a model",
-    description="All its versions: no new calls from now on; answers when those accepted have finished. "
-    "`unload_dependents` is accepted; no model depends on another here. Off, and its key, as of `load`.",
-    responses=answers(bodies.UnloadAnswer, 400, 401, 403, 404, 408, 413),
-    openapi_extra=request_body(
-        {
-            "application/json": json_media(
-                bodies.RepositoryRequest, {"unload": {}, "Triton": {"parameters": {"unload_dependents": False}}}
-            )
-        },
-        required=False,
-    ),
-)
-async def unload(request: Request, model: ModelName) -> JSONResponse:
-    await _parsed(request, bodies.RepositoryRequest)
+@router.post("/v2/repository/models/{model}/unload", dependencies=[Depends(_may_control)])
+async def unload(request: Request, model: str) -> JSONResponse:
+    await _parsed(request, RepositoryRequest)
     await catalog_of(request).unload(model)
     log.info("model %s: unloaded, as a client asked", model, **fields(model=model))
     return JSONResponse({"name": model, "unload": True})
@@ -195,8 +144,3 @@ async def _read(request: Request) -> bytes:
     except ClientDisconnect:
         raise ClientGone("the client went away before its body had arrived") from None
     return bytes(body)
-
-
-router = APIRouter()
-for part in (probes, server, models, repository):
-    router.include_router(part)

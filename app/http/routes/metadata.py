@@ -6,7 +6,7 @@ model or version, NotReady for one that is known but not serving.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -15,10 +15,8 @@ from fastapi.responses import JSONResponse
 from app.contract import Catalog, ModelInfo, TensorSpec
 from app.errors import NotReady
 from app.http.codecs.base import client_inputs
-from app.http.routes import bodies
-from app.http.routes.openapi import API_KEY, ModelName, Responses, Version, answers
 
-router = APIRouter(tags=["models"], dependencies=API_KEY)
+router = APIRouter()
 
 
 def catalog_of(request: Request) -> Catalog:
@@ -87,32 +85,12 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _readiness_answers() -> Responses:
-    documented = answers(bodies.ModelReady, 401, 404, 503)
-    documented[503] |= {
-        "model": bodies.ModelReady,
-        "description": "Known, but not serving: loading, unloading or failed.",
-        "content": {"application/json": {"example": {"name": "name", "ready": False}}},
-    }
-    return documented
-
-
-@router.get(
-    "/v2/models",
-    summary="List models",
-    description="Names of the models that have a version ready.",
-    responses=answers(bodies.ModelNames, 401),
-)
+@router.get("/v2/models")
 async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"models": _names(request)})
 
 
-@router.get(
-    "/v1/models",
-    summary="List models (KServe V1, and OpenAI's clients)",
-    description="Names of the models that have a version ready.",
-    responses=answers(bodies.ModelList, 401),
-)
+@router.get("/v1/models")
 async def list_models_v1(request: Request) -> JSONResponse:
     return JSONResponse(model_list(_names(request)))
 
@@ -121,63 +99,40 @@ def _names(request: Request) -> list[str]:
     return sorted({served.info.name for served in catalog_of(request).ready()})
 
 
-@router.head("/v1/models/{model}", include_in_schema=False)
-@router.get(
-    "/v1/models/{model}",
-    summary="Model status (KServe V1, and OpenAI's clients)",
-    description="Ready or an error. HEAD is answered alike, without a body.",
-    responses=answers(bodies.ModelStatus, 401, 404, 503),
-)
-async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
+@router.head("/v1/models/{model}")
+@router.get("/v1/models/{model}")
+async def model_status_v1(request: Request, model: str) -> JSONResponse:
     return JSONResponse(model_status(catalog_of(request).find(model).info.name))
 
 
 # Before the routes with {model}: here "stats" is the route's, even where a model has that name.
-@router.get(
-    "/v2/models/stats",
-    summary="Statistics of all models",
-    description="Triton's statistics extension, one element per ready version. A model that is named stats has its "
-    "metadata under /v2/models/stats/versions/1.",
-    responses=answers(bodies.Statistics, 401),
-)
+@router.get("/v2/models/stats")
 async def all_statistics(request: Request) -> JSONResponse:
     return JSONResponse({"model_stats": [served.statistics() for served in catalog_of(request).ready()]})
 
 
-def _of_both(
-    name: str,
-    suffix: str,
-    answer: Callable[[Catalog, str, str | None], JSONResponse],
-    *,
-    head: bool = False,
-    **documented: Any,
-) -> None:
-    """A route of a model, and one of a version of it; `answer` gets the model's name, and the version or None.
-
-    The path ends in `suffix`, and `name` is what it asks for. `head`: HEAD is answered alike.
-    """
-
-    async def of_model(request: Request, model: ModelName) -> JSONResponse:
-        return answer(catalog_of(request), model, None)
-
-    async def of_version(request: Request, model: ModelName, version: Version) -> JSONResponse:
-        return answer(catalog_of(request), model, version)
-
-    path, one = f"/v2/models/{{model}}{suffix}", f"/v2/models/{{model}}/versions/{{version}}{suffix}"
-    summary = documented.pop("summary")
-    router.get(path, name=f"model_{name}", summary=summary, **documented)(of_model)
-    router.get(one, name=f"version_{name}", summary=f"{summary} (one version)", **documented)(of_version)
-    if head:
-        router.head(path, include_in_schema=False)(of_model)
-        router.head(one, include_in_schema=False)(of_version)
+_MODEL, _VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
 
 
-def _metadata(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+def _asked(request: Request) -> tuple[Catalog, str, str | None]:
+    """The catalog, and what the path names of it: a model, and perhaps one version."""
+    return catalog_of(request), request.path_params["model"], request.path_params.get("version")
+
+
+@router.get(_MODEL)
+@router.get(_VERSION)
+async def model_metadata(request: Request) -> JSONResponse:
+    catalog, model, version = _asked(request)
     return JSONResponse(metadata(catalog.find(model, version).info, catalog.versions(model)))
 
 
-def _readiness(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+@router.head(f"{_MODEL}/ready")
+@router.head(f"{_VERSION}/ready")
+@router.get(f"{_MODEL}/ready")
+@router.get(f"{_VERSION}/ready")
+async def model_readiness(request: Request) -> JSONResponse:
     """Whether a known model is ready; an unknown one is a 404, as on every route."""
+    catalog, model, version = _asked(request)
     try:
         catalog.find(model, version)
     except NotReady as exc:
@@ -186,32 +141,16 @@ def _readiness(catalog: Catalog, model: str, version: str | None) -> JSONRespons
     return JSONResponse({"name": model, "ready": True})
 
 
-def _configuration(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+@router.get(f"{_MODEL}/config")
+@router.get(f"{_VERSION}/config")
+async def model_configuration(request: Request) -> JSONResponse:
+    catalog, model, version = _asked(request)
     return JSONResponse(configuration(catalog.find(model, version).info))
 
 
-def _statistics(catalog: Catalog, model: str, version: str | None) -> JSONResponse:
+@router.get(f"{_MODEL}/stats")
+@router.get(f"{_VERSION}/stats")
+async def model_statistics(request: Request) -> JSONResponse:
+    catalog, model, version = _asked(request)
     every: Sequence[str | None] = catalog.versions(model) if version is None else ()
     return JSONResponse({"model_stats": [catalog.find(model, one).statistics() for one in every or [version]]})
-
-
-_of_both(
-    "metadata", "", _metadata, summary="Model metadata",
-    description="Inputs and outputs with datatypes and shapes. No version means the highest that is ready.",
-    responses=answers(bodies.ModelMetadata, 401, 404, 503),
-)  # fmt: skip
-_of_both(
-    "ready", "/ready", _readiness, head=True, summary="Is the model ready?",
-    description="Without a version: whether one of its versions is. HEAD is answered alike, without a body.",
-    responses=_readiness_answers(),
-)  # fmt: skip
-_of_both(
-    "config", "/config", _configuration, summary="Model configuration",
-    description="Triton's model configuration, as far as it means something here.",
-    responses=answers(bodies.ModelConfiguration, 401, 404, 503),
-)  # fmt: skip
-_of_both(
-    "statistics", "/stats", _statistics, summary="Statistics of a model",
-    description="Triton's statistics extension, one element per ready version.",
-    responses=answers(bodies.Statistics, 401, 404, 503),
-)  # fmt: skip

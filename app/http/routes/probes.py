@@ -6,21 +6,18 @@ limit: `app/http/asgi.py` lets them through.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.http.routes import bodies
-from app.http.routes.openapi import answers
 from app.lifecycle import Lifecycle
 
 LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
 READY_PATHS = ("/v2/health/ready", "/readyz", "/ping")
 ROOT = "/"
 
-router = APIRouter(tags=["health"])
+router = APIRouter()
 
 
 async def live(request: Request) -> JSONResponse:
@@ -59,35 +56,6 @@ def _health(request: Request) -> Lifecycle:
     return cast(Lifecycle, request.state.health)
 
 
-def _add(
-    paths: Iterable[str],
-    probe: Callable[[Request], Awaitable[JSONResponse]],
-    body: type[bodies.Live | bodies.Ready],
-    example: str,
-    failing: str,
-    description: str,
-) -> None:
-    """One probe under all its paths, GET and HEAD. `example` is a reason, `failing` what a 503 means."""
-    name = body.__name__.lower()
-    for path in paths:
-        documented = answers(body, example={name: True})
-        documented[503] = {
-            "model": body,
-            "description": failing,
-            "content": {"application/json": {"example": {name: False, "reason": example}}},
-        }
-        router.get(path, summary=f"{body.__name__}?", description=description, responses=documented)(probe)
-        router.head(path, include_in_schema=False)(probe)
-
-
-_add(
-    LIVE_PATHS, live, bodies.Live, "worker 0 has died",
-    failing="The engine is stuck or dead: restart it.",
-    description="Computed when asked, from the oldest batch in flight. HEAD is answered alike, without a body.",
-)  # fmt: skip
-_add(
-    READY_PATHS, ready, bodies.Ready, "one: loading; two: failed: model.toml: inputs: expected a list",
-    failing="Starting, draining, or a required model is not ready.",
-    description="503 also right after SIGTERM, while requests are still taken. With `?verbose` the body has the state "
-    "of every model. HEAD is answered alike, without a body.",
-)  # fmt: skip
+for _paths, _probe in ((LIVE_PATHS, live), (READY_PATHS, ready)):
+    for _path in _paths:
+        router.add_api_route(_path, _probe, methods=["GET", "HEAD"])

@@ -17,30 +17,15 @@ from app.models.tasks import faces
 Outputs = tuple[list[Array], list[int] | None]
 
 
-def object_schema(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def list_schema(items: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-STRING, NUMBER, PLACE = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
-LABEL = {"label": STRING, "score": NUMBER}
-_SPAN = {**LABEL, "start": PLACE, "end": PLACE}
-
-
 class Answers:
     """One kind of answer: the outputs that clients get, made of the model's own.
 
-    `quick`: a few rows take microseconds. `own_axes`: as ModelInfo has them. `presented`: the JSON schema of what
-    `present` makes of a row.
+    `quick`: a few rows take microseconds. `own_axes`: as ModelInfo has them.
     """
 
     outputs: tuple[TensorSpec, ...]
     own_axes: tuple[str, ...] = ()
     quick = True
-    presented: Mapping[str, Any] | None = None
     #: One row's outputs as JSON; None: as they are.
     present: Callable[[Mapping[str, Array]], Any] | None = None
 
@@ -57,8 +42,6 @@ def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
 
 class Labels(Answers):
     """Scores [rows, labels] to the `top` labels of each row and their scores, the highest first."""
-
-    presented = object_schema(**LABEL, top=list_schema(object_schema(**LABEL)))
 
     def __init__(self, labels: Sequence[str], top: int) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
@@ -89,9 +72,6 @@ class Tags(Answers):
 
     own_axes = (faces.PIECES,)
     quick = False
-    presented = object_schema(
-        entities=list_schema(object_schema(**_SPAN)), tokens=list_schema(object_schema(**_SPAN, piece=STRING))
-    )
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = np.array([label.encode() for label in labels], object)

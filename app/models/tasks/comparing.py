@@ -13,7 +13,7 @@ import numpy as np
 
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.models.tasks import faces
-from app.models.tasks.answers import Answers, Labels, Outputs, best_first
+from app.models.tasks.answers import Answers, Outputs, best_first
 from app.models.tasks.texts import CallTexts, TextReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
@@ -95,7 +95,6 @@ class GivenLabels(Answers):
     """
 
     outputs = faces.labels_given()
-    presented = Labels.presented
 
     def __init__(self, entailed: int, several: bool) -> None:
         self._entailed = entailed

@@ -50,7 +50,6 @@ class TaskFront:
         self.reads_texts = reader.reads_texts
         self.quick = answers.quick
         self.present: Callable[[Mapping[str, Array]], Any] | None = answers.present
-        self.presented = answers.presented
         self._answers = answers
 
     def face(self, info: ModelInfo) -> ModelInfo:

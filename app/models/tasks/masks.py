@@ -10,11 +10,9 @@ import numpy as np
 from app.contract import Array, Translated
 from app.errors import BadText
 from app.models.tasks import faces
-from app.models.tasks.answers import NUMBER, STRING, Answers, Outputs, best_first, list_schema, object_schema
+from app.models.tasks.answers import Answers, Outputs, best_first
 from app.models.tasks.heads import MOST_MASKS
 from app.models.tasks.texts import CallTexts, TextReader
-
-_TOKEN = {"token": STRING, "score": NUMBER}
 
 
 def mask_places(mask: int, one: Any) -> Array:
@@ -40,7 +38,6 @@ class Masks(Answers):
 
     own_axes = (faces.MASKS,)
     quick = False
-    presented = object_schema(masks=list_schema(object_schema(**_TOKEN, top=list_schema(object_schema(**_TOKEN)))))
 
     def __init__(self, decode: Callable[[list[int]], str], top: int) -> None:
         self._decode = decode

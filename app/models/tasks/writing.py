@@ -10,13 +10,12 @@ from app.contract import Array
 from app.errors import ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.tasks import faces
-from app.models.tasks.answers import STRING, Answers, Outputs, object_schema
+from app.models.tasks.answers import Answers, Outputs
 from app.models.tasks.chat import ConversationReader
 from app.models.tasks.fronts import OpenedTask, TaskFront
 from app.models.tasks.texts import TextReader
 
 MOST = 256  # tokens of a text, where neither model.toml nor the model says how many
-_COUNT = {"type": "integer", "minimum": 0}
 _TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model is tried with
 
 
@@ -24,9 +23,6 @@ class Texts(Answers):
     """Texts that have been written, as they are."""
 
     outputs = faces.written()
-    presented = object_schema(
-        generated_text=STRING, finish_reason=STRING, prompt_tokens=_COUNT, generated_tokens=_COUNT
-    )
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         return list(outputs), None

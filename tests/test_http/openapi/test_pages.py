@@ -14,8 +14,8 @@ from app.http.openapi.document import Document
 from app.http.openapi.pages import OPEN_PATHS, docs_router
 
 from ..catalog import FakeCatalog, client
-from ..routes.test_openapi import make_app
 from .test_document import MODELS
+from .test_paths import make_app
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "app" / "http" / "openapi" / "static"
@@ -29,7 +29,7 @@ def catalog() -> FakeCatalog:
 @pytest.fixture
 async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
     app = make_app()
-    app.include_router(docs_router(Document(app.openapi)))
+    app.include_router(docs_router(Document()))
     async with client(app, catalog=catalog) as opened:
         yield opened
 
