@@ -1,14 +1,12 @@
 """The parts of `cells` that count steps: in this process, with the engine and a CPU device, without HTTP.
 
 How many steps a row of length 1 waits that arrives in the middle of a batch of length 300, and what a step costs the
-processor beyond the cell itself. `python -m experiments.cells.cells_steps` prints these alone.
+processor beyond the cell itself.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -173,16 +171,3 @@ async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> d
                 times["in_turn"].append(await in_turn(network, served))
             found["costs"].append({"layers": count, **{name: median(some[1:]) for name, some in times.items()}})
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.cells.cells_steps", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="of all that is measured [3]")
-    parser.add_argument("--policy", default="late", help="where a row joins [late]")
-    parser.add_argument("--layers", type=int, nargs="*", default=[2, 1], help="of the networks [2 1]")
-    chosen = parser.parse_args()
-    print(json.dumps(asyncio.run(measure(chosen.rounds, chosen.policy, chosen.layers)), indent=1))
-
-
-if __name__ == "__main__":
-    main()

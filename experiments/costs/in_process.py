@@ -5,7 +5,6 @@ for each connection, and batches run on the loop itself. So neither the kernel, 
 worker's thread is measured: only the server's own Python, which other load on the machine disturbs least. The bare ASGI
 echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
 `mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
-`--asked` measures a form of request for each line of stdin that names one, which `experiments.costs.cost` makes use of.
 `--rows` sends requests of many rows. `--trace` has calls traced, spans encoded for a collector and not sent;
 `--threads` counts the thread that does so, too.
 """
@@ -197,7 +196,7 @@ async def measure(options: argparse.Namespace) -> None:
     """Each form of request in turn."""
     torch.set_num_threads(1)
     device = OnLoop((32,), 1, 2)
-    traced: dict[str, Any] = {}  # nothing else, so that an older checkout is measured, too
+    traced: dict[str, Any] = {}
     clock = time.process_time_ns if options.threads else time.thread_time_ns
     cpu = Cpu(clock)
     if options.trace is not None:
@@ -208,9 +207,6 @@ async def measure(options: argparse.Namespace) -> None:
     async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
         found = await forms(engine, options.model, options.connections, options.rows, **traced)
         process.spare_the_collector()
-        if options.asked:
-            await answer(found, options.turns, cpu)
-            return
         for form in found:
             if options.profile:
                 await profiled(partial(turns, form.ours, form.request, options.turns, cpu))
@@ -225,15 +221,6 @@ async def show(form: Form, options: argparse.Namespace, cpu: Cpu) -> None:
         found["bare echo"].append(await turns(form.theirs, form.request, options.turns))
     for contender, values in found.items():
         print(f"{form.name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
-
-
-async def answer(found: list[Form], count: int, cpu: Cpu) -> None:
-    """One line with the microseconds for each line of stdin; first one that names the forms. Ends with stdin."""
-    known = {form.name: form for form in found}
-    print(*known, flush=True)
-    for line in sys.stdin:
-        form = known[line.strip()]
-        print(await turns(form.ours, form.request, count, cpu), flush=True)
 
 
 def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
@@ -274,7 +261,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     parser.add_argument("--trace", type=float, metavar="RATIO", help="trace this part of the calls [none]")
     parser.add_argument("--threads", action="store_true", help="count all threads, not only the event loop's")
-    parser.add_argument("--asked", action="store_true", help="measure what stdin asks for, a line each")
     options = parser.parse_args(arguments)
     uvloop.run(measure(options))
     return 0

@@ -14,23 +14,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from statistics import median
 
-from app.bench.run import in_loop
+from app.bench.plan import Plan
+from app.bench.run import Session, in_loop
+from app.bench.stats import Repeat
+from experiments.common.live import peak_rate
 from experiments.policies import start_page as page
-from experiments.policies.live import LARGEST, ModelRun
-from experiments.policies.live_statistics import mean_ms, pairs
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import ROOT, ZOO
-from loadtest.common.servers import Server
+from loadtest.common.paths import LOOPBACK, ROOT, ZOO
+from loadtest.common.servers import Server, starling
 
 SOURCES = {"mlp": ZOO / "mlp", "encoder": ZOO / "encoder", "digits": ROOT / "app" / "models" / "demo" / "digits"}
 SHARES = (0.3, 0.6, 0.85)
 STARTS = ("quiet", "busy")
 POLICIES = ("adaptive", "no_wait")
 CONFIDENCE = 0.95
+LARGEST = 32  # rows
+SLO_MS = 200.0
+TRY_S = 5.0  # of each rate tried for the peak
+TIMEOUT_S = 60.0  # of a request
 _BUDGET_S = 5.0  # the server's default
 Say = Callable[[str], None]
 
@@ -49,24 +54,54 @@ def neighbour(busy: bool) -> Iterator[None]:
         spinning.wait()
 
 
+def plan_of(model: str, server: Server, chosen: argparse.Namespace, rate: float | None = None) -> Plan:
+    return Plan(
+        url=f"http://{LOOPBACK}:{server.port}", model=model, payload="binary", seed=chosen.seed, rate=rate,
+        duration_s=chosen.seconds, repeats=chosen.repeats, max_lag_ms=chosen.max_lag_ms, timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+
+
+async def in_turns(plans: Mapping[str, Plan]) -> dict[str, list[float]]:
+    """By policy, the mean latency in ms of each round. Both have a round before the next; each begins with another."""
+    found: dict[str, list[float]] = {name: [] for name in plans}
+    async with AsyncExitStack() as stack:
+        sessions = {name: await stack.enter_async_context(Session(plan)) for name, plan in plans.items()}
+        for session in sessions.values():
+            await session.warm()
+            await session.settle()
+        names = list(plans)
+        for number in range(plans[names[0]].repeats):
+            for name in names if number % 2 else reversed(names):
+                session, plan = sessions[name], plans[name]
+                found[name].append(mean_ms(await session.once(plan, plan.seed + number, plan.duration_s)))
+                await session.settle()  # a request by itself: no queue is left for the next
+    return found
+
+
+def mean_ms(repeat: Repeat) -> float:
+    """Mean latency of the right answers; infinite if there is none."""
+    done = repeat.completed
+    return float(done.mean()) / 1e6 if len(done) else math.inf
+
+
 def compare(model: str, start: str, chosen: argparse.Namespace, peaks: dict[str, float], say: Say) -> Iterator[Data]:
     """Start two servers and compare them at each share of the peak."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder, ExitStack() as stack:
-        run = ModelRun(SOURCES[model], chosen, folder, say)
         servers: dict[str, Server] = {}
         with neighbour(start == "busy"):
             for policy in POLICIES:
-                own = ("--policy", policy, "--workers", str(LARGEST), "--profile-budget-s", str(_BUDGET_S),
-                       "--profile-dir", f"{folder}/{policy}")  # fmt: skip
-                servers[policy] = stack.enter_context(run.serve(*own))
+                flags = ("--model", f"{model}={SOURCES[model]}", "--max-batch", str(LARGEST), "--threads", "1",
+                         "--policy", policy, "--workers", str(LARGEST), "--profile-budget-s", str(_BUDGET_S),
+                         "--profile-dir", f"{folder}/{policy}")  # fmt: skip
+                servers[policy] = stack.enter_context(starling(flags))
                 servers[policy].wait_ready()
                 time.sleep(chosen.idle)  # one after the other: they would disturb each other's measurements
         if model not in peaks:
-            peaks[model] = run.peak(servers["no_wait"])
+            peaks[model] = peak_rate(plan_of(model, servers["no_wait"], chosen), SLO_MS, TRY_S, say)
         for share in chosen.shares:
-            runs = in_loop(run.alternate(servers, share * peaks[model]))
-            both = [(mean_ms(ours), mean_ms(other)) for ours, other in pairs(runs["adaptive"], runs["no_wait"])]
-            ours, other = (list(times) for times in zip(*both, strict=True))
+            rate = share * peaks[model]
+            means = in_loop(in_turns({name: plan_of(model, server, chosen, rate) for name, server in servers.items()}))
+            ours, other = means["adaptive"], means["no_wait"]
             cell = {"model": model, "start": start, "share": share, "peak": peaks[model]}
             yield {**cell, "adaptive_ms": ours, "no_wait_ms": other, "ratio": ratio_of(ours, other)}
 
@@ -109,7 +144,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peaks", nargs="*", type=float, default=[], help="requests/s of each model [searched for]")
     parser.add_argument("--seed", type=int, default=0, help="the first [0]")
     parser.add_argument("--max-lag-ms", type=float, default=5.0, help="of the load generator, at the peak [5]")
-    parser.set_defaults(threads=1)
 
 
 EXPERIMENT = Experiment(page.PAGE, "experiments.policies.start", __doc__, measure, options)

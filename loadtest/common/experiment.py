@@ -63,7 +63,6 @@ class Experiment:
     measure: Callable[[argparse.Namespace, Run], Data]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = _accept
-    stored_as: Callable[[argparse.Namespace], str] | None = None  # the name, if it depends on the options
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the options. Exits with status 2 if they are invalid."""
@@ -88,7 +87,7 @@ class Experiment:
             # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             known = facts(command_of(self.module, arguments))
-            name = self.stored_as(chosen) if self.stored_as else self.page.name
+            name = self.page.name
             path = chosen.out / f"{name}.json"
 
             def keep(figures: Data) -> None:

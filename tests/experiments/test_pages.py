@@ -22,14 +22,9 @@ PAGES: dict[str, Page] = {page.name: page for page in (import_module(name).PAGE 
 STORED = [path.stem for path in DOCS.glob("*.md")]
 
 
-def page_of(name: str) -> Page:
-    """By the name of the stored page, which may say how it was run."""
-    return PAGES.get(name) or PAGES[name.rpartition("-")[0]]
-
-
 @pytest.mark.parametrize("name", STORED)
 def test_page_is_what_its_json_says(name: str, tmp_path: Path) -> None:
-    page_of(name).write(experiment.load(DOCS / f"{name}.json"), tmp_path, name)
+    PAGES[name].write(experiment.load(DOCS / f"{name}.json"), tmp_path, name)
     assert (tmp_path / f"{name}.md").read_text("utf-8") == (DOCS / f"{name}.md").read_text("utf-8")
     plots = list(tmp_path.glob("*.png"))
     assert all(plot.read_bytes()[:4] == b"\x89PNG" and (DOCS / plot.name).exists() for plot in plots)
@@ -71,16 +66,12 @@ WORSE = [
     ("many-deadlines", ("studies", 2, "moderate", "deadline", "row_ms"), 2.0, "ResNet-50, 8 workers: 1"),
     ("many-deadlines", ("lengths", "*", "deadline"), 0.5, "30 ms, load 1.6"),
     ("policies", ("cells", "*", "above"), 1.0, "adaptive: +100.0"),
-    ("policies-live", ("cells", "*", "ci95_ms"), -1e9, "mlp, 30%: the mean of adaptive is not the lowest"),
-    ("policies-live", ("tails", 0, "ratio"), 2.0, "mlp, 30%: p99 is 2.00 x the best"),
-    ("policies-live", ("control", "ratio"), 2.0, "control: a row takes more device time"),
     ("preemption", ("stages", "8", "rounds", "*", "waits_us"), [1e9], "8 stage(s): 99 % of the waits"),
     ("sliced", ("cells", 0, "above"), 0.5, "mlp, 2 of equal time, load 0.1: +50.00"),
     ("soak", ("load", "completed"), 0, "load: "),
     ("soak", ("faults", "wrong"), {"bad row: 200": 3}, "3 x bad row: 200"),
     ("soak", ("exit",), 1, "the steady server ended with 1"),
     ("soak", ("left", "*"), 2, "starling_"),
-    ("steps", ("studies", 0, "climb", "no_wait", "failed"), {"status 503": 1}, "mlp, climb, no_wait: 1 x status 503"),
     ("texts", ("tasks", "vectors", "many", "by length", "rows_per_s"), [1.0], "vectors: fewer rows/s by length"),
     ("texts", ("tasks", "ranker", "many", "by length", "p99_ms"), 1e6, "ranker: 99 % 1,000,000 ms by length"),
     ("writing-leaving", ("slots",), 1, "0 places and 1 slots are in use"),
@@ -91,7 +82,7 @@ WORSE = [
 @pytest.mark.parametrize(("name", "path", "worse", "line"), WORSE)
 def test_a_worse_figure_is_missed(name: str, path: tuple[Any, ...], worse: Any, line: str) -> None:
     data = experiment.load(DOCS / f"{name}.json")
-    before = page_of(name).missed(data)
+    before = PAGES[name].missed(data)
     change(data, path, worse)
-    new = set(page_of(name).missed(data)) - set(before)
+    new = set(PAGES[name].missed(data)) - set(before)
     assert any(line in found for found in new), new
