@@ -20,7 +20,7 @@ from app.machine import cpu_cores
 MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
-Sharing = Literal["reef", "reef_n", "seq", "streams"]
+Sharing = Literal["reef", "seq", "streams"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
@@ -91,7 +91,7 @@ class Settings(BaseModel):
 
     # how real-time and best-effort requests share the device
     classes: Sharing = Field(
-        "reef", description="How classes share the device: reef, or a baseline: reef_n, seq, streams (no classes)."
+        "reef", description="How classes share the device: reef, or a baseline: seq, streams (no classes)."
     )
     preempt_budget_ms: float = Field(
         10,

@@ -268,7 +268,6 @@ class FakeDevice:
         self.batch_ns = batch_ns
         self.handover_ns = handover_ns
         self.pushed: list[Pushed] = []
-        self.withdrawn: list[Pushed] = []
         self.report: Callable[[Completion], None] | None = None
         self.closed = False
         self.freed: list[Executor] = []
@@ -316,19 +315,6 @@ class FakeDevice:
         queue.append(pushed)
         if len(queue) == 1:
             self._begin(queue, self.handover_ns)
-
-    def withdraw(self, worker: int, job: Job) -> bool:
-        """Those that stand behind another have not begun."""
-        behind = list(self._queues[worker])[1:]
-        found = next((pushed for pushed in behind if pushed.job is job), None)
-        if found is None or not job.claim():
-            return False
-        self._queues[worker].remove(found)
-        pool = job.executor.pool
-        assert isinstance(pool, WatchedPool)
-        pool.reading.subtract(job.slots)
-        self.withdrawn.append(found)
-        return True
 
     def let_begin(self) -> None:
         """Units begin as they are pushed."""

@@ -7,7 +7,7 @@ exactly once. A device knows slots and tensors, and nothing of requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -165,17 +165,6 @@ class Job:
     continue_without: bool = False
     read: frozenset[int] = frozenset()
     on_pieces: Callable[[Sequence[Piece]], None] | None = None
-    _claims: list[object] = field(default_factory=list, init=False, repr=False)
-
-    def claim(self) -> bool:
-        """Of best-effort work: True for the first who asks, the worker that is about to run it or the loop that takes
-        it back. Other work is not taken back, and need not be claimed.
-
-        Both may ask at once, on threads of their own: appending to a list is one operation.
-        """
-        claim = object()
-        self._claims.append(claim)
-        return not self.best_effort or self._claims[0] is claim
 
 
 @dataclass(slots=True)
@@ -244,10 +233,6 @@ class Device(Protocol):
 
     def push(self, worker: int, job: Job) -> None:
         """Hand a job to a worker. Returns at once."""
-        ...
-
-    def withdraw(self, worker: int, job: Job) -> bool:
-        """Take back a job from behind others: it will not run, nor be reported. False if it has begun."""
         ...
 
     def let_begin(self) -> None:

@@ -76,7 +76,7 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self.units: dict[int, Unit] = {}
-        self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
+        self._jobs: dict[int, Job] = {}  # of units that may be recalled
         self.busy_ns = [0] * len(device.spec.workers)
         self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
         # the next step
@@ -163,8 +163,6 @@ class Driver:
         self._held = step.held
         if step.held or self._unanswered:
             self._poll_first()
-        if step.withdraw and self._withdraw(step.withdraw):  # each is asked for once, so this ends
-            self.step()
 
     def _arm(self, wake_at: int) -> None:
         if self._timer is not None:
@@ -210,29 +208,12 @@ class Driver:
             )  # fmt: skip
             if served.model.writes or served.model.streams:
                 send_pieces(job, unit, self._on_loop)
-            if unit.steps > 1 or unit.continue_without or (best_effort and self.device.spec.withdraws):
+            if unit.steps > 1 or unit.continue_without:
                 self._jobs[unit.id] = job
             if unit.worker in self._measuring.kept:
                 self._measuring.kept[unit.worker].append(job)
             else:
                 self.device.push(unit.worker, job)
-
-    def _withdraw(self, units: Sequence[Unit]) -> bool:
-        """Take units back from the device if it has not begun them; whether it had not begun some."""
-        taken = [unit for unit in units if unit.id in self._jobs and self._take_back(unit.worker, self._jobs[unit.id])]
-        for unit in taken:
-            del self.units[unit.id], self._jobs[unit.id]
-            self.scheduler.withdrawn(unit.id, self.clock())
-            if (served := self.models.get(unit.program)) is not None:  # else it ended after its model was given up
-                served.free_rows(unit.rows)  # of calls that left meanwhile
-        return bool(taken)
-
-    def _take_back(self, worker: int, job: Job) -> bool:
-        kept = self._measuring.kept.get(worker, [])
-        if job in kept:  # the device has never seen it
-            kept.remove(job)
-            return True
-        return self.device.withdraw(worker, job)
 
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""

@@ -31,8 +31,9 @@ from app.scheduler.types import (
 )
 
 #: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
-#: rows of them end, 5 not how many steps a unit has made; 6 pushed steps of cells behind one another.
-FORMAT = 7
+#: rows of them end, 5 not how many steps a unit has made, 6 pushed steps of cells behind one another, 7 took
+#: units back.
+FORMAT = 8
 Entry = dict[str, Any]
 
 
@@ -49,7 +50,6 @@ def step_entry(step: Step, now: int) -> Entry:
             "drop": [[drop.call.id, drop.reason.value, drop.row] for drop in step.drop],
             "wake_at": step.wake_at,
             "recall": [unit.id for unit in step.recall],
-            "withdraw": [unit.id for unit in step.withdraw],
             "end_at_next_row": [unit.id for unit in step.end_at_next_row],
         },
     }
@@ -101,10 +101,6 @@ class RecordingScheduler(Scheduler):
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         self._sink({"in": "finished", "t": now, "outcome": asdict(outcome)})
         return super().finished(outcome, now)
-
-    def withdrawn(self, unit_id: int, now: int) -> None:
-        self._sink({"in": "withdrawn", "t": now, "unit": unit_id})
-        super().withdrawn(unit_id, now)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
         self._sink({"in": "pair", "t": now, "pairs": [[*pair, slower] for pair, slower in sorted(pairs.items())]})
@@ -170,8 +166,6 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.extend(entry["id"], entry["deadline"], now)
     elif name == "progressed":
         scheduler.progressed(entry["unit"], entry["steps"], now)
-    elif name == "withdrawn":
-        scheduler.withdrawn(entry["unit"], now)
     elif name == "pair":
         scheduler.pair({(one, other): slower for one, other, slower in entry["pairs"]}, now)
     elif name == "tick":

@@ -188,19 +188,6 @@ class Scheduler:
         if state.program.id not in self._states:
             self._dispatch.gate.forget(state.program.id)
 
-    def withdrawn(self, unit_id: int, now: int) -> None:
-        """A unit of a Step's `withdraw` was taken back before it began: its rows wait again, where they were."""
-        unit = self._workers.take_back(unit_id, now)
-        if unit is not None:
-            state = self._states[unit.program]
-            state.units -= 1
-            gate = self._dispatch.gate
-            if gate.units or gate.shares:
-                gate.ended(unit, 0)
-            outcomes.withdraw(self._ledger, unit, state)
-            if state.closed:
-                self._forget_if_over(state)
-
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
         """What is known of programs beside one another, for best-effort units that run while real-time ones do."""
         self._dispatch.gate.pairs = pairs
@@ -261,11 +248,10 @@ class Scheduler:
         if self._wake_at is not None and self._wake_at <= now:
             self._dispatch.views.timers.observe(now - self._wake_at)
         self._wake_at = wake_at
-        withdraw = self._dispatch.gate.withdraw() if self._dispatch.gate.units else ()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, withdraw, end_at_next_row, self._dispatch.held)
+        return Step(start, done, drops, wake_at, recall, end_at_next_row, self._dispatch.held)
 
     # what others may read
 

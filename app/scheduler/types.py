@@ -160,8 +160,7 @@ class DeviceSpec:
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
     A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
     unit that is cut earlier is cut from fewer rows. `multi_step`: a worker makes the stages or steps of a unit
-    by itself, one after another, until it is recalled. `withdraws`: a unit queued behind another may be taken
-    back.
+    by itself, one after another, until it is recalled.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -170,7 +169,6 @@ class DeviceSpec:
     push_depth: int = 1
     push_ahead_ns: int = 0
     multi_step: bool = False
-    withdraws: bool = False
     classes: ClassSpec = ClassSpec()
 
 
@@ -298,8 +296,7 @@ class Refusal(NamedTuple):
 class Step:
     """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`.
 
-    `recall`: units that are to end with the step or stage that runs. `withdraw`: units that are to be taken back from
-    behind others of their workers, where that is still possible; the driver says of which it was, and steps again.
+    `recall`: units that are to end with the step or stage that runs.
     `end_at_next_row`: units that are to end when the first of their rows does, because others wait for that.
     `held`: a best-effort unit could start and was held, because the driver asked for that.
     """
@@ -309,6 +306,5 @@ class Step:
     drop: list[Drop]
     wake_at: int | None
     recall: Sequence[Unit] = ()
-    withdraw: Sequence[Unit] = ()
     end_at_next_row: Sequence[Unit] = ()
     held: bool = False

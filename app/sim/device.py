@@ -145,14 +145,6 @@ class Device:
             self._plan(now)
         self.beside = threads
 
-    def withdraw(self, unit: Unit) -> bool:
-        """Forget a queued unit; False if it has begun."""
-        waiting = self._waiting[unit.worker if self._shared else 0]
-        if unit not in waiting:
-            return False
-        waiting.remove(unit)
-        return True
-
     def _begin(self, unit: Unit, now: int) -> None:
         work = float(self._times(unit))
         if self._factor is not None:

@@ -156,7 +156,6 @@ class Setup:
         running = 1 if self.device == "serial" else len(workers)
         return DeviceSpec(
             workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns,
-            withdraws=self.push_depth > 1,
         )  # fmt: skip
 
     def solved(self) -> Setup:

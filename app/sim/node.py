@@ -34,7 +34,7 @@ class Node:
 
     __slots__ = (
         "armed", "cells", "copies", "copying", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
-        "scheduler", "starting", "submitted", "taken", "timer", "touched", "unanswered",
+        "scheduler", "submitted", "timer", "touched", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -58,20 +58,13 @@ class Node:
         self.front = front
         self.front_due: int | None = None  # the front's `due` of the last scheduled event
         self.submitted = False  # since its last step, by the front
-        self.starting: list[Unit] = []  # the loop has yet to hand them over
         self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
-        self.taken: set[Unit] = set()  # of those that are launched or wait for copies, the ones that are taken back
         self.index = 0
         self.due: int | None = None  # the device's `due` of the last scheduled event
         self.timer: int | None = None  # when the scheduler wants a step
         self.armed: int | None = None  # when the wake event is scheduled: not after `timer`, and replaced only then
         self.touched = False  # it has had an input since its last step
         self.unanswered = 0
-
-    @property
-    def on_the_way(self) -> set[Unit]:
-        """Units that have been started and have not reached the device."""
-        return {*self.starting, *self.launching, *(unit for _, _, unit in self.copying)}
 
 
 def ended(unit: Unit) -> tuple[int, ...]:

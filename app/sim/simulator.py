@@ -194,12 +194,8 @@ class Simulator:
             self._launched(node, node.launching.popleft())
             self._watch(node)
         elif tie == _COPIED:
-            unit = heappop(node.copying)[2]
-            if unit in node.taken:
-                node.taken.remove(unit)
-            else:
-                node.device.push(unit, time)
-                self._watch(node)
+            node.device.push(heappop(node.copying)[2], time)
+            self._watch(node)
         elif tie == _FRONT:
             if node.front is not None and node.front_due == time:
                 node.front_due = None
@@ -217,7 +213,6 @@ class Simulator:
         elif work.part in (Part.READ, Part.SUBMIT):
             self._submit(node, *work.what)
         elif work.part is Part.START:
-            node.starting.remove(work.what)
             self._hand_over(node, work.what)
         elif work.part is Part.ENDED:
             node.scheduler.finished(work.what, now)
@@ -262,10 +257,7 @@ class Simulator:
         self._touched.clear()
 
     def _carry_out(self, node: Node, step: Step) -> None:
-        """Carry out a Step as the engine does: start units, take units back, answer calls, fail calls, arm the timer.
-
-        If units were taken back, the scheduler is asked for another Step, which is carried out as well.
-        """
+        """Carry out a Step as the engine does: start units, answer calls, fail calls, arm the timer."""
         now = self.now
         for unit in step.start:
             self.tally.started(len(unit.rows))
@@ -273,7 +265,6 @@ class Simulator:
                 self._hand_over(node, unit)
         self._watch(node)
         if node.front is not None:
-            node.starting += step.start
             starts = [Work(Part.START, unit) for unit in step.start]
             node.front.insert([*starts, *(Work(Part.ANSWER, call) for call in step.done)], now)
             self._follow(node, node.front)
@@ -288,21 +279,6 @@ class Simulator:
         if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
             node.armed = step.wake_at
             self._at(step.wake_at, _WAKE, node.index)
-        if step.withdraw and self._withdraw(node, step.withdraw):
-            self._carry_out(node, node.scheduler.step(now))
-
-    def _withdraw(self, node: Node, units: Sequence[Unit]) -> bool:
-        """Take back the units that have not begun; whether there are any."""
-        taken = False
-        on_the_way = node.on_the_way
-        for unit in units:
-            if unit in on_the_way:
-                node.taken.add(unit)
-            elif not node.device.withdraw(unit):
-                continue
-            node.scheduler.withdrawn(unit.id, self.now)
-            taken = True
-        return taken
 
     def _hand_over(self, node: Node, unit: Unit) -> None:
         if node.launch_ns:
@@ -314,9 +290,6 @@ class Simulator:
 
     def _launched(self, node: Node, unit: Unit) -> None:
         """Put a launched unit on the device, at once or when the last of its rows has been copied."""
-        if unit in node.taken:
-            node.taken.remove(unit)
-            return
         now = self.now
         copied = now if node.copies is None else node.copies.copied(unit)
         if copied <= now:

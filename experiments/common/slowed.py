@@ -38,10 +38,6 @@ class EquallySlowed:
         self.unit_ns += now - ended[3]
         return ended[2], now - ended[3]
 
-    def withdraw(self, unit: Unit) -> bool:
-        """No unit waits behind another."""
-        return False
-
     def _pass(self, now: int) -> None:
         elapsed = now - self._seen
         self._seen = now

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from app.bench.stats import percentile
+from app.scheduler.forming.presets import PRESETS
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.processes import spread
@@ -24,6 +25,7 @@ from experiments.disb import simulated_page
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
 from experiments.disb.modelled import NETWORKS, SLOWER, SPREAD, WHOLE, network, pairs
+from experiments.disb.reef_n import ReefN
 from experiments.disb.virtual import Played, Server, play
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.disb.figures import by_class, by_task
@@ -83,6 +85,7 @@ class Column:
             for own in programs.get((one, "realtime"), ())[:1]
             for other in programs.get((two, "best_effort"), ())[:1]
         }
+        PRESETS["reef_n"] = ReefN
         scheduler = Scheduler(self._device(workload.tasks, len(tasks)))
         if assumed.pads:
             scheduler.pair(slower, 0)

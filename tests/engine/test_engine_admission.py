@@ -158,36 +158,6 @@ async def test_real_time_rows_go_first_and_share_no_batch() -> None:
         rig.assert_settled()
 
 
-@pytest.mark.parametrize("case", ["waits", "has begun", "caller has gone"])
-@virtual
-async def test_what_waits_behind_a_best_effort_batch_is_taken_back(case: str) -> None:
-    """The real-time call goes in its place, and the rows that were taken back are answered all the same.
-
-    A batch that has begun is not taken back. Slots of a call that has left are freed by the withdrawal.
-    """
-    one = device(1, ms=5, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-    async with serving(make_model(max_batch=1), device=one) as rig:
-        calls = await begun(rig, 0.0, 1.0, klass=BEST)
-        assert len(one.pushed) == 2
-        if case == "has begun":
-            assert all(pushed.job.claim() for pushed in one.pushed)  # as far as anybody can tell
-        elif case == "caller has gone":
-            calls[1].cancel()
-            await rig.loop.turn()
-        calls += await begun(rig, 2.0)
-        assert [pushed.job.best_effort for pushed in one.withdrawn] == [True] * (case != "has begun")
-        await calls[2]
-        assert calls[1].done() == (case != "waits")
-        done = await asyncio.gather(*calls, return_exceptions=True)
-        for value, answer in enumerate(done):
-            if value != 1 or case != "caller has gone":
-                assert_answer(answer, float(value))
-        order = {"waits": [True, True, False, True], "has begun": [True, True, False], "caller has gone": [True] * 2}
-        assert [pushed.job.best_effort for pushed in one.pushed][: len(order[case])] == order[case]
-        rig.assert_settled()
-        await rig.engine.stop(rig.served)  # returns when no slot is in use
-
-
 @virtual
 async def test_statistics_are_by_class_the_models_default_first() -> None:
     async with busy(20, default_class=BEST) as (rig, calls):

@@ -168,19 +168,6 @@ class Book:
         """The unit, of the same id, with which a worker has gone on."""
         self.units[unit.id] = unit
 
-    def withdraw(self, unit: Unit) -> None:
-        """A unit was taken back before it began."""
-        assert unit.klass is Klass.BEST_EFFORT
-        assert self._load()[unit.worker][0] is not unit, "a unit that runs is no more to be had"
-        del self.units[unit.id]
-        for facts in map(self._facts, unit.rows):
-            if facts.entry.left is not None:
-                self._end(facts)
-                continue
-            self._wait(facts)
-            if not facts.advanced:
-                self._set_alive(facts, False)
-
     def _advance(self, facts: RowFacts, unit: Unit, steps: int) -> None:
         program = self.programs[unit.program]
         facts.advanced = True
@@ -369,7 +356,7 @@ class Book:
     def _level(self, facts: RowFacts) -> tuple[int, int]:
         """What decides whether a row goes before a unit that runs."""
         preset = self.device.classes.preset
-        klass = facts.rank[0] if preset in ("reef", "reef_n") else 0
+        klass = facts.rank[0] if preset == "reef" else 0
         return (klass, 0 if preset == "seq" else facts.rank[1])
 
     def _check_order(self, unit: Unit, rows: list[RowFacts], before: list[Unit]) -> None:
@@ -393,7 +380,7 @@ class Book:
         if not retry:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
-        if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset in ("reef", "reef_n"):
+        if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset == "reef":
             everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
             first = min(facts.rank for facts in everyone if not self._to_join(facts, before))
             own = min(facts.rank for facts in peers)
@@ -437,7 +424,7 @@ class Book:
     def _room(self, program: int, klass: Klass, starting: dict[int, int]) -> int:
         """Rows that may start besides so many of each program: best-effort ones leave room for a real-time batch."""
         most, own = self.device.max_alive, self.programs[program].max_alive
-        if klass is Klass.BEST_EFFORT and self.device.classes.preset in ("reef", "reef_n"):
+        if klass is Klass.BEST_EFFORT and self.device.classes.preset == "reef":
             most -= min(most // 2, max(self.full.values()))
             own -= min(own // 2, self.full[program])
         return min(most - self.alive - sum(starting.values()), own - self.alive_of[program] - starting[program])

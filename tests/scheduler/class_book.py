@@ -53,9 +53,6 @@ def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler:
 def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> None:
     """Of a Step whose units the Book has noted."""
     classes = book.device.classes
-    for unit in step.withdraw:
-        assert book.device.withdraws
-        assert unit.klass is BEST
     if classes.preset == "seq":
         assert len(book.units) <= 1
         return

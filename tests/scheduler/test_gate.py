@@ -200,15 +200,6 @@ class TestHeld:
         step = submit(scheduler, BEST, 5, program=2)
         assert (step.start, step.wake_at) == ([], 20)
 
-    def test_they_take_nothing_back_that_may_run_meanwhile(self) -> None:
-        scheduler = self.scheduler(push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-        submit(scheduler, REAL, 1)
-        first, behind = (unit for ident in (7, 8) for unit in submit(scheduler, BEST, ident, program=2).start)
-        assert behind.behind
-        assert list(scheduler.step(1).withdraw) == []
-        assert submit(scheduler, REAL, 2, now=2).withdraw == [behind]  # what comes may fill their batch
-        assert first.begins == 0
-
     @full
     @pytest.mark.parametrize("time", [8, 15, 30])
     def test_best_effort_runs_on_a_device_that_is_idle_but_for_them(self, time: int) -> None:
@@ -325,7 +316,7 @@ class TestPadding:
 
     def three(self, first: float, second: float) -> tuple[Scheduler, list[Unit]]:
         """Best-effort units of programs 2 and 3 run, and slow a real-time unit of program 1 so much."""
-        scheduler = scheduler_of(1, 1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        scheduler = scheduler_of(1, 1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE)
         scheduler.pair({(1, 2): first, (1, 3): second}, 0)
         units = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident, program=ident).start]
         return scheduler, units
@@ -340,29 +331,6 @@ class TestPadding:
 
         assert follow(0.01, 0.01) == [[[4]], [[5]]]
         assert follow(0.015, 0.015) == [[], [[4]]]  # one at a time
-
-    def test_of_several_that_slow_it_too_much_the_last_make_way(self) -> None:
-        scheduler, _ = self.three(0.015, 0.015)
-        behind = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident + 2, program=ident).start]
-        assert [unit.behind for unit in behind] == [True, True]
-        assert submit(scheduler, REAL, 1).withdraw == behind[1:]
-
-    def test_behind_a_unit_that_makes_way_one_is_judged_by_itself(self) -> None:
-        """Or it would be taken back and started again without end: it was admitted because it slows nobody."""
-        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-        scheduler.pair({(1, 3): 0.0}, 0)
-        (slows,) = submit(scheduler, BEST, 8, program=2).start
-        submit(scheduler, REAL, 1)
-        step = submit(scheduler, BEST, 9, program=3)
-        assert (rows(step.start), list(step.withdraw)) == ([[9]], [])
-        assert step.start[0].worker == slows.worker
-
-    def test_one_that_stands_behind_a_pair_that_allows_it_is_judged_by_its_own(self) -> None:
-        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-        scheduler.pair({(1, 2): 0.0}, 0)
-        submit(scheduler, BEST, 2, program=2)
-        (behind,) = submit(scheduler, BEST, 3, program=3).start
-        assert submit(scheduler, REAL, 1).withdraw == [behind]
 
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:
@@ -464,20 +432,8 @@ class TestPreemption:
         step = submit(scheduler, REAL, 2, now=5)
         assert (rows(step.start), list(step.recall)) == ([[2]], [])
 
-    def test_what_stands_behind_a_unit_is_taken_back(self) -> None:
-        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-        submit(scheduler, BEST, 1)
-        (behind,) = submit(scheduler, BEST, 2, 3).start
-        step = submit(scheduler, REAL, 4, now=5)
-        assert (step.start, step.withdraw) == ([], [behind])
-        assert list(scheduler.step(6).withdraw) == []  # once is enough
-        scheduler.withdrawn(behind.id, 6)
-        assert rows(scheduler.step(6).start) == [[4]]
-        assert scheduler.waiting(1, BEST) == 2
-        assert scheduler.alive == 2
-
-    def test_what_could_not_be_taken_back_runs(self) -> None:
-        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+    def test_what_stands_behind_a_unit_runs(self) -> None:
+        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE)
         (first,) = submit(scheduler, BEST, 1).start
         (behind,) = submit(scheduler, BEST, 2).start
         submit(scheduler, REAL, 4, now=5)
@@ -578,17 +534,6 @@ class TestShare:
             served += [unit.klass for unit in step.start]
         assert served.count(BEST) == 4
 
-    def test_what_it_is_owed_is_not_taken_back(self) -> None:
-        """Or it would be owed again at once, and be handed over again."""
-        scheduler = scheduler_of(1, class_share=0.5, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-        first, behind = submit(scheduler, BEST, 8).start + submit(scheduler, BEST, 9).start
-        assert submit(scheduler, REAL, 1).withdraw == [behind]
-        scheduler.withdrawn(behind.id, 0)
-        assert rows(scheduler.step(0).start) == [[1]]
-        scheduler.finished(Outcome(first.id, compute_ns=10), 10)
-        step = submit(scheduler, REAL, 2, now=10)
-        assert (rows(step.start), list(step.withdraw)) == ([[9]], [])
-
     def test_units_that_fail_use_up_their_part_too(self) -> None:
         """A model that always fails takes no more than its part of the time, though it answers nothing."""
         scheduler = scheduler_of(1, class_share=0.25)
@@ -650,13 +595,6 @@ class TestPresets:
         submit(scheduler, REAL, 4, now=1)
         assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == [[3]]
 
-    def test_reef_n_hands_over_a_count_and_takes_nothing_back(self) -> None:
-        ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
-        scheduler = scheduler_of(1, class_preset="reef_n", budget=1, **ahead)
-        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
-        step = submit(scheduler, REAL, 4)
-        assert (step.start, list(step.withdraw)) == ([], [])
-
 
 @pytest.mark.parametrize("preset", some(PRESETS, 2))
 def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
@@ -665,9 +603,7 @@ def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
     @FEW
     @given(arrivals(2, list(Klass)), slowdowns, st.sampled_from([60, 150, 10_000]), st.sampled_from([1, 2]))
     def holds(calls: Any, pairs: Any, budget: int, workers: int) -> None:
-        device = make_device(
-            *[4] * workers, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True, classes=ClassSpec(preset, budget)
-        )
+        device = make_device(*[4] * workers, push_depth=2, push_ahead_ns=AT_ONCE, classes=ClassSpec(preset, budget))
         programs = tuple(
             make_program(ident, stages=(Stage(PADDED), Stage(PADDED))[:ident], policy="no_wait", max_batch=4)
             for ident in (1, 2)
@@ -680,9 +616,9 @@ def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
 @pytest.mark.parametrize("workers", some([2, 1, 3]))
 @pytest.mark.parametrize("multi_step", some([True, False]))
 def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> None:
-    """Each call of a busy trace at each moment at which something happens: while it waits, runs, fills, is taken back,
+    """Each call of a busy trace at each moment at which something happens: while it waits, runs, fills,
     has failed or is overdue."""
-    options = {"multi_step": True} if multi_step else {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    options = {"multi_step": True} if multi_step else {"push_depth": 2, "push_ahead_ns": AT_ONCE}
     device = make_device(*[4] * workers, classes=ClassSpec(budget_ns=150), max_alive=8, **options)
     programs = (
         make_program(1, stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4),

@@ -85,7 +85,6 @@ devices = st.builds(
         push_ahead_ns=push_ahead,
         max_alive=max_alive,
         multi_step=multi_step,
-        withdraws=push_depth > 1,
         classes=classes,
     ),
     st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),

@@ -59,7 +59,6 @@ ROW_TRANSITIONS = (
     ("enter", None, RowState.WAITING, (0,)),
     ("start", RowState.WAITING, RowState.RUNNING, (0, 1)),
     ("make_ready", RowState.RUNNING, RowState.WAITING, (0,)),
-    ("put_back", RowState.RUNNING, RowState.WAITING, (0, -1)),
     ("retry", RowState.RUNNING, RowState.WAITING, (0, -1)),
     ("end", RowState.RUNNING, RowState.ENDED, (-1,)),
     ("end_unit", RowState.RUNNING, RowState.ENDED, (-1,)),
@@ -116,11 +115,11 @@ class TestTransitions:
 
 
 def random_trace(seed: int) -> Trace:
-    """Stages, cells, failures, deadlines, callers who leave, and units that are taken back, at random."""
+    """Stages, cells, failures, deadlines, callers who leave, and units behind one another, at random."""
     rng = random.Random(seed)
-    taken_back = seed % 3 == 0
-    classes = list(Klass) if taken_back else [Klass.REALTIME]
-    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True} if taken_back else {}
+    ahead_of = seed % 3 == 0
+    classes = list(Klass) if ahead_of else [Klass.REALTIME]
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE} if ahead_of else {}
     stages = tuple(Stage(Profile((50, 60, 70)), rng.random() < 0.5) for _ in range(rng.randint(1, 2)))
     arrivals = tuple(
         Arrival(

@@ -314,7 +314,7 @@ def test_rows_picked_by_length_that_are_put_back_stand_there_once() -> None:
         row.state = RowState.RUNNING
     for row in picked:
         row.state = RowState.WAITING
-    ready.add_all(picked)  # as the scheduler does with a unit that was taken back
+    ready.add_all(picked)
     assert ids(list(ready.first(4, 4))) == [0, 1, 2, 3]
     assert ids(ready.take(4, 4)) == [0, 1, 2, 3]
     assert ready.count == 0

@@ -56,7 +56,6 @@ def test_first_entry_is_the_configuration() -> None:
             "push_depth": 1,
             "push_ahead_ns": 0,
             "multi_step": False,
-            "withdraws": False,
             "classes": {"preset": "reef", "budget_ns": 10_000_000, "slowdown": 0.02, "share": 0.0, "edf": False},
         },
     }
@@ -78,7 +77,6 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
             "drop": [],
             "wake_at": 99,
             "recall": [],
-            "withdraw": [],
             "end_at_next_row": [],
         },
     }

@@ -183,10 +183,6 @@ class World:
         for unit in step.start:
             self._push(unit)
         self._recalled.update(unit.id for unit in step.recall)
-        taken = [unit for unit in step.withdraw if self._withdraw(unit)]
-        if taken:
-            self._carry_out(self.scheduler.step(self.now))
-            return
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: None)
         self._timer = step.wake_at
@@ -239,17 +235,6 @@ class World:
         queue.append((unit, [max(1, int(time * slower)) for time in times]))
         if len(queue) == 1:
             self._begin(*queue[0])
-
-    def _withdraw(self, unit: Unit) -> bool:
-        """Take a unit back, unless it has begun."""
-        queue = self._queues[unit.worker]
-        behind = next((entry for entry in list(queue)[1:] if entry[0] is unit), None)
-        if behind is None:
-            return False
-        queue.remove(behind)
-        self.book.withdraw(unit)
-        self.scheduler.withdrawn(unit.id, self.now)
-        return True
 
     def _begin(self, unit: Unit, times: list[int], steps: int = 0) -> None:
         """A worker begins a further step, or stage, of a unit of which it has made so many."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tiers import few, full
 
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.optimal.tables import solve
-from app.scheduler.types import AT_ONCE, Klass
+from app.scheduler.types import AT_ONCE
 from app.sim.fleet import Setup, run
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
 
-from .runs import MS, Kept, latencies
+from .runs import MS, latencies
 
 #: Batches take 10, 12, 14 ms and copies of a row 3 ms.
 PROFILE = parse({"batch_ms": {"1": 10, "3": 14}, "transfer_ms": {"1": 3, "3": 5}})
@@ -95,34 +94,3 @@ class TestHandover:
     def test_tables_are_solved_with_it(self, device: dict[str, int], left_ms: int) -> None:
         tables = Setup(self.HANDED, 50, **device).solved().tables
         assert tables == solve(replace(PROFILE, handover_ns=left_ms * MS).stage())
-
-
-SHORT = parse({"batch_ms": {"1": 4}, "transfer_ms": {"1": 3}})
-
-
-def both_classes(best_effort: list[int], realtime: int, **options: Any) -> tuple[list[float], int]:
-    """Milliseconds of each request in the order of its answer, and units. The real-time one comes last."""
-    setup = Setup(SHORT, 1, policy="no_wait", **DEEP | options)
-    tally = Tally(latencies=Kept())
-    simulator = Simulator([setup.node(0)], tally)
-    simulator.feed([time * MS for time in best_effort], klass=Klass.BEST_EFFORT)
-    simulator.feed([realtime * MS])
-    simulator.drain()
-    return [latency / MS for latency in tally.latencies], tally.units
-
-
-@pytest.mark.parametrize("device", ["serial", "shared"])
-def test_a_best_effort_unit_behind_another_is_taken_back_for_a_real_time_one(device: str) -> None:
-    """The first runs until 4; the second, handed over at 1, makes way and is handed over again."""
-    assert both_classes([0, 1], 2, device=device, workers=(1,)) == ([4, 6, 11], 4)
-
-
-@pytest.mark.parametrize("realtime", [2, 4])
-def test_one_is_taken_back_while_it_is_launched_too(realtime: int) -> None:
-    """Each launch takes 3: the second unit, handed over at 1, is on the device from 4 on."""
-    assert both_classes([0, 1], realtime, launch_ns=3 * MS) == ([7, 11 - realtime, 17], 4)
-
-
-def test_one_is_taken_back_while_its_row_is_copied_too() -> None:
-    """Copies of a row take 3: of the second from 3 to 6, of the real-time one from 6 to 9."""
-    assert both_classes([0, 1], 4, transfers="overlap") == ([7, 9, 16], 4)

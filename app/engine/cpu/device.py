@@ -95,8 +95,6 @@ class Worker:
         niceness = Niceness() if self._nice else None
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
-                if job.best_effort and not job.claim():  # it was taken back
-                    continue
                 self._idle = False
                 if self._word.locked():
                     self._word.release()
@@ -151,7 +149,6 @@ class CpuDevice:
             depth,
             ahead,
             multi_step=True,
-            withdraws=depth > 1,
         )
         self._placement = options.placement
         self._workers: list[Worker] = []
@@ -189,9 +186,6 @@ class CpuDevice:
 
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
-
-    def withdraw(self, worker: int, job: Job) -> bool:
-        return job.claim()
 
     def let_begin(self) -> None:
         for worker in self._workers:

@@ -87,9 +87,7 @@ class StreamDevice:
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
         depth = push_depth(ahead)
-        self.spec = DeviceSpec(
-            workers, len(workers), options.max_alive or NO_BOUND, depth, ahead, multi_step=True, withdraws=depth > 1
-        )
+        self.spec = DeviceSpec(workers, len(workers), options.max_alive or NO_BOUND, depth, ahead, multi_step=True)
         self.runtime = runtime
         self._clock = clock
         self.health = Health(self.name)
@@ -187,10 +185,6 @@ class StreamDevice:
         else:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
-
-    def withdraw(self, worker: int, job: Job) -> bool:
-        """What the launcher has not come to yet. What is on a stream stays there: drivers take nothing back."""
-        return job.claim()
 
     def let_begin(self) -> None:
         """For models that run on the CPU. Others wait for a launcher, which is handed units ahead of time."""

@@ -136,8 +136,6 @@ class UnitRun:
         if self.executor.memories[self.worker.index].unloaded:
             self._stopped = Failed(Fault.MODEL, RuntimeError("the model has been unloaded"))
         if not self._begun:
-            if not self.job.claim():  # it was taken back
-                return
             self._begun = True
             if self._cell is not None:
                 self._done = [self._cell.rows.made.get(slot, 0) for slot in self._slots]

@@ -112,10 +112,6 @@ class Gate:
         """Whether a unit is to end at its next boundary because it is best effort."""
         return False
 
-    def withdraw(self) -> list[Unit]:
-        """Best-effort units queued behind others that are to be taken back."""
-        return []
-
     # accounts
 
     def started(self, unit: Unit) -> None:

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from app.scheduler.forming.gate import Gate
-from app.scheduler.forming.reef import UNBOUNDED, Reef
-from app.scheduler.forming.workers import Workers
+from app.scheduler.forming.reef import Reef
 from app.scheduler.rows.lanes import Level, rank
-from app.scheduler.rows.ledger import Ledger
-from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Row, Unit
-
-
-class ReefN(Reef):
-    """REEF-N, for devices that take nothing back: units are counted in place of their time.
-
-    Each worker holds as many as its queue takes, each of one stage or step. None is preempted, and none runs beside
-    real-time work.
-    """
-
-    fills = False
-    overtakes = False
-
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
-        super().__init__(replace(device, withdraws=False), ledger, workers)
-        self._budget_ns = UNBOUNDED
-
-    def arrive(self, program: int, at: int) -> None:
-        """Nothing is expected."""
-
-    def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
-        return 1
-
-    def preempts(self, unit: Unit) -> bool:
-        return False
-
-    def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
-        return False
+from app.scheduler.types import DeviceSpec, Row
 
 
 class Seq(Gate):
@@ -56,7 +25,7 @@ class Seq(Gate):
         return (0, 0)
 
 
-PRESETS: dict[str, type[Gate]] = {"reef": Reef, "reef_n": ReefN, "seq": Seq, "streams": Gate}
+PRESETS: dict[str, type[Gate]] = {"reef": Reef, "seq": Seq, "streams": Gate}
 
 
 def preset_class(name: str) -> type[Gate]:

@@ -11,8 +11,7 @@ taken back at a boundary only, so little best-effort work is handed to it:
                      rule 1  it is within the budget, or it is the only one and ends sooner than real-time work does
                      rule 2  it and those that run already slow no real-time program by more than the bound, by the
                              measured slowdown of each pair (their sum: nothing was measured of three)
-                     and no real-time row waits. Units that break these rules are recalled, and taken back where they
-                     are queued behind others on a worker.
+                     and no real-time row waits. Units that break these rules are recalled.
 
 Real-time rows that cannot start yet, because the device has no room or their policy holds them, do not count as waiting
 (`upcoming`); best-effort units must end before they are due. Where no worker is kept, the next call of a program with
@@ -48,8 +47,6 @@ class Reef(Gate):
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         super().__init__(device, ledger, workers)
-        self._withdraws = device.withdraws
-        self._asked: set[int] = set()  # units that the driver has been asked to take back
         self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
         self._upcoming = Upcoming()
         self._budget_ns = device.classes.budget_ns
@@ -193,16 +190,11 @@ class Reef(Gate):
     # whether a unit continues
 
     def preempts(self, unit: Unit) -> bool:
-        return unit.klass is _BEST_EFFORT and self._makes_way(unit, self._padding())
-
-    def withdraw(self) -> list[Unit]:
-        padding = self._padding() if self._withdraws and self.units else None
-        if padding is None:
-            return []
-        behind = (unit for unit in self.units.values() if self._workers.of(unit.worker)[0] is not unit)
-        found = [unit for unit in behind if unit.id not in self._asked and self._makes_way(unit, padding)]
-        self._asked.update(unit.id for unit in found)
-        return found
+        """Also one behind others on its worker: it ends with its first stage or step."""
+        if unit.klass is not _BEST_EFFORT or unit.id in self._of_share:
+            return False
+        padding = self._padding()
+        return padding is not None and padding.get(unit.worker) != unit.program
 
     def _padding(self) -> dict[int, int] | None:
         """In real-time mode the workers that continue with best-effort units, and their programs; None: all continue.
@@ -220,27 +212,12 @@ class Reef(Gate):
                 found[worker] = program
         return found
 
-    def _makes_way(self, unit: Unit, padding: dict[int, int] | None) -> bool:
-        if padding is None or padding.get(unit.worker) == unit.program or unit.id in self._of_share:
-            return False
-        # One behind a unit that makes way runs after it. It is judged by itself, as when it was admitted: else it would
-        # be taken back and started again without end.
-        behind = self._workers.of(unit.worker)[0] is not unit
-        if unit.worker not in padding and (not behind or self._realtime_waits()):
-            return True
-        beside = [program for worker, program in padding.items() if worker != unit.worker]
-        return not self._slows_little([unit.program, *beside], self._realtime_units())
-
     # accounts
 
     def started(self, unit: Unit) -> None:
         super().started(unit)
         if unit.klass is _BEST_EFFORT:
             self._upcoming.best_effort_started()
-
-    def ended(self, unit: Unit, compute_ns: int) -> None:
-        super().ended(unit, compute_ns)
-        self._asked.discard(unit.id)
 
     def forget(self, program: int) -> None:
         super().forget(program)

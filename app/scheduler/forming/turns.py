@@ -59,7 +59,7 @@ class Share:
         self._turns.take(klass, self._weighed(klass, predicted_ns))
 
     def end(self, unit: int, klass: Klass, took_ns: int) -> None:
-        """It has ended, or was taken back: the prediction is put right."""
+        """It has ended, or was not handed over after all: the prediction is put right."""
         if (predicted_ns := self._counted.pop(unit, None)) is not None:
             self._turns.correct(klass, self._weighed(klass, took_ns - predicted_ns))
 

@@ -177,16 +177,6 @@ class Workers:
             self._idle_since[worker] = self._returns
         return unit
 
-    def take_back(self, unit_id: int, now: int) -> Unit | None:
-        """A unit has been taken back from behind others of its worker. None for an unknown id."""
-        unit = self.units.pop(unit_id, None)
-        if unit is not None:
-            self.multi_step.pop(unit_id, None)
-            queue = self._queues[unit.worker]
-            queue.remove(unit)
-            self._plan(unit.worker, queue[0].begins)
-        return unit
-
     def recall(self, unit: Unit, now: int) -> None:
         """A unit is to end with the step or stage that runs: of a cell about a `steps`-th is still to come."""
         unit.recalled = True

@@ -102,15 +102,6 @@ class BatchTable:
                 row.entered = row.stage
         self._apart(rows, standing=False)
 
-    def put_back(self, row: Row) -> None:
-        """A row was launched and has not run: it waits at its stage again."""
-        batch = row.batch
-        if batch is not None:
-            if row.entered > row.stage:
-                batch.launched[row.stage] -= 1
-                row.entered = row.stage
-            batch.standing[row.stage] += 1
-
     def wait(self, row: Row) -> None:
         """A row waits at the stage that it has reached."""
         if row.batch is not None:

@@ -92,18 +92,6 @@ class Ledger:
             row.advanced = True
             if batches is not None:
                 batches.wait(row)
-        self._stand(rows, state)
-
-    def put_back(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """A unit was taken back before it began: its rows wait again, each in its place."""
-        for row in rows:
-            row.state = _WAITING
-            if state.batches is not None:
-                state.batches.put_back(row)
-            self._keep_nothing_new(row, state)
-        self._stand(rows, state)
-
-    def _stand(self, rows: Sequence[Row], state: ProgramState) -> None:
         state.waiting += len(rows)
         first, last = rows[0].call.klass, rows[-1].call.klass  # others are padding behind them
         if last:

@@ -72,12 +72,6 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
         ledger.retry(part, state)
 
 
-def withdraw(ledger: Ledger, unit: Unit, state: ProgramState) -> None:
-    """The unit was taken back before it began. Rows whose call has left end."""
-    if rows := _alive(ledger, unit):
-        ledger.put_back(rows, state)
-
-
 def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
     """The rows of a unit whose calls have not left. The others end."""
     for row in unit.rows:

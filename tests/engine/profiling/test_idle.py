@@ -18,7 +18,7 @@ from app.contract import Model
 from app.engine.profiling.cache import ProfileCache
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.record import Entry, RecordingScheduler
-from app.scheduler.types import AT_ONCE, Fault
+from app.scheduler.types import Fault
 from app.sim.replay import replay
 
 from ..rig import Rig, assert_answer, device, make_model, serving, started, tensor
@@ -187,24 +187,6 @@ async def test_a_batch_waits_for_a_silence_several_times_its_own_time(batch_ms, 
         assert sizes(rig) == {1, 2}
         first = next(pushed for pushed in measured(rig) if pushed.rows == 2)
         assert first.at - max(pushed.ended or 0 for pushed in live(rig)) >= quiet_ms * MS
-
-
-@pytest.mark.parametrize("kept_back", [False, True])
-@virtual
-async def test_units_are_withdrawn_before_measuring_and_while_their_worker_is_measured(kept_back: bool):
-    ahead = device(1, ms=5, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
-    async with serving(make_model(max_batch=1), device=ahead, profile_budget_s=BUDGET) as rig:
-        if kept_back:
-            await begun(rig)
-        calls = [rig.ask(float(row), klass="best_effort") for row in range(2)]
-        await rig.loop.turn(2)
-        calls.append(rig.ask(2.0))
-        await asyncio.gather(*calls)
-        if kept_back:  # the second never reached the device before the real-time one
-            assert [pushed.job.best_effort for pushed in live(rig)] == [True, False, True]
-        else:
-            assert len(ahead.withdrawn) == 1
-            await begun(rig)
 
 
 @virtual
