@@ -249,7 +249,7 @@ def capacities(text: str) -> list[str]:
     for part in parts:
         count, times, rows = part.partition("x")
         if times and not (count.isdigit() and 0 < int(count) <= _MOST_WORKERS):
-            raise ValueError(f"expected capacities such as 32,32 or 2x32")
+            raise ValueError("expected capacities such as 32,32 or 2x32")
         found += [rows] * int(count) if times else [part]
     return found
 

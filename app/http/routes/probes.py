@@ -1,7 +1,7 @@
 """Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
 
-State: `health` (Lifecycle) of the lifespan, asked at each probe, and `settings` (ui). The paths need no key and count against no
-limit: `app/http/asgi.py` lets them through.
+State: `health` (Lifecycle) of the lifespan, asked at each probe, and `settings` (ui). The paths need no key and count
+against no limit: `app/http/asgi.py` lets them through.
 """
 
 from __future__ import annotations
