@@ -1,11 +1,9 @@
-"""`starling optimum`: the best that any policy could do for one device: a model in one piece, in two stages, or with
-two workers that run at once.
-"""
+"""`starling optimum`: the best that any policy could do for one device, or for two workers that run at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,19 +12,12 @@ from app.cli.output import print_json
 from app.cli.simulate import BatchOption, LoadOption, ProfileOption, RateOption
 from app.errors import ConfigError, as_config_error
 
-if TYPE_CHECKING:
-    from app.scheduler.estimates.profile import ModelProfile
-    from app.scheduler.optimal.two_stages import Solution
-
 _MS = 1e6
 _SHOWN = 12  # rows that wait, in the decisions shown
-_COLUMNS = (
+_OF_WORKERS = (
     ("load", "load", ".2f"), ("rate/s", "rate", ".1f"), ("optimum ms", "mean_ms", ".3f"),
     ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
-    ("whole ms", "whole_ms", ".3f"), ("above", "whole_above", "+.2%"),
-)  # fmt: skip
-_OF_WORKERS = (
-    *_COLUMNS[:5], ("no_wait ms", "no_wait_ms", ".3f"), ("above", "no_wait_above", "+.2%"),
+    ("no_wait ms", "no_wait_ms", ".3f"), ("above", "no_wait_above", "+.2%"),
 )  # fmt: skip
 
 
@@ -46,9 +37,6 @@ def optimum(
     objective: Annotated[
         str, typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1.")
     ] = "latency",
-    stages: Annotated[
-        bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
-    ] = False,
     workers: Annotated[
         int, typer.Option(min=1, max=2, help="Batches that run at once, as slowly as the profile's concurrency says.")
     ] = 1,
@@ -57,33 +45,25 @@ def optimum(
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
 
     Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
-    counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
-    best policy for the model in one piece. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
+    counts as one watt and an idle one as none. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
     """
     if objective == "deadline":
         raise ConfigError(
             "objective: expected latency, balanced, energy or a weight, got 'deadline': the optimum is that of a mean; "
             "starling simulate --objective deadline --deadline-ms 40 counts the requests in time"
         )
-    if workers > 1 and (stages or objective != "latency"):
-        raise ConfigError("workers: expected 1 with --stages and with other objectives than latency, got 2")
-    if stages and objective != "latency":
-        raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
+    if workers > 1 and objective != "latency":
+        raise ConfigError("workers: expected 1 with other objectives than latency, got 2")
     with as_config_error():
         if workers > 1:
             pairs = list(_of_two_workers(profile, rate, load, max_batch, length))
             cells = [cell for cell, _ in pairs]
-        elif stages:
-            solved = list(_of_two_stages(profile, rate, load, max_batch))
-            cells = [cell for cell, _ in solved]
         else:
             largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
     if as_json:
         print_json(cells)
     elif workers > 1:
         print("\n".join([*_aligned(_OF_WORKERS, cells), "", *pairs[-1][1]]))
-    elif stages:
-        print("\n".join([*_aligned(_COLUMNS, cells), "", *_decisions(solved[-1][1], cells[-1]["load"])]))
     else:
         print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
 
@@ -153,55 +133,6 @@ def _of_one_piece(
             }
         )  # fmt: skip
     return measured.max_batch, cells
-
-
-def _of_two_stages(profile: str, rate: str, load: str, max_batch: int) -> Iterator[tuple[dict[str, Any], Solution]]:
-    from app.sim import options
-    from app.sim.two_stages import halved
-
-    measured = options.profile(profile, max_batch or (0 if profile and _small(profile) else 8))
-    measured = measured if measured.stages else halved(measured)
-    for one_rate in options.rates(rate, load, measured.peak, "poisson"):
-        if one_rate is not None:
-            yield _cell(measured, one_rate)
-
-
-def _small(profile: str) -> bool:
-    """Whether the profile's own largest batch is small enough to be solved."""
-    from app.scheduler.optimal.two_stages import LARGEST
-    from app.sim import options
-
-    return not profile.startswith("linear:") and options.profile(profile).max_batch <= LARGEST
-
-
-def _cell(measured: ModelProfile, rate: float) -> tuple[dict[str, Any], Solution]:
-    from app.scheduler.optimal import solver, two_stages
-    from app.sim.fleet import Setup
-    from app.sim.two_stages import exact, times
-
-    setup = Setup(measured, rate, max_queue=1 << 30)
-    both = times(setup)
-    best = two_stages.solve(*both, rate)
-    adaptive = exact(setup).mean_ns
-    whole = solver.solve(tuple(map(sum, zip(*both, strict=True))), rate).mean_ns
-    cell = {
-        "rate": rate, "load": rate / measured.peak, "mean_ms": best.mean_ns / _MS, "adaptive_ms": adaptive / _MS,
-        "adaptive_above": adaptive / best.mean_ns - 1, "whole_ms": whole / _MS, "whole_above": whole / best.mean_ns - 1,
-        "table": [[[action.stage, action.rows] for action in row] for row in best.table],
-    }  # fmt: skip
-    return cell, best
-
-
-def _decisions(best: Solution, load: float) -> list[str]:
-    """What the optimum does, by the rows that wait (across) and the rows between the stages (down)."""
-    largest = len(best.table[0]) // 2
-    lines = [f"the optimum at load {load:.2f}: rows waiting across, rows between the stages down; 0:b and 1:b run b"]
-    lines.append("     " + " ".join(f"{waiting:>4}" for waiting in range(_SHOWN + 1)))
-    for between in range(largest + 1):
-        done = [best.table[waiting][between] for waiting in range(_SHOWN + 1)]
-        actions = (f"{action.stage}:{action.rows}" if action.rows else "wait" for action in done)
-        lines.append(f"{between:>4} " + " ".join(f"{text:>4}" for text in actions))
-    return lines
 
 
 def _as_text(cell: dict[str, Any], most: int) -> str:

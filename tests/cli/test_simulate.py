@@ -151,18 +151,6 @@ def test_optimum_of_two_workers() -> None:
     assert "16/16 left of 3 wait    2    3" in shown
 
 
-@full
-def test_optimum_of_two_stages(tmp_path: Path) -> None:
-    profile = tmp_path / "profile.json"
-    flat, steep = {"batch_ms": {"1": 4, "4": 4}}, {"batch_ms": {"1": 1, "4": 4}}
-    profile.write_text(json.dumps({"max_batch": 4, "stages": [steep, flat]}))
-    found = printed("optimum", "--stages", "--profile", str(profile), "--load", "0.5")
-    assert found["mean_ms"] <= found["adaptive_ms"] < 1.05 * found["mean_ms"] < found["whole_ms"]
-    assert (found["table"][0][0], found["table"][0][4]) == ([0, 0], [1, 4])
-    shown = succeeds("optimum", "--stages", "--profile", "linear:7+0.6b", "--max-batch", "4", "--load", "0.1,0.9")
-    assert "the optimum at load 0.90" in shown
-
-
 def record(path: Path) -> list[Entry]:
     entries: list[Entry] = []
     scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
@@ -231,13 +219,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "deadline"), "got 'deadline': the optimum is that of"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
-        (
-            ("optimum", *LINEAR, "--load", "0.5", "--stages", "--max-batch", "9"),
-            "expected times above 0 of 1 to 8 rows",
-        ),
-        (("optimum", *LINEAR, "--load", "0.5", "--workers", "2", "--stages"), "workers: expected 1 with --stages"),
         (("optimum", *LINEAR, "--load", "0.5", "--workers", "2", "--objective", "energy"), "workers: expected 1 with"),
-        (("optimum", *LINEAR, "--load", "0.5", "--stages", "--objective", "energy"), "objective: expected latency"),
     ],
 )
 def test_bad_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:

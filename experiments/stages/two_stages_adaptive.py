@@ -1,4 +1,8 @@
-"""What a policy does with each number of rows waiting before two stages and between them, and its exact mean.
+"""How far `adaptive` is from the best for a model in two stages: `python -m experiments.stages.two_stages_adaptive`.
+
+Of batches of up to 8 rows, exactly: the least mean latency of any policy (`two_stages`), that of `adaptive` on the same
+chain, and that of the best policy for the whole model. Of a profile with two stages, or of two halves of its time.
+Prints a table, and what the optimum does at the last load.
 
 The policy is asked as the scheduler asks it at the end of a unit: with the rows between the stages, because they
 arrived first, and if it holds them, with those that wait. The rate is known to it, and no burst is under way.
@@ -6,18 +10,23 @@ arrived first, and if it holds them, with those that wait. The rate is known to 
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.optimal.two_stages import WAIT, Action, Rule, Solution, evaluate
+from app.scheduler.optimal import solver
 from app.scheduler.policies import Cut, Hold, KeyView, Neighbours
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
-
-from .fleet import Setup
-from .node import PROGRAM
+from app.sim import options
+from app.sim.fleet import Setup
+from app.sim.node import PROGRAM
+from experiments.stages.two_stages import LARGEST, WAIT, Action, Rule, Solution, evaluate, solve
+from loadtest.common.page import lines_table
 
 _NEVER = 1 << 62
+_SHOWN = 12  # rows that wait, in the decisions shown
 
 
 def halved(profile: ModelProfile) -> ModelProfile:
@@ -75,3 +84,41 @@ def rule(setup: Setup) -> Rule:
         return WAIT
 
     return follow
+
+
+def decisions(best: Solution) -> str:
+    """What the optimum does, by the rows that wait (across) and the rows between the stages (down)."""
+    largest = len(best.table[0]) // 2
+    rows = [
+        [str(between), *(f"{action.stage}:{action.rows}" if action.rows else "wait"
+                         for action in (best.table[waiting][between] for waiting in range(_SHOWN + 1)))]
+        for between in range(largest + 1)
+    ]  # fmt: skip
+    return lines_table(["", *map(str, range(_SHOWN + 1))], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="linear:7+0.6b", help="as of `starling optimum` [linear:7+0.6b]")
+    parser.add_argument("--max-batch", type=int, default=LARGEST, help="rows [8]")
+    parser.add_argument("--load", default="0.3,0.9", help="of the most rows a second [0.3,0.9]")
+    chosen = parser.parse_args(arguments)
+    profile = options.profile(chosen.profile, chosen.max_batch)
+    profile = profile if profile.stages else halved(profile)
+    lines = []
+    for load in map(float, chosen.load.split(",")):
+        setup = Setup(profile, load * profile.peak, max_queue=1 << 30)
+        both = times(setup)
+        best = solve(*both, load * profile.peak)
+        whole = solver.solve(tuple(map(sum, zip(*both, strict=True))), load * profile.peak)
+        line = [f"{load:g}", f"{best.mean_ns / 1e6:.3f}"]
+        for mean_ns in (exact(setup).mean_ns, whole.mean_ns):
+            line += [f"{mean_ns / 1e6:.3f}", f"{mean_ns / best.mean_ns - 1:+.2%}"]
+        lines.append(line)
+    print(lines_table(["load", "optimum, ms", "adaptive, ms", "above", "whole, ms", "above"], lines))
+    print(f"\nthe optimum at load {load:g}: rows waiting across, rows between the stages down; 0:b and 1:b run b\n")
+    print(decisions(best))
+
+
+if __name__ == "__main__":
+    main()
