@@ -55,7 +55,7 @@ def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> li
     when the number or the names are wrong, or an element is neither a tensor nor an array.
     """
     if isinstance(result, (torch.Tensor, np.ndarray)):
-        values = [result]
+        values: list[Any] = [result]
     elif isinstance(result, (tuple, list)):
         values = list(result)
     elif isinstance(result, Mapping):
