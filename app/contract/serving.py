@@ -18,7 +18,8 @@ class Lease(Protocol):
     on_close: Callable[[], None] | None  # called once, when it is closed
     #: Of a model that `writes` texts or `streams` outputs, to be set before `submit`: called on the event loop with the
     #: number of a row, what it has made since the last call, and its tokens or steps so far. What it has made is a
-    #: text, or an array [steps, ...] of each streamed output. The answer has all of it all the same.
+    #: text with why that has ended, "" before it has, or an array [steps, ...] of each streamed output. The answer has
+    #: all of it all the same.
     on_piece: Callable[[int, Any, int], None] | None
 
     # for traces

@@ -43,8 +43,8 @@ async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **param
         return text.decode()
 
 
-def reader(into: list[str]) -> Callable[[int, str, int], None]:
-    return lambda row, text, tokens: into.append(text)
+def reader(into: list[str]) -> Callable[[int, tuple[str, str], int], None]:
+    return lambda row, made, tokens: into.append(made[0])
 
 
 @pytest.mark.parametrize(("kind", "capacities"), [("gpt2", (4,)), ("t5", (4, 4))])

@@ -114,24 +114,26 @@ async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
 
 
 async def test_a_stream_of_several_prompts(model: Writer) -> None:
-    """Chunks name their prompt by index, in whatever order pieces come; each prompt ends once."""
+    """Chunks name their prompt by index, in whatever order pieces come. Each prompt ends once: with its text, also
+    while others are being written, or with all."""
     reader = Reader(model)
     options = {"stream_options": {"include_usage": True}}
-    reader.send(PLAIN, body(prompt=["one two", "three"], stream=True, **options))
+    reader.send(PLAIN, body(prompt=["one two", "three", "four", "five"], stream=True, **options))
     await model.ran.wait()
-    for row, piece, tokens in ((1, "b", 1), (0, "a", 1), (1, "c", 2)):
-        model.last.piece(piece, tokens, row)
+    for row, piece, tokens, reason in ((1, "b", 1, ""), (0, "a", 1, ""), (1, "c", 2, "stop"), (2, "", 1, "stop")):
+        model.last.piece(piece, tokens, row, reason)
         await reader.more()
-    model.last.end("ax", "bcd", reason="length")
+    model.last.piece("e", 1, 3, "length")  # not sent before all have ended
+    model.last.end("ax", "bc", "", "e", reason="length")
     await reader.connection.done()
     *chunks, last, done = reader.events
     assert done == "[DONE]"
     choices = [one["choices"][0] for one in chunks]
     assert [(one["index"], one["text"], one["finish_reason"]) for one in choices] == [
-        (1, "b", None), (0, "a", None), (1, "c", None), (0, "x", None), (0, "", "length"), (1, "d", None),
-        (1, "", "length"),
+        (1, "b", None), (0, "a", None), (1, "c", None), (1, "", "stop"), (2, "", None), (2, "", "stop"),
+        (0, "x", None), (0, "", "length"), (3, "e", None), (3, "", "length"),
     ]  # fmt: skip
-    assert last["usage"]["prompt_tokens"] == 3
+    assert last["usage"]["prompt_tokens"] == 5
     assert model.sent == [0, 1]  # the first piece of all, and the second of a prompt
 
 

@@ -115,6 +115,8 @@ async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader
     assert model.finished == []
     model.last.piece(" fo", 4)
     await reader.more()
+    model.last.piece("", 5, reason="stop")  # its end token; the answer has the reason, in the last event
+    await asyncio.sleep(0)
     model.last.end("three four five " + "x" * 2000)
     await reader.connection.done()
     named = {"model_name": "echo", "model_version": "1"}
@@ -126,7 +128,7 @@ async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader
             "generated_tokens": 4,
         },
     ]  # fmt: skip
-    assert (model.finished, model.sent) == (["ok"], [0, 3])
+    assert (model.finished, model.sent) == (["ok"], [0, 3, 1])
 
 
 async def test_a_text_that_ends_before_a_piece_of_it_is_one_event(model: Writer, reader: Reader) -> None:

@@ -42,7 +42,7 @@ class Words:
 
 
 class WritingLease(EchoLease):
-    on_piece: Callable[[int, str, int], None] | None = None
+    on_piece: Callable[[int, tuple[str, str], int], None] | None = None
 
     def write(self, index: int, values: Any) -> None:
         self._rows = values
@@ -54,9 +54,9 @@ class WritingLease(EchoLease):
             waiter.set_exception(self._model.fails)
         self._model.ran.set()
 
-    def piece(self, text: str, tokens: int, row: int = 0) -> None:
+    def piece(self, text: str, tokens: int, row: int = 0, reason: str = "") -> None:
         assert self.on_piece is not None
-        self.on_piece(row, text, tokens)
+        self.on_piece(row, (text, reason), tokens)
 
     def end(self, *texts: str, reason: str = "stop") -> None:
         """All rows have ended with these texts."""

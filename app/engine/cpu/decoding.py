@@ -130,7 +130,8 @@ class DecodingExecutor(CpuExecutor):
         if job.on_pieces is not None:
             rows = ((slot, self.activations.known(slot)) for slot in job.read.intersection(job.slots))
             found = [(slot, row.text) for slot, row in rows if row is not None]
-            pieces = [Piece(slot, piece, text.tokens) for slot, text in found if (piece := text.piece())]
+            pieces = [Piece(slot, (text.piece(), text.reason), text.tokens) for slot, text in found]
+            pieces = [piece for piece in pieces if any(piece.made)]
             if pieces:
                 job.on_pieces(pieces)
 

@@ -52,6 +52,7 @@ class Completions(Writing):
         super().__init__(body)
         self._id = f"{self.prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
+        self._ended: set[int] = set()  # prompts whose texts have ended in the stream
 
     # what is asked
 
@@ -106,15 +107,19 @@ class Completions(Writing):
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         texts = self.texts(call, answer)
         if call.stream is not None:
-            return self._last(served, texts, call.stream), None
+            return self._last(served, call, texts, call.stream), None
         choices = [
             {**self.whole(one.text), "index": row, "logprobs": None, "finish_reason": one.reason}
             for row, one in enumerate(texts)
         ]
         return orjson.dumps({**self._head(served, 0), "choices": choices, "usage": _usage(texts)}), None
 
-    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
-        return self._chunk(served, row, self.piece(piece, first), None)
+    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
+        found = self._chunk(served, row, self.piece(piece, first), None) if piece or first else b""
+        if reason:
+            self._ended.add(row)
+            found += self._chunk(served, row, self.piece("", False), reason)
+        return found
 
     def whole(self, text: str) -> dict[str, Any]:
         """The text of a choice."""
@@ -124,13 +129,13 @@ class Completions(Writing):
         """The piece of a chunk's choice; "" of the last."""
         return {"text": text}
 
-    def _last(self, served: Served, texts: Sequence[WrittenText], stream: Stream) -> bytes:
+    def _last(self, served: Served, call: DecodedCall, texts: Sequence[WrittenText], stream: Stream) -> bytes:
         """The events that end the stream."""
-        events = []
-        for row, text in enumerate(texts):
-            if text.text or not stream.sent[row]:
-                events.append(self._chunk(served, row, self.piece(text.text, not stream.sent[row]), None))
-            events.append(self._chunk(served, row, self.piece("", False), text.reason))
+        events = [
+            self.events(served, call, row, one.text, one.reason, not stream.sent[row])
+            for row, one in enumerate(texts)
+            if row not in self._ended
+        ]
         if self.counts:
             events.append(event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage(texts)})))
         return b"".join((*events, _DONE))

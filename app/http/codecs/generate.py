@@ -61,8 +61,8 @@ class Generate(Writing):
         if call.id is not None and not isinstance(call.id, str):
             raise BadRequest("id: expected a string")
 
-    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
-        return event(orjson.dumps(_object(served, call, piece)))
+    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
+        return event(orjson.dumps(_object(served, call, piece))) if piece else b""  # the last event has the reason
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         (one,) = self.texts(call, answer)

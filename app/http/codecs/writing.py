@@ -37,8 +37,8 @@ class Writing(ByBody):
         """Write into the call what the request asks for beside its texts. Raises BadRequest."""
         raise NotImplementedError
 
-    def event(self, served: Served, call: DecodedCall, row: int, piece: str, first: bool) -> bytes:
-        """The event of a piece of the row's text."""
+    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
+        """The events of a piece of the row's text. `reason`: why the text has ended with it, "" before that."""
         raise NotImplementedError
 
     # Codec
@@ -54,7 +54,11 @@ class Writing(ByBody):
     def stream(self, served: Served, call: DecodedCall) -> Stream | None:
         if not self.streams:
             return None
-        return Stream(lambda row, pieces, first: self.event(served, call, row, "".join(pieces), first))
+
+        def events(row: int, pieces: list[tuple[str, str]], first: bool) -> bytes:
+            return self.events(served, call, row, "".join(text for text, _ in pieces), pieces[-1][1], first)
+
+        return Stream(events, size=lambda piece: len(piece[0]))
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
         """What the rows have written; of a stream, only what it has not sent."""

@@ -367,8 +367,10 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     with torch.inference_mode():
         while decoding.executor.run(job.slots, job.size, 0, job).continues:
             pass
-    assert "".join(piece.made for piece in got[slot]) == whole
-    assert "".join(piece.made for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
+    assert "".join(piece.made[0] for piece in got[slot]) == whole
+    assert "".join(piece.made[0] for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
+    for pieces, reason in ((got[slot], "length"), (got[stopped], "stop")):  # each with its own text's end, and once
+        assert [piece.made[1] for piece in pieces] == [*[""] * (len(pieces) - 1), reason]
     assert len(got[slot]) > MOST // 4
     assert [piece.steps for piece in got[slot]] == sorted(piece.steps for piece in got[slot])
 
