@@ -91,8 +91,9 @@ def test_a_full_queue_is_waited_for(server: Server, gate: Gate, threads: ThreadP
 def test_the_examples_of_the_documentation(server: Server, page: str) -> None:
     """All blocks of a page as one program; what the page shows is what it prints."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    # those that stream are run where a model that writes serves, see documented_rules
-    program = "\n".join(text for kind, text in blocks if kind == "python" and ".stream(" not in text)
+    # those that stream are run where such models serve, see documented_rules
+    streams = re.compile(r"\.(stream|steps)\(")
+    program = "\n".join(text for kind, text in blocks if kind == "python" and not streams.search(text))
     assert "http://localhost:8000" in program
     program = program.replace("http://localhost:8000", f"http://{server.host}")
     command = [sys.executable, "-W", "error::SyntaxWarning", "-c", program]

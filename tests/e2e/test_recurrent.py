@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from starling_client import Client
+
 from .conftest import Keeper
 from .server import ROOT, Server
 
@@ -41,6 +43,17 @@ def test_lines_are_streamed_as_they_are_written(server: Server) -> None:
         texts[event["parameters"]["row"]] += bytes(output["data"])
     assert [text.decode() for text in texts.values()] == [line + "\n" for line in LINES.values()]
     assert [event["parameters"] for event in events[-2:]] == [{"row": row, "final": True} for row in range(2)]
+
+
+def test_lines_reach_the_python_client_step_by_step(server: Server) -> None:
+    texts = {0: "", 1: ""}
+    ended = []
+    with Client(f"http://{server.host}") as client:
+        for found in client.steps("generate", [list(prompt.encode()) for prompt in LINES]):
+            texts[found.row] += bytes(found.outputs["text"].tolist()).decode()
+            ended += [found.row] if found.final else []
+    assert [*texts.values()] == [line + "\n" for line in LINES.values()]
+    assert ended == [0, 1]
 
 
 def test_the_examples_of_the_documentation(server: Server) -> None:

@@ -42,6 +42,12 @@ export function pretty(value, indent = "") {
   return `{\n${lines.join(",\n")}\n${indent}}`;
 }
 
+/** A line of what a row has given out. */
+function stepsOf(event) {
+  const outputs = event.outputs.map((one) => `${one.name} ${flat(one.data)}`).join(", ");
+  return `row ${event.parameters.row}: ${outputs}${event.parameters.final ? ", final" : ""}\n`;
+}
+
 function timing(answer) {
   const found = Object.fromEntries([...(answer.headers.get("server-timing") ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, Number(value)]));
   return "total" in found ? found : null;
@@ -87,7 +93,8 @@ export class Trial {
   example() {
     const { one } = this;
     this.shown = this.model.value;
-    const [values, ...others] = byId("try-way").options;
+    const [values, steps, ...others] = byId("try-way").options;
+    steps.disabled = !one?.streams;
     for (const option of others) option.disabled = !one || one.sends === "values";
     byId("try-way").value = one?.sends ?? values.value;
     byId("try-body").value = one ? pretty(one.example) : "";
@@ -101,7 +108,7 @@ export class Trial {
 
   way() {
     const { value } = byId("try-way");
-    byId("try-values").hidden = value !== "values";
+    byId("try-values").hidden = value !== "values" && value !== "steps";
     byId("try-words").hidden = value !== "text";
     byId("try-file").hidden = value !== "file";
     byId("try-example").hidden = value === "file";
@@ -111,8 +118,9 @@ export class Trial {
     const { one } = this, name = encodeURIComponent(one.name);
     const klass = byId("try-class").value;
     const more = klass ? { "X-Class": klass } : {};
-    if (byId("try-way").value === "values") {
-      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/infer`;
+    const way = byId("try-way").value;
+    if (way === "values" || way === "steps") {
+      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/${way === "steps" ? "infer_stream" : "infer"}`;
       return [url, { method: "POST", body: expanded(byId("try-body").value), headers: headers({ "Content-Type": "application/json", ...more }) }];
     }
     if (one.writes) {
@@ -120,7 +128,7 @@ export class Trial {
       const body = JSON.stringify({ text_input: byId("try-text").value });
       return [url, { method: "POST", body, headers: headers({ "Content-Type": "application/json", ...more }) }];
     }
-    const file = byId("try-way").value === "file" ? byId("try-upload").files[0] : null;
+    const file = way === "file" ? byId("try-upload").files[0] : null;
     const kind = file ? (file.type ? { "Content-Type": file.type } : {}) : { "Content-Type": "text/plain" };
     return [`predict/${name}`, { method: "POST", body: file ?? byId("try-text").value, headers: headers({ ...kind, ...more }) }];
   }
@@ -164,7 +172,7 @@ export class Trial {
     }
   }
 
-  /** A text that is shown while it is written. */
+  /** An answer that is shown while it is made: a text, or a line for each event about a row. */
   async read(answer, began) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     const body = byId("answer-body");
@@ -173,13 +181,14 @@ export class Trial {
       [events, rest] = split(rest + part.value);
       for (const [, data] of events) {
         last = JSON.parse(data);
-        text += last.text_output ?? "";
+        text += last.outputs ? stepsOf(last) : last.text_output ?? "";
       }
       first ??= performance.now() - began;
       body.hidden = false;
       body.textContent = text;
     }
-    if (last.error || !last.finish_reason) return { error: last.error ?? "the text broke off", status: answer.status };
+    const whole = last.finish_reason || last.parameters?.final;
+    if (last.error || !whole) return { error: last.error ?? "the answer broke off", status: answer.status };
     return { status: answer.status, text, took: performance.now() - began, timing: null, tokens: last.generated_tokens, first };
   }
 
@@ -192,9 +201,9 @@ export class Trial {
     const spread = right.map((one) => one.timing?.total ?? one.took).sort((a, b) => a - b);
     const said = [];
     if (wrong.length) said.push(`${answers.length > 1 ? `${wrong.length} of ${answers.length}: ` : ""}${wrong[0].status || "no answer"}: ${wrong[0].error}`);
-    if (right.length === 1 && first.tokens) said.push(`${first.tokens} tokens in ${ms(first.took)}, the first after ${ms(first.first)}`);
+    if (right.length === 1 && first.first) said.push(`${first.tokens ? `${first.tokens} tokens` : first.status} in ${ms(first.took)}, the first after ${ms(first.first)}`);
     else if (right.length === 1) said.push(`${first.status} in ${ms(first.timing?.total ?? first.took)}, in a batch of ${first.batch || "?"} row${first.batch === 1 ? "" : "s"}`);
-    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, ${first.tokens ? "" : `in batches of ${sizes} rows `}(a browser sends no more than six at a time)`);
+    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, ${first.first ? "" : `in batches of ${sizes} rows `}(a browser sends no more than six at a time)`);
     say(status, said.join(". "));
     this.bar(first?.timing ?? null);
     body.hidden = !first;

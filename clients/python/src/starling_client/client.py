@@ -13,11 +13,11 @@ import httpx
 import numpy.typing as npt
 
 from starling_client.batches import Calls, Inputs
-from starling_client.core import Action, Failure, Flow, Send, Wait
+from starling_client.core import Action, Failure, Flow, Send, Streamed, Wait
 from starling_client.errors import BadAnswer
 from starling_client.http import address, answer_of, common_headers, failure_of, timeout
-from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry
-from starling_client.wire import Answer, Events
+from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry, Steps
+from starling_client.wire import Answer
 
 T = TypeVar("T")
 
@@ -80,13 +80,22 @@ class Client:
         `Options`; `parameters` are those of the model, such as max_new_tokens. Close the generator to end it early.
         Raises what `predict` raises, or Interrupted where the server ends the text with an error.
         """
-        call, events, calls = Call(model, **options), Events(), self._calls
-        deadline = calls.deadline(call.deadline_s)
-        with self._run(calls.stream(call, text, deadline)).response as response:
-            for chunk in self._chunks(response, deadline):
-                yield from events.read(chunk)
-        if not events.ended:
-            raise BadAnswer("the stream ended before the text had")
+        yield from self._read(self._calls.stream(Call(model, **options), text))
+
+    def steps(self, model: str, inputs: Inputs, **options: Unpack[Options]) -> Generator[Steps]:
+        """What a recurrent model gives out to a batch, row by row, while the rows run. `inputs` as of `predict`.
+
+        The batch is sent as one request, whatever its size. All else is as of `stream`.
+        """
+        yield from self._read(self._calls.steps(Call(model, **options), inputs))
+
+    def _read(self, begin: Flow[Streamed[T]]) -> Generator[T]:
+        stream = self._run(begin)
+        with stream.response as response:
+            for chunk in self._chunks(response, stream.deadline):
+                yield from stream.events.read(chunk)
+        if not stream.events.ended:
+            raise BadAnswer("the stream ended before the answer had")
 
     def _chunks(self, response: httpx.Response, deadline: float) -> Iterator[bytes]:
         try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from starling_client.errors import (
     BadAnswer,
@@ -29,7 +29,9 @@ from starling_client.errors import (
 from starling_client.types import Call, Metadata, Retry
 from starling_client.wire import (
     Answer,
+    Events,
     Request,
+    TextEvents,
     decode_error,
     decode_json,
     decode_metadata,
@@ -77,6 +79,15 @@ class Together:
     """In any order, as many at once as the driver likes. If one raises, the others are given up."""
 
     flows: Sequence[Flow[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed(Generic[T]):
+    """A stream that has begun: httpx's `response`, closed by whoever has entered it, and what reads its events."""
+
+    response: Any
+    events: Events[T]
+    deadline: float
 
 
 Action: TypeAlias = Send | Wait | Together
@@ -143,17 +154,21 @@ class Core:
             return ConnectionLost(f"the connection to {self.server} broke before the whole answer: {why}{unsure}")
         return NotConnected(f"no connection to {self.server}: {why}")
 
-    def stream(self, call: Call, text: str, deadline: float) -> Flow[Answer]:
-        """The answer that streams what a model writes."""
-        answer, _ = yield from self.ask(encode_text(call, text), deadline, streams=True)
-        return answer
+    def stream(self, call: Call, text: str) -> Flow[Streamed[str]]:
+        """What a model writes."""
+        return (yield from self.streamed(encode_text(call, text), TextEvents(), self.deadline(call.deadline_s)))
+
+    def streamed(self, request: Request, events: Events[T], deadline: float) -> Flow[Streamed[T]]:
+        """A stream that has begun."""
+        answer, _ = yield from self.ask(request, deadline, streams=True)
+        return Streamed(answer.response, events, deadline)
 
     def broken(self, reply: Failure | None, deadline: float) -> StarlingError | None:
         """Why a stream ends here: it broke, as `reply` says, or the deadline has passed. None: it does not."""
         if reply is not None and reply.kind is not Kind.TIMED_OUT:
-            return ConnectionLost(f"the connection to {self.server} broke before the whole text")
+            return ConnectionLost(f"the connection to {self.server} broke before the whole answer")
         if reply is not None or self.clock() > deadline:
-            return TimedOut(f"the whole text did not come from {self.server} before the deadline")
+            return TimedOut(f"the whole answer did not come from {self.server} before the deadline")
         return None
 
     # what a server tells

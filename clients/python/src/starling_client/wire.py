@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from starling_client.errors import BadAnswer, Interrupted, ServerError, server_error
 from starling_client.tensors import from_bytes, from_json, to_bytes, to_json
-from starling_client.types import Array, Call, Metadata, Tensor
+from starling_client.types import Array, Call, Metadata, Steps, Tensor
 
+T = TypeVar("T")
 _LENGTH = "inference-header-content-length"
 _QUOTED = 300  # characters of an answer that is not ours, as a message quotes it
 #: What looking into JSON of another form raises.
@@ -68,8 +69,10 @@ def model_path(model: str, version: str | None, what: str = "") -> str:
     return f"/v2/models/{quote(model, safe='')}{middle}{what}"
 
 
-def encode(call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, binary: bool, request_id: str) -> Request:
-    """The request for an inference. `arrays`: [rows, ...] for each input, of its dtype.
+def encode(
+    call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, binary: bool, request_id: str, act: str = "infer"
+) -> Request:
+    """The request for an inference. `arrays`: [rows, ...] for each input, of its dtype. `act`: the end of its path.
 
     Raises ValueError for what JSON cannot hold. Equal calls of one shape have equal JSON, which the server remembers.
     """
@@ -97,7 +100,7 @@ def encode(call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, bin
     if binary:
         headers[_LENGTH] = str(len(head))
     headers |= _headers(call, request_id)
-    return Request("POST", model_path(*call.key, "/infer"), headers, b"".join([head, *tails]))
+    return Request("POST", model_path(*call.key, f"/{act}"), headers, b"".join([head, *tails]))
 
 
 def encode_text(call: Call, text: str) -> Request:
@@ -110,30 +113,64 @@ def encode_text(call: Call, text: str) -> Request:
     return Request("POST", model_path(*call.key, "/generate_stream"), headers, body)
 
 
-class Events:
-    """The events of a stream. `ended`: the last has come."""
+class Events(Generic[T]):
+    """The events of a stream, each of which gives a T. `ended`: the last has come."""
+
+    has = ""  # what an event must have
 
     def __init__(self) -> None:
         self.ended = False
         self._rest = b""
 
-    def read(self, chunk: bytes) -> Iterator[str]:
-        """The pieces of the text in what has come. Raises Interrupted or BadAnswer."""
+    def read(self, chunk: bytes) -> Iterator[T]:
+        """What the events give that have come. Raises Interrupted or BadAnswer."""
         # Not `splitlines`: text may have separators of its own.
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            if line.startswith(b"data: ") and (piece := self._piece(line.removeprefix(b"data: "))):
-                yield piece
+            if line.startswith(b"data: ") and (given := self._read(line.removeprefix(b"data: "))):
+                yield given
 
-    def _piece(self, data: bytes) -> str:
+    def _read(self, data: bytes) -> T:
         try:
             event = json.loads(data)
             if "error" in event:
                 raise Interrupted(str(event["error"]))
-            self.ended = "finish_reason" in event
-            return str(event["text_output"])
+            return self._given(event)
         except _NOT_V2:
-            raise BadAnswer(f"expected an event with text_output, got {data[:_QUOTED]!r}") from None
+            raise BadAnswer(f"expected an event with {self.has}, got {data[:_QUOTED]!r}") from None
+
+    def _given(self, event: dict[str, Any]) -> T:
+        raise NotImplementedError
+
+
+class TextEvents(Events[str]):
+    """Pieces of a text."""
+
+    has = "text_output"
+
+    def _given(self, event: dict[str, Any]) -> str:
+        self.ended = "finish_reason" in event
+        return str(event["text_output"])
+
+
+class StepEvents(Events[Steps]):
+    """What so many rows give out."""
+
+    has = "outputs and row"
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._left = rows
+
+    def _given(self, event: dict[str, Any]) -> Steps:
+        outputs = {
+            str(one["name"]): from_json(str(one["name"]), one["datatype"], one["shape"], one["data"])[0]
+            for one in event["outputs"]
+        }
+        found = Steps(int(event["parameters"]["row"]), outputs, final="final" in event["parameters"])
+        self._left -= found.final
+        self.ended = self._left == 0
+        return found
 
 
 def _headers(call: Call, request_id: str) -> dict[str, str]:
