@@ -7,11 +7,12 @@ Service Rates, 2004), under which queues are bounded wherever any order keeps th
 where a wait costs its square (J. A. Van Mieghem, Dynamic Scheduling with Convex Delay Costs, 1995). Without the age,
 the mean would be least and the slow model could starve.
 
-What the fast model gains the tail of the slow one pays (`python -m experiments.many.models`). Two bounds keep that
-small: an index must be `_GAIN` times that of the oldest row, so that models of about one speed go in order of arrival;
-and no row is overtaken by one that arrived more than a round later, the time in which each model that waits runs a
-batch, over the units that run at once. So in overload of one model the others wait about as long as in order of
-arrival.
+What the fast model gains the tail of the slow one pays (`python -m experiments.many`). Two bounds keep that small. An
+index must be `_GAIN` times that of the oldest row, so that models of about one speed go in order of arrival. And no row
+is overtaken by one that arrived much later: by no more than each model that waits needs for a batch, times the part of
+a row's time that full batches save, over the units that run at once. A row that waits while others of its model come
+shares a batch with them, which makes up for the delay; where batches save nothing, all go in order of arrival. So in
+overload of one model the others wait about as long as in order of arrival.
 
 Where the weights of the models that wait differ, the largest weight times index goes first, without these bounds. In
 overload of all, with queues of one length, that shares the device's time in proportion to the weights: a queue of n
@@ -73,7 +74,7 @@ def _soonest(
 
     One whose times are not known, or whose rows make several steps, does not overtake, and is not overtaken as oldest.
     """
-    round_ns, least, weighted = 0.0, 0.0, False
+    lead_ns, least, weighted = 0.0, 0.0, False
     weight = states[oldest.key[0]].program.weight
     found: list[tuple[float, int, ReadySet]] = []
     for _, ready, row in heads:
@@ -83,16 +84,17 @@ def _soonest(
             return oldest
         if not state.speeds:
             continue
-        rows = min(ready.count, state.full[stage])
-        speed = state.speeds[stage][rows - 1] / state.facts[0].scale
-        round_ns += rows / speed / running
+        speeds, rows = state.speeds[stage], min(ready.count, state.full[stage])
+        speed = speeds[rows - 1] / state.facts[0].scale
+        saved = 1 - speeds[0] / speeds[-1]
+        lead_ns += saved * rows / speed / running
         weighted = weighted or state.program.weight != weight
         arrived = row.call.arrived
         index = state.program.weight * speed * (now - arrived + 1)  # of calls that came just now the fastest is first
         found.append((index, arrived, ready))
         if ready is oldest:
             least = _GAIN * index
-    latest = now if weighted else first_row.call.arrived + round_ns
+    latest = now if weighted else first_row.call.arrived + lead_ns
     best, chosen = 0.0, oldest
     for index, arrived, ready in found:
         if index > best and arrived <= latest and (weighted or ready is oldest or index >= least):
