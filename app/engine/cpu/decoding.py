@@ -1,8 +1,9 @@
 """A decoder on a CPU, step by step: rows begin together, then each step gives every row of a unit one more token.
 
 New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
-has written its text, or the unit is recalled. Nothing is padded but what rows read. Before each step rows read for a
-bounded time, a long prompt in pieces, so that it holds up the steps of others no longer.
+has written its text, or the unit is recalled. Nothing is padded but what rows read. Before each step rows read for as
+long as `_READ_NS`, a long prompt in pieces, so that it holds up the steps of others no longer. Where the least that can
+be read at once takes longer, that is all: some tokens of a prompt, but the whole of a row that an encoder reads.
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -138,9 +139,9 @@ class DecodingExecutor(CpuExecutor):
     def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
         """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
         rows that have begun, those of `going` first."""
-        begin, left_ns = time.perf_counter_ns(), _READ_NS
-        while new and left_ns > 0:
-            tokens = int(left_ns / self._token_ns) if self._token_ns else _FIRST
+        begin = time.perf_counter_ns()
+        tokens, least = self._tokens_in(_READ_NS), 0
+        while new and tokens >= least:
             reading = self._reading_of(new, tokens)
             rows, before, started = len(reading.slots), reading.pieces.left, time.perf_counter_ns()
             begun = reading.pieces.advance(max(_LEAST, tokens // rows))
@@ -150,8 +151,18 @@ class DecodingExecutor(CpuExecutor):
                 self._reading = None
                 going = [*going, *self.activations.begin(reading.slots, reading.texts, begun, going)]
                 new = [slot for slot in new if slot not in reading.slots]
-            left_ns = begin + _READ_NS - time.perf_counter_ns()
+            tokens = self._tokens_in(begin + _READ_NS - time.perf_counter_ns())
+            least = self._least_of(new[0]) if new else 0
         return going
+
+    def _tokens_in(self, ns: int) -> int:
+        """How many tokens rows can read in this time."""
+        return int(ns / self._token_ns) if self._token_ns else _FIRST
+
+    def _least_of(self, slot: int) -> int:
+        """How many tokens the row in this slot reads at once, at least."""
+        length = int(self.pool.lengths[TOKENS][slot])
+        return length if self._call.decoder.encodes else min(length, _LEAST)
 
     def _reading_of(self, new: Sequence[int], tokens: int) -> _Reading:
         """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,6 +188,50 @@ def test_rows_of_about_one_length_read_together_for_a_bounded_time(
         if len(decoding.texts) == len(rows):
             break
     assert decoding.texts == texts_of(model, rows)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_reading_holds_up_steps_no_longer_than_is_said(
+    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that moves by 1 ms for each token that is read: 50 ms between two steps, or one row of an encoder."""
+    random.seed(10)
+    folder, model = folders(kind)
+    decoding = Decoding(folder, 12)
+    now, pauses = [0], [0]
+    encodes, real_step = decoding.call.decoder.encodes, decoding.call.step
+
+    def reading(ids: Any, lengths: Sequence[int]) -> Any:
+        pieces = real(ids, lengths)
+        advance = pieces.advance
+
+        def timed(columns: int) -> Any:
+            before = pieces.left
+            begun = advance(columns)
+            now[0] += 1_000_000 * len(lengths) * (before - pieces.left)
+            return begun
+
+        pieces.advance = timed
+        return pieces
+
+    def step(*given: Any) -> Any:
+        pauses.append(now[0])
+        return real_step(*given)
+
+    real = decoding.call.decoder.reading
+    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
+    monkeypatch.setattr(decoding.call, "step", step)
+    monkeypatch.setattr(decoding_module, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(decoding_module, "_FIRST", 50)
+    lengths = [3, 70, 20, 22, 21, 40, 75, 18, 33]
+    rows = {decoding.add(ids): (ids, MOST) for ids in ([random.randrange(2, 200)] * length for length in lengths)}
+    while left := [slot for slot in rows if slot not in decoding.texts]:
+        decoding.run(left, MOST)
+    assert decoding.texts == texts_of(model, rows)
+    held_ms = [(after - before) // 1_000_000 for before, after in pairwise(pauses)]
+    assert sum(held_ms) >= sum(lengths) - len(lengths)
+    longer = sorted(held for held in held_ms if held > 50)
+    assert longer == ([70, 75] if encodes else [])
 
 
 def test_a_unit_that_only_reads_says_nothing_of_steps(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
