@@ -228,7 +228,7 @@ def test_every_folder_has_a_rule() -> None:
         ("app/http/asgi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("app/http/asgi.py", "import app.engine.engine as e"),
         ("app/main.py", "from app.sim import replay"),
-        ("app/bench/run.py", "from app.cli import plots"),
+        ("app/bench/run.py", "from app.cli import output"),
         ("app/observe/ui/page.py", "from app.http.call import Call"),
         ("app/http/static_files.py", "from app.observe.ui.page import Page"),
         ("app/unheard_of.py", "import app.scheduler"),

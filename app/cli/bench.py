@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import load_plots
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -78,9 +77,6 @@ def bench(
         _option(_CLIENT, "--max-lag-ms", "Accept a client as late as this. [1, or a tenth of the latency]"),
     ] = None,
     as_json: Annotated[bool, _option(_OUTPUT, "--json", "Print one JSON object.")] = False,
-    plot: Annotated[
-        Path | None, _option(_OUTPUT, "--plot", "Write latency against percentile here (.png, .svg, .pdf).")
-    ] = None,
 ) -> None:
     """Measure a model of a running server: latencies from the intended instant of each request.
 
@@ -100,10 +96,7 @@ def bench(
             shapes=tuple(shape or ()), data=data, deadline_ms=deadline_ms, connections=connections, timeout_s=timeout,
             headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
         )  # fmt: skip
-        plots = load_plots(plot)
         result, doubt = _measured(plan, slo_ms if find_peak else None, as_json)
-        if plots is not None and result.completed:
-            plots.percentiles(result, plot)
         _exit(result.completed, doubt)
 
 

@@ -30,7 +30,6 @@ ProfileDirOption = Annotated[
     Path | None,
     typer.Option(envvar="STARLING_PROFILE_DIR", help="Where `starling serve` finds it. \\[the user's cache folder]"),
 ]
-PlotOption = Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

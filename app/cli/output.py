@@ -1,4 +1,4 @@
-"""What commands print and write: JSON, aligned tables, progress on a terminal, files and plots."""
+"""What commands print and write: JSON, aligned tables, progress on a terminal, files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.errors import ConfigError, not_installed
+from app.errors import ConfigError
 from app.settings import shown_workers
 
 
@@ -50,19 +50,6 @@ def check_folder(path: Path | None) -> None:
     """Raise ConfigError if nothing can be written there, before minutes of measuring."""
     if path is not None and not path.absolute().parent.is_dir():
         raise ConfigError(f"{path}: no such folder")
-
-
-def load_plots(path: Path | None) -> Any:
-    """The module `plots` if a plot is asked for. Raises ConfigError if the plot could not be written."""
-    if path is None:
-        return None
-    try:
-        from app.cli import plots
-    except ModuleNotFoundError as exc:
-        raise not_installed(exc.name or "matplotlib") from None
-    check_folder(path)
-    plots.check_ending(path)
-    return plots
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from app.cli.options import (
     ExtraOption,
     JsonOption,
     ModelsOption,
-    PlotOption,
     PrecisionOption,
     ProfileDirOption,
     load_model,
@@ -39,9 +38,8 @@ _NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "sugges
 
 
 def register(cli: typer.Typer) -> None:
-    """Add the command to the command line, also by the name that `profile --stages` once had."""
+    """Add the command to the command line."""
     cli.command()(profile)
-    cli.command("slice", hidden=True, context_settings={"default_map": {"stages": "auto"}})(profile)
 
 
 def profile(
@@ -101,7 +99,6 @@ def profile(
     suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
     profile_dir: ProfileDirOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None,
-    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the batch times of a model: each size alone, and several batches at once; by length where that varies.
@@ -119,9 +116,6 @@ def profile(
     number = parse_stages(stages, cuts or [])
     if in_stages:
         refuse(typed(context), _NOT_OF_STAGES, "has no meaning with --stages or --cuts")
-    elif beside and plot is not None:
-        raise ConfigError("plot: there is none of --beside")
-    plots = output.load_plots(plot)
     output.check_folder(out)
     from app import process
 
@@ -150,13 +144,11 @@ def profile(
         profiles = measure(loaded, complete(asked, loaded, device, workers or []), suggest)
         found = Measured(next(iter(profiles.values())), keep(ProfileCache(folder), profiles))
     text = json.dumps(found.as_dict(), indent=1)
-    try:
-        if out is not None:
+    if out is not None:
+        try:
             out.write_text(text + "\n", encoding="utf-8")
-        if plot is not None and not isinstance(found, Pairs):
-            found.draw(plots, plot)
-    except (OSError, ValueError) as exc:
-        raise ConfigError(str(exc)) from exc
+        except OSError as exc:
+            raise ConfigError(str(exc)) from exc
     if as_json:
         print(text)
     else:
@@ -172,9 +164,6 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         return self.profile.to_dict()
-
-    def draw(self, plots: Any, path: Path) -> None:
-        plots.batch_times(self.profile, path)
 
     def show(self) -> None:
         _show(self.profile, self.kept)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +67,6 @@ class Slices:
     def as_dict(self) -> dict[str, Any]:
         slices = {str(number): times.as_dict() for number, times in self.times.items()}
         return {"model": self.model, "suggested": self.suggested, "paste": self.paste, "slices": slices}
-
-    def draw(self, plots: Any, path: Path) -> None:
-        best = self.times[self.suggested]
-        plots.stage_times(self.model, best.whole, best.stages, path)
 
     def show(self) -> None:
         """A table of the suggested slices; before it one that compares several numbers, if they were tried."""

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import JsonOption, PlotOption
-from app.cli.output import load_plots, print_json, progress
+from app.cli.options import JsonOption
+from app.cli.output import print_json, progress
 from app.errors import as_config_error
 
 _MS = 1e6
@@ -100,7 +100,6 @@ def simulate(
         int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
     ] = 0,
     as_json: JsonOption = False,
-    plot: PlotOption = None,
     replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None,
 ) -> None:
     """Run the server's own scheduler in virtual time, on batch times from a profile.
@@ -149,15 +148,12 @@ def simulate(
         ]
         for setup in setups:
             setup.check()
-        plots = load_plots(plot)
         from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
         columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with progress(*columns, total=sum(setup.requests for setup in setups)) as update:
             count = processes or os.cpu_count() or 1
             cells = [run(setup, count, lambda requests: update(advance=requests)) for setup in setups]
-        if plots is not None:
-            plots.latency(cells, plot)
     if as_json:
         print_json(cells)
     else:

@@ -116,10 +116,10 @@ def router_lines(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(data: Data, folder: Path) -> None:
-    from app.cli import plots
+    from experiments.simulation import plots
 
-    plots.latency(data["policies"]["cells"], folder / "simulation-policies.png")
-    plots.latency(router_lines(data["fleet"]["cells"]), folder / "simulation-routers.png")
+    plots.against_load(data["policies"]["cells"], folder / "simulation-policies.png")
+    plots.against_replicas(router_lines(data["fleet"]["cells"]), folder / "simulation-routers.png")
 
 
 PAGE = Page("simulation", __file__, fill, draw=draw)

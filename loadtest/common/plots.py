@@ -1,4 +1,4 @@
-"""Plots of the experiments, in the same style as those of the command line."""
+"""Plots of the experiments, in one style. Imported only to draw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from app.cli.plots import STYLE
+STYLE: dict[Any, Any] = {
+    "figure.figsize": (7, 4),
+    "figure.dpi": 150,
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+}
 
 #: One colour and dash for a policy in all plots.
 LOOKS = {

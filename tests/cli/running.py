@@ -11,8 +11,6 @@ from typer.testing import CliRunner, Result
 from app.cli.commands import cli
 from app.errors import ConfigError
 
-PNG = b"\x89PNG\r\n\x1a\n"
-
 
 def invoke(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
     return CliRunner().invoke(cli, arguments, env={"COLUMNS": "200", "TERM": "dumb", **(env or {})})

@@ -64,12 +64,12 @@ def test_table_and_json(plans: list[Plan]) -> None:
     assert found.stderr == ""  # no terminal, no bar
 
 
-def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     async def measure(plan: Plan) -> run.Result:
         return result(repeat([-1.0]))
 
     monkeypatch.setattr(run, "measure", measure)
-    found = invoke("--rate", "100", "--plot", str(tmp_path / "out.png"))
+    found = invoke("--rate", "100")
     assert (found.exit_code, "1 x status 503: full" in found.stdout) == (1, True)
 
 
@@ -115,7 +115,6 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--rate", "0"), "rate: expected requests per second above 0, got 0.0"),
         (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0, got 0"),
         (("--arrivals", "trace:/no/such"), "/no/such"),
-        (("--rate", "5", "--plot", "x.foo"), "plot: expected a file's name"),
         (("--rate", "5", "--lengths", "x"), "lengths: expected a number"),
     ],
 )
@@ -126,7 +125,7 @@ def test_bad_option(options: tuple[str, ...], message: str) -> None:
 def test_it_is_a_command_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, app.cli.commands as cli\n"
-        "print(sorted({'torch', 'matplotlib', 'numpy', 'app.bench.run'} & {*sys.modules}))\n"
+        "print(sorted({'torch', 'numpy', 'app.bench.run'} & {*sys.modules}))\n"
         "sys.argv = ['starling', 'bench', '--help']; cli.main()"
     )
     done = subprocess.run(

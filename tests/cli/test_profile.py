@@ -21,7 +21,7 @@ from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse
 from app.scheduler.types import WorkerSpec
 
-from .running import PNG, assert_refused, invoke, printed, succeeds
+from .running import assert_refused, invoke, printed, succeeds
 
 DEMO = Path(models.__file__).parent / "demo"
 QUICK = ("--repeats", "4", "--budget-s", "0.2", "--threads", "1")
@@ -88,12 +88,11 @@ def test_units_at_once() -> None:
     assert "suggested" not in got
 
 
-def test_table_file_plot_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
-    file, plot = tmp_path / "echo.json", tmp_path / "echo.png"
-    shown = succeeds("profile", "echo", "--max-batch", "4", "--out", str(file), "--plot", str(plot), *QUICK)
+def test_table_file_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
+    file = tmp_path / "echo.json"
+    shown = succeeds("profile", "echo", "--max-batch", "4", "--out", str(file), *QUICK)
     assert "--threads " in shown  # what is suggested
     assert str(kept) in shown
-    assert plot.read_bytes().startswith(PNG)
     profile = parse(json.loads(file.read_text()))
     assert printed("simulate", "--profile", str(file), "--load", "0.5", "--requests", "200")["completed"] == 200
     model = load(Repository("demo").sources("echo")[0], {"max_batch": 4})
@@ -113,15 +112,14 @@ def test_lengths_of_variable_axes(tmp_path: Path, bound: str, longest: int) -> N
 
 @pytest.mark.usefixtures("kept")
 def test_stages_and_lengths(tmp_path: Path) -> None:
-    """In the file and the plot; and `simulate` and `optimum` take them."""
-    file, plot = tmp_path / "parts.json", tmp_path / "parts.svg"
+    """In the file; and `simulate` and `optimum` take them."""
+    file = tmp_path / "parts.json"
     named = make_model(tmp_path / "parts", "Staged([lambda x: x * 2, lambda x: x.sum(1)])", "max_shape = [32]")
     # In so long a time a busy machine drops no length.
     succeeds(
-        "profile", *named, "--max-batch", "4", "--no-suggest", "--out", str(file), "--plot", str(plot), *QUICK,
+        "profile", *named, "--max-batch", "4", "--no-suggest", "--out", str(file), *QUICK,
         "--budget-s", "20",
     )  # fmt: skip
-    assert all(f"<!-- {curve} -->" in plot.read_text() for curve in ("stage 0", "length 8"))
     profile = parse(json.loads(file.read_text()))
     assert [length for length, _ in profile.by_length] == [2, 4, 8, 16, 32]
     assert [[length for length, _ in part.by_length] for part in profile.stages] == [[2, 4, 8, 16, 32]] * 2
@@ -173,8 +171,6 @@ def test_copies_of_a_device_that_copies(tmp_path: Path, monkeypatch: pytest.Monk
         (("echo", "--precision", "int8"), "precision: expected fp32, bf16 or fp16, got 'int8'"),
         (("echo", "--budget-s", "0"), "budget-s: expected more than 0"),
         (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
-        (("echo", "--plot", "/no/such/folder/x.png"), "no such folder"),
-        (("echo", "--plot", "x.odd"), "x.odd"),
         (("echo", "--stages", "2", "--beside", "echo"), "beside: has no meaning with --stages"),
     ],
 )

@@ -122,7 +122,6 @@ def test_two_workers_are_enough() -> None:
     [
         (("--beside", "echo", "--workers", "1"), "beside: nothing can run beside"),
         (("--beside", "nope"), "model 'nope' is not known; models: digits, echo"),
-        (("--beside", "echo", "--plot", "x.png"), "plot: there is none of --beside"),
     ],
 )
 def test_a_wrong_option_is_one_line(

@@ -10,7 +10,7 @@ import torch
 
 from app.cli.profile_stages import Times
 
-from .running import PNG, assert_refused, printed, succeeds
+from .running import assert_refused, printed, succeeds
 
 MODEL = """
 import torch
@@ -85,18 +85,10 @@ def test_several_numbers_are_tried_where_none_is_asked_for(options: tuple[str, .
     assert got["paste"] == f"stages = {got['suggested']}"
 
 
-def test_by_its_old_name(options: tuple[str, ...]) -> None:
-    assert list(printed("slice", "net", *options)["slices"]) == ["2", "3", "4"]
-    check_figures(printed("slice", "net", "--stages", "2", *options), 2)
-    check_figures(printed("slice", "net", "--cuts", "0", *options), 2)
-
-
-def test_table_and_plot(options: tuple[str, ...], tmp_path: Path) -> None:
-    path = tmp_path / "plot.png"
-    shown = succeeds("profile", "net", "--stages", "2", "--plot", str(path), *options)
+def test_table(options: tuple[str, ...]) -> None:
+    shown = succeeds("profile", "net", "--stages", "2", *options)
     assert "stage 1" in shown
     assert shown.endswith("\n\nstages = 2\n")
-    assert path.read_bytes().startswith(PNG)
 
 
 @pytest.mark.parametrize(
