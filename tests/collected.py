@@ -26,7 +26,7 @@ class Collected:
         self._exporter = exporter
 
     def spans(self) -> list[ReadableSpan]:
-        assert self.sender.flush(PATIENCE_S)
+        self.sender.flush()
         return list(self._exporter.get_finished_spans())
 
     def of_calls(self) -> list[ReadableSpan]:
@@ -44,7 +44,6 @@ class Collected:
 def collecting() -> Iterator[Collected]:
     exporter = InMemorySpanExporter()
     sender = SpanSender(exporter, readable())
-    sender.start()
     try:
         yield Collected(sender, exporter)
     finally:

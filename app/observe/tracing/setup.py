@@ -26,7 +26,7 @@ _FLUSH_S = 3.0  # for spans that are left when the server stops; an orchestrator
 
 
 class Tracing:
-    """A tracer, and the thread that sends what it records."""
+    """A tracer, and what sends its records."""
 
     def __init__(self, sender: SpanSender, ratio: float) -> None:
         self._sender = sender
@@ -34,8 +34,7 @@ class Tracing:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sends spans while this is open, and what is left of them at the end, within a limit."""
-        self._sender.start()
+        """At the end it sends what is left, within a limit."""
         try:
             yield
         finally:

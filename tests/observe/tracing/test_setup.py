@@ -38,14 +38,14 @@ def test_a_standard_variable_switches_it_on(name: str, monkeypatch: pytest.Monke
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
     tracing = open_tracing(None, 1.0, "0", {name: "http://one:4318"})
     assert tracing is not None
-    assert tracing._sender._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
+    assert tracing._sender._processor.span_exporter._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
 
 
 def test_the_flag_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BASE, "http://one:4318")
     tracing = open_tracing("http://two:4318", 1.0, "0", {BASE: "http://one:4318"})
     assert tracing is not None
-    assert tracing._sender._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
+    assert tracing._sender._processor.span_exporter._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
