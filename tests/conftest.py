@@ -52,14 +52,13 @@ def restored_logging() -> Iterator[None]:
         "starling",
         "uvicorn",
         "starling.access",
-        "stdout",
-        "stderr",
         "python_multipart",
         "opentelemetry.trace",
     ]
     before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
     handlers = list(logging.getLogger().handlers)
     yield
+    logging.captureWarnings(False)
     for logger, level in before:
         logger.setLevel(level)
     logging.getLogger().handlers[:] = handlers

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -36,8 +35,6 @@ _PANELS = {
 
 _SHORT = {"model": ("-m",)}
 
-log = logging.getLogger("starling")
-
 cli = typer.Typer(
     help="Starling serves PyTorch models over HTTP. Start with: starling serve",
     no_args_is_help=True,
@@ -51,31 +48,10 @@ err = Console(stderr=True)
 
 def main() -> None:
     """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
-    if logs.json_asked(sys.argv[1:], os.environ):
-        _main_as_json()
     try:
         cli()
     except ConfigError as exc:
         fail(str(exc))
-
-
-def _main_as_json() -> NoReturn:
-    """`starling serve` with every line as JSON, whatever goes wrong, and before its settings are known."""
-    logs.configure("info", "json", access=False)
-    usage_error: type[Any] = typer.BadParameter.__bases__[0]  # of every wrong command line; typer exports only leaves
-    try:
-        sys.exit(cli(standalone_mode=False))
-    except ConfigError as exc:
-        message, status = str(exc), 2
-    except usage_error as exc:
-        message, status = exc.format_message(), 2
-    except (KeyboardInterrupt, typer.Abort):
-        message, status = "interrupted before it served", 1
-    except Exception:
-        log.critical("ended by an unexpected error", exc_info=True)
-        sys.exit(1)
-    log.error(message)
-    sys.exit(status)
 
 
 def fail(message: str) -> None:
@@ -101,12 +77,8 @@ def _serve(**given: Any) -> None:
         if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # what is typed beats a variable
             raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
         given["models"] = folder
-    as_json = given["log_format"] == "json"
     for line in [*unknown_variables(os.environ), *repeated_models(sys.argv)]:
-        if as_json:
-            log.warning(line.removeprefix("warning: "))
-        else:
-            print(f"starling: {line}", file=sys.stderr)
+        print(f"starling: {line}", file=sys.stderr)
     _refuse_empty_keys(given, os.environ)
     settings = settings_from(given)
     from app import process
@@ -119,8 +91,6 @@ def _serve(**given: Any) -> None:
     from app.server import bind, serve
 
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
-    if as_json:
-        logs.capture()
     tls = None if settings.tls_cert is None else Certificate(settings.tls_cert, settings.tls_key)
     with bind(settings.host, settings.port) as sock:
         port = sock.getsockname()[1]

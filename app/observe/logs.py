@@ -1,31 +1,19 @@
-"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once.
-
-With JSON every line is an entry, whoever writes it: what is printed by models and libraries, their warnings, and the
-error that ends the process, see `capture`.
-"""
+"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once."""
 
 from __future__ import annotations
 
-import atexit
-import io
 import json
 import logging
 import logging.config
-import re
-import sys
 import textwrap
-import threading
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 from app.errors import without_addresses
 from app.user_code import links_of, own_links
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
-_PRINTED = ("stdout", "stderr")  # loggers of what is printed
 _LONGEST_MESSAGE = 2000  # characters of a message as text
-_LONGEST_LINE = 64 << 10  # characters that are printed without an end of line, before they make an entry
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -94,14 +82,13 @@ def _one_word(value: object) -> str:
 
 def configure(level: str, style: str, access: bool) -> None:
     """Set up logging for the process. `style` is "text" or "json"; `access`: one line per HTTP request."""
-    stream = sys.stderr.stream if isinstance(sys.stderr, PrintedLines) else sys.stderr
-    handler = {"class": "logging.StreamHandler", "stream": stream, "formatter": "line"}
+    logging.captureWarnings(True)
     logging.config.dictConfig(
         {
             "version": 1,
             "disable_existing_loggers": False,
             "formatters": {"line": {"()": JsonFormatter if style == "json" else TextFormatter}},
-            "handlers": {"out": handler},
+            "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "line"}},
             "root": {"handlers": ["out"], "level": "WARNING"},
             "loggers": {
                 "starling": {"level": level.upper()},
@@ -109,81 +96,9 @@ def configure(level: str, style: str, access: bool) -> None:
                 "opentelemetry.trace": {"level": "ERROR"},  # and this of every malformed `tracestate`
                 "uvicorn": {"level": "WARNING"},
                 ACCESS: {"level": "INFO" if access else "WARNING"},
-                **{name: {"level": "INFO"} for name in _PRINTED},
             },
         }
     )
-
-
-class PrintedLines(io.TextIOBase):
-    """In place of stdout or stderr: each line that is printed becomes a log entry. `stream` is what it replaces.
-
-    Lines of different threads are kept apart. A progress bar, which draws over its own line, makes an entry of each
-    drawing.
-    """
-
-    def __init__(self, stream: TextIO, logger: logging.Logger) -> None:
-        super().__init__()
-        self.stream = stream
-        self._logger = logger
-        self._begun = threading.local()
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def write(self, text: str) -> int:
-        begun = getattr(self._begun, "text", "") + text
-        *lines, rest = re.split(r"[\r\n]", begun)
-        if len(rest) > _LONGEST_LINE:
-            lines, rest = [*lines, rest], ""
-        self._begun.text = rest
-        for line in lines:
-            if line.strip():
-                self._logger.info("%s", line)
-        return len(text)
-
-    def end(self) -> None:
-        """The process ends: what this thread has begun is a line."""
-        self.write("\n")
-
-
-def capture() -> None:
-    """Make an entry of everything that the process writes, once `configure` has been called with "json".
-
-    That is what is printed, warnings, and exceptions that end a thread. What native code writes by itself stays as it
-    is.
-    """
-    sys.stdout, sys.stderr = (
-        PrintedLines(stream, logging.getLogger(name))
-        for name, stream in zip(_PRINTED, (sys.stdout, sys.stderr), strict=True)
-    )
-    for stream in (sys.stdout, sys.stderr):
-        atexit.register(stream.end)
-    logging.captureWarnings(True)
-    logging.raiseExceptions = False  # else a failure to log is printed to stderr, which is logged
-    threading.excepthook = _thread_ended
-
-
-def _thread_ended(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        name = args.thread.name if args.thread is not None else "unknown"
-        info = (args.exc_type, args.exc_value, args.exc_traceback)
-        logging.getLogger("starling").error("thread %s has ended by an exception", name, exc_info=info)
-
-
-def json_asked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a command line asks for JSON lines. Not parsed: its own errors are to be JSON lines, too."""
-    if list(arguments[:1]) != ["serve"]:
-        return False
-    asked = environment.get("STARLING_LOG_FORMAT", "")
-    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = flag.partition("=")
-        if name == "--log-format":
-            asked = value if equals else following
-    return asked == "json"
 
 
 class CauseLog:

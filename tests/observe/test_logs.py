@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -22,12 +20,9 @@ from app.models.demo.digits.model import Digits
 from app.observe.logs import (
     CauseLog,
     JsonFormatter,
-    PrintedLines,
     TextFormatter,
-    capture,
     configure,
     fields,
-    json_asked,
 )
 
 
@@ -109,68 +104,6 @@ def test_a_line_of_the_access_log_as_text() -> None:
     told.name = "starling.access"
     told.__dict__ |= fields(method="POST", path="/x", status=200, rows=3, model="a b\nc=1")["extra"]
     assert TextFormatter().format(told).endswith("starling.access: POST /x 200 rows=3 model='a b\\nc=1'")
-
-
-@pytest.mark.usefixtures("restored_logging")
-def test_what_is_printed_becomes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = io.StringIO()
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, ours)
-    monkeypatch.setattr(threading, "excepthook", None)
-    monkeypatch.setattr(logging, "raiseExceptions", True)
-    configure("warning", "json", False)
-    try:
-        capture()
-        configure("warning", "json", False)  # again, which must not write into itself
-        print("one", end=" ")
-        print("line\n\nand another")
-        print("10 %\r20 %\r30 %", end="", file=sys.stderr)
-        dying = threading.Thread(target=json.loads, args=("{",), name="dying")
-        dying.start()
-        dying.join()
-        print("no end", end="")
-        for stream in (sys.stdout, sys.stderr):
-            assert isinstance(stream, PrintedLines)
-            stream.end()
-    finally:
-        logging.captureWarnings(False)
-    entries = [json.loads(line) for line in ours.getvalue().splitlines()]
-    assert [(entry["logger"], entry["level"], entry["message"].split(":")[0]) for entry in entries] == [
-        ("stdout", "info", "one line"),
-        ("stdout", "info", "and another"),
-        ("stderr", "info", "10 %"),
-        ("stderr", "info", "20 %"),
-        ("starling", "error", "thread dying has ended by an exception"),
-        ("stdout", "info", "no end"),
-        ("stderr", "info", "30 %"),
-    ]
-    assert "JSONDecodeError" in entries[4]["traceback"]
-
-
-def test_lines_without_an_end_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        stream = PrintedLines(sys.stderr, logging.getLogger("stderr"))
-        for _ in range(3):
-            assert stream.write("a" * 40_000) == 40_000
-    assert [len(line.getMessage()) for line in caplog.records] == [80_000]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variable", "expected"),
-    [
-        (["serve"], None, False),
-        (["serve"], "json", True),
-        (["serve", "--log-format", "json"], None, True),
-        (["serve", "--log-format=json"], "text", True),
-        (["serve", "--log-format=text"], "json", False),
-        (["serve", "--log-format", "json", "--log-format", "text"], None, False),
-        (["serve", "--log-format"], None, False),
-        (["models"], "json", False),
-        ([], "json", False),
-    ],
-)
-def test_a_command_line_that_asks_for_json(arguments: list[str], variable: str | None, expected: bool) -> None:
-    assert json_asked(arguments, {} if variable is None else {"STARLING_LOG_FORMAT": variable}) == expected
 
 
 log = logging.getLogger("starling.test")
