@@ -36,7 +36,7 @@ def json_column(
     BadRequest.
     """
     if not spec.shape and not many and not isinstance(value, list):  # a text: nothing to measure
-        return Column(parse_values([value], spec, (1,), field), True)
+        return Column(parse_values([value], spec, (1,), field, may_hold_bools=bools), True)
     dims = _measure(value, len(spec.shape) + 1)
     rows, row = _split(spec, dims, field, flat=True, many=many)
     _check_even(value, dims, field)
@@ -57,7 +57,9 @@ def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int
     if len(inputs) > 1 or by_name(value, inputs[0]):
         values = named_inputs(info, value, field)
         return {
-            spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths, bools=bools)
+            spec.name: json_column(
+                spec, values[spec.name], f"{field}.{spec.name}", lengths, bools=_refuses_bools(spec, bools)
+            )
             for spec in inputs
         }
     return {inputs[0].name: json_column(inputs[0], value, field, lengths, bools=bools)}
@@ -71,8 +73,13 @@ def record_columns(
     columns = {}
     for spec in client_inputs(info):
         values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
-        columns[spec.name] = json_column(spec, values, where, lengths, many=True, bools=bools)
+        columns[spec.name] = json_column(spec, values, where, lengths, many=True, bools=_refuses_bools(spec, bools))
     return columns
+
+
+def _refuses_bools(spec: TensorSpec, bools: bool) -> bool:
+    """Whether to look for booleans among numbers. A column of a table takes them as 1 and 0: pandas writes such."""
+    return bools and spec.shape != ()
 
 
 def _table(value: Any, inputs: Sequence[TensorSpec], field: str) -> Any:

@@ -120,6 +120,19 @@ def test_a_table_as_pandas_writes_it(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        (b'{"city": "Bonn", "area": true}', [1.0]),
+        (b'[{"city": "Bonn", "area": true}, {"city": "Ulm", "area": false}]', [1.0, 0.0]),
+        (b'{"city": ["Bonn", "Ulm"], "area": [true, false]}', [1.0, 0.0]),
+    ],
+)
+def test_a_boolean_in_a_column_of_numbers_is_one_or_zero(body: bytes, values: list[float]) -> None:
+    """pandas writes true and false, and scikit-learn was fitted to a column of both as to numbers."""
+    assert decode(TABLE, JSON, body).arrays[1].tolist() == values
+
+
+@pytest.mark.parametrize(
     ("model", "body", "words"),
     [
         (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
