@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -77,18 +77,28 @@ THEIRS: dict[str, set[str]] = {
 }
 
 
-def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of each import anywhere in a module of `package`, TYPE_CHECKING blocks included."""
-    for node in ast.walk(tree):
+@cache  # several tests look at each module
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
+@cache
+def imported(source: str, path: str) -> list[tuple[int, str]]:
+    """Line and absolute name of each import anywhere in the module at `path`, TYPE_CHECKING blocks included."""
+    package = Path(path).parent.parts
+    found = []
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) + 1 - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             # `from app import x` and `from . import x` name modules
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
 
 
+@cache
 def part_of(name: str) -> str:
     """The folder or module of app/ that an import of ours reaches; `app.__version__` is app itself."""
     parts = name.split(".")
@@ -98,11 +108,11 @@ def part_of(name: str) -> str:
 
 def import_faults(source: str, path: str) -> list[str]:
     """What the module at `path`, relative to the root, must not import."""
-    package = list(Path(path).parent.parts)
+    package = Path(path).parent.parts
     own = package[1] if len(package) > 1 else Path(path).stem
     allowed = OURS.get(own, set())
     faults = []
-    for line, name in imported(ast.parse(source), package):
+    for line, name in imported(source, path):
         top = name.split(".")[0]
         if top == "app":
             target = part_of(name)
@@ -117,21 +127,24 @@ def import_faults(source: str, path: str) -> list[str]:
 
 def sleep_faults(source: str, path: str) -> list[str]:
     """Where the module names a sleep, called or not, under whatever name it was imported."""
-    tree = ast.parse(source)
-    faults = [(line, name) for line, name in imported(tree, ["app"]) if name in {f"{top}.sleep" for top in SLEEPS}]
+    faults = [(line, name) for line, name in imported(source, path) if name in {f"{top}.sleep" for top in SLEEPS}]
     aliases = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.Import)
         for alias in node.names
         if alias.name in SLEEPS
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Attribute) and node.attr in {"sleep", "sleep_until", "sleep_forever"}:
             value = node.value
             if isinstance(value, ast.Name) and value.id in aliases:
                 faults.append((node.lineno, f"{value.id}.{node.attr}"))
     return [f"{path}:{line} names {name}" for line, name in faults]
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def sources() -> list[str]:
@@ -140,8 +153,7 @@ def sources() -> list[str]:
 
 def test_every_module_keeps_the_walls() -> None:
     checks = (import_faults, sleep_faults, room_faults)
-    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in sources()}
-    assert [fault for path, source in texts.items() for check in checks for fault in check(source, path)] == []
+    assert [fault for path in sources() for check in checks for fault in check(text_of(path), path)] == []
 
 
 def module_of(path: str) -> str:
@@ -160,7 +172,7 @@ def room_faults(source: str, path: str) -> list[str]:
         return []
     folder = ".".join(room.split(".")[:2])
     faults = []
-    for line, name in imported(ast.parse(source), list(Path(path).parent.parts)):
+    for line, name in imported(source, path):
         if within(name, folder) and not any(within(name, place) for place in (room, *ROOMS[room])):
             faults.append(f"{path}:{line} imports {name}")
     return faults
@@ -191,11 +203,7 @@ def import_graph(paths: list[str]) -> dict[str, set[str]]:
     modules = {module_of(path) for path in paths}
     graph: dict[str, set[str]] = {}
     for path in paths:
-        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-        found = {
-            name if name in modules else name.rpartition(".")[0]
-            for _, name in imported(tree, list(Path(path).parent.parts))
-        }
+        found = {name if name in modules else name.rpartition(".")[0] for _, name in imported(text_of(path), path)}
         graph[module_of(path)] = (found & modules) - {module_of(path)}
     return graph
 
@@ -282,7 +290,7 @@ def test_opentelemetry_is_imported_when_tracing_is_on() -> None:
     found = {
         module_of(path)
         for path in sources()
-        for _, name in imported(ast.parse((ROOT / path).read_text(encoding="utf-8")), list(Path(path).parent.parts))
+        for _, name in imported(text_of(path), path)
         if name.partition(".")[0] == "opentelemetry"
     }
     assert found == theirs

@@ -20,6 +20,10 @@ full = pytest.mark.full
 #: Whether pytest was called with --core. Set once, by tests/conftest.py, before any test is imported.
 core = False
 
+# Examples of a test that says no number; and no machine is too slow for them.
+settings.register_profile("suite", max_examples=40, deadline=None)
+settings.load_profile("suite")
+
 
 def few(times: int) -> int:
     """How often to do it: `times`; in the core tier a twentieth of that, and not less than three times."""
@@ -38,7 +42,6 @@ def repeatable(times: int) -> settings:
     """
     return settings(
         derandomize=True,
-        deadline=None,
         max_examples=1 + max(1, times // 60) if core else times,
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow],

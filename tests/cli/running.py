@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from app.cli.commands import cli
 from app.errors import ConfigError
+
+# Reading the options of all commands takes longer than most commands; the runner would do it each time.
+testing._get_command = cache(testing._get_command)
 
 
 def invoke(*arguments: str, env: Mapping[str, str] | None = None) -> Result:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import tiny_decoders
 import tiny_transformers as tiny
+from cli.running import invoke
 from models.onnx_graphs import half_plus_two
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from app.cli.commands import cli
 from app.models.scaffold.new import make
 
 from .conftest import Keeper
@@ -100,8 +100,7 @@ class World:
 
     def starling(self, *words: str) -> Result:
         """Run the command in this process; its profiles stay in the folder."""
-        env = {"STARLING_PROFILE_DIR": str(self.folder / "profiles"), "COLUMNS": "200"}
-        return CliRunner().invoke(cli, words, env=env)
+        return invoke(*words, env={"STARLING_PROFILE_DIR": str(self.folder / "profiles")})
 
 
 def block(page: str, heading: str, language: str, number: int = 0) -> Block:

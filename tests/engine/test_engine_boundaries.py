@@ -324,5 +324,5 @@ async def test_each_row_gets_what_the_module_gives_it_alone(
     async with place.serving(placement=Placement(precision=precision)) as engine:
         served = await started(engine, model)
         assert (served.executor.steps is not None) == (place.kind == "cpu" or bound != UNBOUNDED)
-        await asyncio.gather(*(one(served, number) for number in range(40)))
+        await asyncio.gather(*(one(served, number) for number in range(16)))
         assert served.pool.used == 0

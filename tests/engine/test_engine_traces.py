@@ -83,7 +83,7 @@ fates = st.lists(
 )
 devices = st.sampled_from([((4,), 1), ((1, 1, 2), 1), ((2, 4), 2), ((8,), 2), ((1,), 1)])
 policies = st.sampled_from(["no_wait", "window", "static"])
-BOUNDED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -213,7 +213,7 @@ STAGES: list[Stages] = [
 traces = st.lists(visits, min_size=1, max_size=14)
 
 
-@settings(BOUNDED, max_examples=400)
+@settings(BOUNDED, max_examples=100)
 @given(trace=traces, fate_list=fates, device_of=devices, policy=policies, stages=st.sampled_from(STAGES))
 @virtual
 async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, device_of, policy, stages):
@@ -221,7 +221,7 @@ async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, de
     await play(trace, fate_list, device_of, policy, stages=stages)
 
 
-@settings(BOUNDED, max_examples=75)
+@settings(BOUNDED, max_examples=40)
 @given(trace=traces, fate_list=fates, device_of=devices, policy=policies, dies_at=st.integers(0, 6))
 @virtual
 async def test_each_call_is_answered_once_when_the_device_is_lost(trace, fate_list, device_of, policy, dies_at):

@@ -171,7 +171,7 @@ def test_the_bound_is_an_attribute(digits):
         ask(small, encode(printed(3)))
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=60, database=None)
 @given(data=st.data())
 def test_damaged_files_raise_only_what_a_caller_may_see(data):
     body = bytearray(data.draw(st.sampled_from([path.read_bytes() for path in SAMPLES[:6]])))

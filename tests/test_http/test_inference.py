@@ -763,12 +763,13 @@ async def test_errors_of_callers_are_not_logged(
 
 async def test_any_number_of_unknown_paths(caller: MakeCaller, model: Echo) -> None:
     call = caller(model)
-    for number in range(3000):
+    for number in range(1100):
         assert (await call(f"/v2/models/m{number}/infer", body())).status == 404
-    for number in range(30):
-        assert (await call(f"/v2/models/{'m' * 30_000}{number}/infer", body())).status == 404
+    assert (await call(f"/v2/models/{'m' * 30_000}/infer", body())).status == 404
     assert (await call(INFER, body())).status == 200
-    assert sum(map(len, call.app.fast_path._routes)) < 1024 * 512  # what is remembered is bounded
+    remembered = call.app.fast_path._routes
+    assert len(remembered) <= 1024
+    assert max(map(len, remembered), default=0) <= 512
 
 
 @pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", ".", "\ufffd\ufffd", " ", "\n", "\U0001f426"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import Model
@@ -61,7 +61,6 @@ def through_any_batches(data, executor: StagedExecutor) -> Iterator[tuple[list[i
     assert (executor.activations.rows, executor.activations.nbytes) == (0, 0)
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_rows_keep_their_own_answers_through_any_batches(data):
     for slots, got in through_any_batches(data, filled(double, lambda x: (x, x + 1), lambda x, y: y)):
@@ -172,7 +171,6 @@ def with_context() -> tuple[StagedExecutor, Context]:
 
 
 @pytest.mark.parametrize("context", [False, True])
-@settings(deadline=None)
 @given(data=st.data())
 def test_rows_of_other_lengths_join_and_leave(context: bool, data):
     """With a context that is made anew, too: it fits the batch whatever that is."""

@@ -93,7 +93,7 @@ class Waits(Affine):
 
 
 @given(seed=st.integers(0, 2**32 - 1), length=st.integers(1, 300))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_model_that_cannot_be_captured_serves_without_graphs(seed: int, length: int) -> None:
     runtime = FakeRuntime(seed)
     world = warmed(fixed(Stepped(runtime, (4, 2)), model=Waits(runtime)), [])

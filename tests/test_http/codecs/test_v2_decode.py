@@ -235,7 +235,7 @@ def sound(info: ModelInfo, body: bytes, length: int | None) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150)
 def test_mutated_bytes(data: st.DataObject) -> None:
     info, body, length = data.draw(st.sampled_from(VALID))
     changed = bytearray(body)
@@ -261,7 +261,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150)
 def test_mutated_json(data: st.DataObject) -> None:
     """A value anywhere in a valid request is replaced by any other, NaN and infinities among them."""
     info, body, length = data.draw(st.sampled_from(VALID[:4]))
@@ -282,7 +282,7 @@ def test_mutated_json(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), st.none() | st.integers(0, 210), st.sampled_from([ECHO, TEXT, TOKENS, BRAIN]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes(body: bytes, length: int | None, info: ModelInfo) -> None:
     sound(info, body, length)
 
