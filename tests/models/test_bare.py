@@ -75,7 +75,7 @@ def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("labels.csv", r"models: labels.csv: expected a folder or a model's file, one of \*.pt2"),
+        ("labels.csv", r"models: labels.csv: expected its folder, or a model's file, one of \*.pt2"),
         ("a b.pt", "got 'a b'; --model NAME='a b.pt' gives it another"),
         ("iris.joblib", "iris.joblib: a pickle, .* give --trust .*starling new NAME --from iris.joblib takes"),
         ("net.pt2", "net.pt2: expected an archive written by torch.export.save"),

@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -214,6 +215,31 @@ def test_one_network_is_built_at_a_time(tmp_path):
     with pytest.raises(ConfigError, match="AssertionError"):
         load_code(tmp_path, ALONE, "kwargs = { fails = true }\n" + TOML)
     assert not imports.PATCHING._is_owned()
+
+
+@pytest.mark.parametrize("code", ["", "GATE.wait()\n"], ids=["build", "import"])
+def test_a_slow_factory_holds_up_nobody_where_transformers_is_not_used(tmp_path, monkeypatch, code):
+    gate, begun = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "gate_of_a_test", SimpleNamespace(GATE=gate, BEGUN=begun))
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    monkeypatch.setattr(imports, "_SHORT_BUILD_S", 0.0)
+    slow = f"""
+from torch import nn
+from gate_of_a_test import BEGUN, GATE
+BEGUN.set()
+{code}
+def build():
+    GATE.wait()
+    return nn.Identity()
+"""
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(load_code, tmp_path / "slow", slow)
+        try:
+            begun.wait()
+            threads.submit(load_code, tmp_path / "quick", LINEAR).result(20)
+        finally:
+            gate.set()
+        first.result()
 
 
 def test_a_long_download_in_a_factory_holds_up_others_for_a_minute_only(tmp_path, monkeypatch):

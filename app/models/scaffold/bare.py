@@ -63,7 +63,7 @@ def _folder_for(name: str, place: str, parent: Path) -> str:
         if names_task(path, MODEL_FILES):
             write_task(folder, path, "")
         elif path.is_file() and path.suffix not in NAMED_FILES:
-            raise ConfigError(f"expected a folder or a model's file, one of *{', *'.join(NAMED_FILES)}")
+            raise ConfigError(f"expected its folder, or a model's file, one of *{', *'.join(NAMED_FILES)}")
         else:
             source = path / source_in(path) if path.is_dir() else path
             likeliest(folder, source.as_posix(), [])

@@ -149,7 +149,7 @@ def _place(origin: str) -> str | Path:
         return origin
     path = Path(origin)
     if not path.exists():
-        raise ConfigError(f"from: expected package.module:Class, a model's file or a folder, got {origin!r}")
+        raise ConfigError(f"from: expected package.module:Class, a model's file or a folder; {origin!r} is not there")
     return path
 
 
@@ -168,7 +168,7 @@ def _copied(origin: str | Path, target: Path) -> str:
         shutil.copytree(origin, target, dirs_exist_ok=True, ignore=skipped)
         return source
     if origin.suffix not in NAMED_FILES:
-        raise ConfigError(f"{origin}: expected a model's file, one of *{', *'.join(NAMED_FILES)}")
+        raise ConfigError(f"{origin}: expected a model's file, one of *{', *'.join(NAMED_FILES)}, or its folder")
     for path in (origin, *origin.parent.glob(f"{origin.name}.data")):  # weights of a large ONNX graph are beside it
         shutil.copy(path, target / path.name)
     return origin.name
