@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from app.contract import Batching
@@ -11,13 +11,11 @@ from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
-from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
+from app.engine.profiling.cache import ProfileCache, default_folder
 from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
-from app.engine.profiling.sizing import agreed
 from app.engine.record_file import RecordFile
-from app.engine.streams import cuda
-from app.engine.streams.device import NO_GRAPHS, StreamDevice
+from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
@@ -28,7 +26,7 @@ from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec
-from app.settings import MIB, Settings, shown_workers
+from app.settings import MIB, Settings
 
 log = logging.getLogger("starling")
 
@@ -80,30 +78,6 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
             policy.name, at_once, workers,
         )  # fmt: skip
     return device
-
-
-def with_suggested_size(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
-    """The settings with threads, workers and max_alive as the models' profiles suggest, where they were not given.
-
-    A list of workers that was given, or is the policy's own, fixes their number; nothing else fits it then.
-    """
-    if settings.threads is not None or settings.workers:
-        return settings
-    if policy_class(settings.policy or Batching().policy).sizes_itself:
-        return settings
-    hardware = cpu_name() if gpu is None else cuda.name_of(gpu) + (not settings.cuda_graphs) * NO_GRAPHS
-    cache = ProfileCache(settings.profile_dir or default_folder())
-    suggested = {name: cache.suggestion(name, hardware, settings.precision) for name in names}
-    size = agreed(one for one in suggested.values() if one is not None)
-    if size is None or (gpu is None and size.threads * len(size.workers) > cpu_cores()):
-        return settings
-    found: dict[str, object] = {"threads": size.threads, "workers": size.workers}
-    if settings.max_alive is None and size.max_alive is not None:
-        found["max_alive"] = size.max_alive
-    known = ", ".join(name for name, one in suggested.items() if one is not None)
-    shown = {**found, "workers": shown_workers(size.workers)}
-    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in shown.items()), known)
-    return settings.model_copy(update=found)
 
 
 def memory_of(settings: Settings, models: int, *, on_gpu: bool) -> Memory:

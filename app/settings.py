@@ -129,10 +129,6 @@ class Settings(BaseModel):
         description="How long before a batch ends its worker gets the next one; 0: then. [0.3 on a GPU, 0 on a CPU]",
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
-    auto_size: bool = Field(
-        False,
-        description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests.",
-    )
     pool_mib: int = Field(
         512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit. As much again between stages."
     )

@@ -1,68 +1,14 @@
-"""What the engine's device takes from settings and from kept profiles: only what was not given and fits the machine."""
+"""What the engine's device takes from settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from runtimes import HostRuntime
 
 from app import engine_setup
-from app.engine.profiling.cache import Key, ProfileCache, cpu_name
-from app.scheduler.estimates.profile import ModelProfile
 from app.settings import Settings
-
-CPU, GPU = cpu_name(), "cuda GPU 1"
-
-
-def kept(hardware: str, model: str = "m", precision: str = "fp32", **suggested: Any) -> dict[str, Any]:
-    suggested = {"threads": 2, "workers": [32, 32], "max_alive": 48, **suggested}
-    return {"hardware": hardware, "model": model, "precision": precision, "suggested": suggested}
-
-
-#: By hardware, by precision, and by whether graphs are captured; threads are the CPU's and bound nothing.
-OF_GPUS = [
-    kept(CPU),
-    kept(GPU, threads=1, workers=[32] * 8, max_alive=512),
-    kept(GPU, precision="bf16", threads=1, workers=[64], max_alive=128),
-    kept(f"{GPU}, no graphs", threads=1, workers=[16], max_alive=16),
-]
-
-
-@pytest.mark.parametrize(
-    ("profiles", "given", "gpu", "found"),
-    [
-        ([], {}, None, (None, (), None)),
-        ([kept(CPU)], {}, None, (2, (32, 32), 48)),
-        # models share a device
-        ([kept(CPU), kept(CPU, "n", threads=1, workers=[8], max_alive=64)], {}, None, (1, (32,), 64)),
-        # what was given stays
-        ([kept(CPU)], {"threads": 1}, None, (1, (), None)),
-        ([kept(CPU)], {"workers": (4,)}, None, (None, (4,), None)),
-        ([kept(CPU)], {"max_alive": 7}, None, (2, (32, 32), 7)),
-        # threads and bounds were measured for other workers than Ebird's
-        ([kept(CPU)], {"policy": "ebird"}, None, (None, (), None)),
-        # a profile of a larger machine
-        ([kept(CPU, threads=4)], {}, None, (None, (), None)),
-        (OF_GPUS, {}, 1, (1, (32,) * 8, 512)),
-        (OF_GPUS, {"precision": "bf16"}, 1, (1, (64,), 128)),
-        (OF_GPUS, {"cuda_graphs": False}, 1, (1, (16,), 16)),
-        (OF_GPUS, {}, 0, (None, (), None)),
-    ],
-)
-def test_sizes_that_profiles_suggest(
-    profiles: list[dict[str, Any]], given: dict[str, Any], gpu: int | None, found: Any, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(engine_setup, "cpu_cores", lambda: 4)
-    monkeypatch.setattr(engine_setup.cuda, "name_of", lambda gpu: f"cuda GPU {gpu}")
-    for one in profiles:
-        extra = {"made": "2026-01-01", "suggested": one["suggested"], "precision": one["precision"]}
-        key = Key(one["model"], one["precision"], one["hardware"], 2)
-        ProfileCache(tmp_path).store(key, ModelProfile((1,), extra=extra))
-    settings = engine_setup.with_suggested_size(Settings(profile_dir=tmp_path, **given), ["m", "n"], gpu)
-    assert (settings.threads, settings.workers, settings.max_alive) == found
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -226,4 +226,3 @@ def _show_suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> None:
     flags = output.serve_flags(best["threads"] if on_cpu else None, best["workers"], best["max_alive"])
     say(f"suggested  {flags}")
     say(f"           ({best['rule']})")
-    say("           `starling serve` takes it with --auto-size, else nothing changes")

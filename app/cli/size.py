@@ -194,11 +194,11 @@ def _search(setup: Setup, goal: Goal, ran: Callable[[], None]) -> Sized:
 
 def _suggested(subject: Subject) -> Size | None:
     """What `starling profile` suggested last."""
-    from app.engine.profiling.sizing import agreed
+    from app.engine.profiling.sizing import size_in
 
     told = [one.extra for one in subject.profiles if isinstance(one.extra.get("suggested"), dict)]
     newest = max(told, key=lambda extra: str(extra.get("made", "")), default=None)
-    return None if newest is None else agreed([newest["suggested"]])
+    return None if newest is None else size_in(newest["suggested"])
 
 
 def _best(found: Sequence[Sized], suggested: Size | None) -> Sized | None:

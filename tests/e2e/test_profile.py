@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.engine.profiling.cache import Key, ProfileCache, cpu_name
-from app.scheduler.estimates.profile import ModelProfile
-
 from .server import Server, eventually
 
 pytestmark = pytest.mark.e2e
@@ -42,12 +39,3 @@ def test_measured_once_and_kept(start: Callable[..., Server], tmp_path: Path) ->
     server = start("narrow", flags=flags)
     again = profile_of(server)
     assert (again["origin"], again["made"], again["batch_ms"]) == ("cache", measured["made"], measured["batch_ms"])
-
-
-def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> None:
-    suggested = {"threads": 1, "workers": [4], "max_alive": 4}
-    kept = ModelProfile((1_000_000,), extra={"made": "2026-01-01", "suggested": suggested})
-    ProfileCache(tmp_path).store(Key("narrow", "any", cpu_name(), 1), kept)
-    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--auto-size"))
-    server.line(r"threads 1, workers 1x4, max_alive 4: from the profiles of narrow")
-    assert server.infer("narrow", [[1.0]]).status == 200

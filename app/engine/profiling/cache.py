@@ -106,20 +106,6 @@ class ProfileCache:
             return None
         return path
 
-    def suggestion(self, model: str, device: str, precision: str = "fp32") -> dict[str, Any] | None:
-        """What the newest profile of a model on this hardware suggests, whatever its threads. Reads all its files."""
-        newest: tuple[str, dict[str, Any]] | None = None
-        for path in sorted(self.folder.glob(f"{model}-*.json")):
-            try:
-                profile = parse(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError, RecursionError):
-                continue  # logged when the model is loaded
-            made, suggested = str(profile.extra.get("made", "")), profile.extra.get("suggested")
-            computed = profile.extra.get("precision", "fp32")
-            if (profile.model, profile.device, computed) == (model, device, precision) and isinstance(suggested, dict):
-                newest = max(newest or (made, suggested), (made, suggested), key=lambda one: one[0])
-        return newest[1] if newest else None
-
     def _warn_once(self, message: str) -> None:
         if not self._warned:
             log.warning("%s", message)

@@ -10,7 +10,7 @@ What is measured is the model alone, so that one core is left to HTTP: see `room
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -86,22 +86,9 @@ class Size:
     max_alive: int | None = None
 
 
-def agreed(suggestions: Iterable[Mapping[str, Any]]) -> Size | None:
-    """One size for models that share a device: the fewest threads and workers that any asks for, the most rows.
-
-    None for no suggestions. What is not as `suggestion` writes it is left out: files may be edited.
-    """
-    found = [size for one in suggestions if (size := _read(one)) is not None]
-    if not found:
-        return None
-    count, capacity = min(len(one.workers) for one in found), max(max(one.workers) for one in found)
-    bounds = [one.max_alive for one in found]
-    most = None if None in bounds else max(bound for bound in bounds if bound is not None)
-    return Size(min(one.threads for one in found), (capacity,) * count, most)
-
-
-def _read(given: Mapping[str, Any]) -> Size | None:
-    threads, workers, alive = given.get("threads"), given.get("workers"), given.get("max_alive")
+def size_in(suggested: Mapping[str, Any]) -> Size | None:
+    """The size that `suggestion` wrote; None for what is not as that writes it: files may be edited."""
+    threads, workers, alive = suggested.get("threads"), suggested.get("workers"), suggested.get("max_alive")
     if not (_positive(threads) and isinstance(workers, list) and workers and all(map(_positive, workers))):
         return None
     return Size(cast(int, threads), tuple(workers), alive if _positive(alive) else None)

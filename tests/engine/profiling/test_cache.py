@@ -18,7 +18,7 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, default_folder, device_name, key_of
 from app.scheduler.estimates.pairs import Pair, PairTime
-from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import linear
 
 from ..rig import X, Y, make_model, tensor
 
@@ -146,21 +146,3 @@ def test_a_device_is_its_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert device_name(one).startswith("cpu Some CPU 9, ")
     monkeypatch.setattr(profiles, "_CPUINFO", tmp_path / "none")
     assert device_name(one).startswith("cpu ")
-
-
-def test_the_newest_suggestion_on_this_hardware(cache: ProfileCache):
-    def suggesting(made: str, threads: int) -> ModelProfile:
-        return ModelProfile((10,), extra={"made": made, "suggested": {"threads": threads, "workers": [8]}})
-
-    assert cache.suggestion("m", "cpu x") is None
-    cache.store(Key("m", "abc", "cpu x", 2), suggesting("2026-01-02", 2))
-    cache.store(Key("m", "abc", "cpu x", 4), suggesting("2026-01-03", 4))
-    cache.store(Key("m", "abc", "cpu x", 1), suggesting("2026-01-01", 1))
-    cache.store(Key("m", "abc", "cpu y", 1), suggesting("2026-01-09", 9))
-    cache.store(Key("m-2", "abc", "cpu x", 1), suggesting("2026-01-09", 8))
-    cache.store(Key("m", "xyz", "cpu x", 1), ModelProfile((10,), extra={"made": "2026-02-01"}))
-    (cache.folder / "m-broken.json").write_text("{")
-    (cache.folder / "m-deep.json").write_text("[" * 100_000)
-    assert cache.suggestion("m", "cpu x") == {"threads": 4, "workers": [8]}
-    assert cache.suggestion("m-2", "cpu x") == {"threads": 8, "workers": [8]}
-    assert cache.suggestion("n", "cpu x") is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.profiling.sizing import Candidate, Size, agreed, candidate, choose, pairs, suggestion
+from app.engine.profiling.sizing import Candidate, Size, candidate, choose, pairs, size_in, suggestion
 
 MS = 1_000_000
 
@@ -48,19 +48,14 @@ def test_settings_that_follow():
     assert (told["threads"], told["workers"], told["max_running"], told["max_alive"]) == (2, [32, 32, 32], 3, 48)
 
 
-def test_models_that_share_a_device_get_the_fewest_that_any_asks_for():
-    one = suggestion(Candidate(1, 4, 8, 500, MS), 32, 1)
-    other = suggestion(Candidate(2, 2, 8, 500, MS), 16, 1)
-    assert agreed([one]) == Size(1, (32, 32, 32, 32), 32)
-    assert agreed([one, other]) == Size(1, (32, 32), 32)
-    assert agreed([]) is None
-
-
 @pytest.mark.parametrize(
     "wrong", [{}, {"threads": 1}, {"threads": "1", "workers": [1]}, {"threads": 0, "workers": [1]},
               {"threads": 1, "workers": []}, {"threads": 1, "workers": ["8"]}, {"threads": 1, "workers": [0]}],
 )  # fmt: skip
 def test_what_is_no_suggestion_is_left_out(wrong):
-    assert agreed([wrong]) is None
-    assert agreed([wrong, {"threads": 2, "workers": [8], "max_alive": 8}]) == Size(2, (8,), 8)
-    assert agreed([{"threads": 2, "workers": [8]}, {"threads": 2, "workers": [8], "max_alive": 8}]) == Size(2, (8,))
+    assert size_in(wrong) is None
+
+
+def test_a_suggestion_is_read_as_it_was_written():
+    assert size_in(suggestion(Candidate(1, 4, 8, 500, MS), 32, 1)) == Size(1, (32, 32, 32, 32), 32)
+    assert size_in({"threads": 2, "workers": [8]}) == Size(2, (8,))
