@@ -37,7 +37,7 @@ def test_ebird_is_warned_about_when_the_device_cannot_run_its_workers_at_once(
 )
 def test_a_gpus_workers(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], depth: int, priorities: Any) -> None:
     """The one that is kept for real-time work comes first."""
-    monkeypatch.setattr(engine_setup.cuda, "CudaRuntime", lambda gpu: HostRuntime())
+    monkeypatch.setattr("app.engine.streams.cuda.CudaRuntime", lambda gpu: HostRuntime())
     spec = engine_setup.device_of(Settings(**{"workers": (1, 8)} | given), 0).spec
     assert (spec.push_depth, [worker.priority for worker in spec.workers]) == (depth, priorities)
     assert spec.multi_step

@@ -251,12 +251,6 @@ def check(
         sys.exit(1)
 
 
-@cli.command()
-def version() -> None:
-    """Print the version."""
-    out.print(__version__)
-
-
 def _tensors(specs: Any) -> str:
     return _escape(", ".join(f"{spec.name} {spec.datatype} [{', '.join(spec.axes_shown())}]" for spec in specs))
 

@@ -32,10 +32,9 @@ def test_every_setting_is_a_flag_and_a_variable() -> None:
 
 def test_commands() -> None:
     shown = plain(run("--help").output)
-    for command in ("serve", "models", "check", "version", "new", "profile", "simulate", "optimum", "size", "bench"):
+    for command in ("serve", "models", "check", "new", "profile", "simulate", "optimum", "size", "bench"):
         assert re.search(rf"\b{command}\b", shown)
     assert not re.search(r"\bslice\b", shown)
-    assert run("version").output.strip() == __version__
     assert run("--version").output.strip() == __version__
 
 

@@ -30,17 +30,18 @@ NUMBERS = {
 }  # fmt: skip
 
 
-R, L, U = b"rlu"  # one byte is found 100 times as fast as a word, and numbers have none of these
+#: A letter of each word that numbers have not: one byte is found 100 times as fast as a word.
+IN_TRUE, IN_FALSE, IN_NULL = b"rlu"
 
 
 def has_bools(text: bytes) -> bool:
     """Whether true or false is in a text of JSON, be it within a string."""
-    return (R in text and b"true" in text) or (L in text and b"false" in text)
+    return (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
 
 
 def has_null(text: bytes) -> bool:
     """Whether null is in a text of JSON, be it within a string."""
-    return U in text and b"null" in text
+    return IN_NULL in text and b"null" in text
 
 
 @lru_cache(maxsize=256)

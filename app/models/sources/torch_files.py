@@ -4,7 +4,7 @@
 sample inputs it cannot read otherwise, and compiled archives bring a shared library. A model exported in the ordinary
 way has none of these, so an archive that has one is refused. TorchScript's programs are its own, and torch reads its
 objects with a reader that knows no Python classes: no Python code runs. A file of `torch.save` has the same suffix and
-is a pickle, which runs whatever code its maker chose. It is refused; what it holds is read without unpickling it.
+is a pickle, which runs whatever code its maker chose. It is refused.
 
 This guards against pickles and is no sandbox: like model code, an archive must come from a source whose programs you
 would run.
@@ -15,10 +15,8 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import pickletools
 import re
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +32,6 @@ _PLAIN_MEMBER = re.compile(
     r"|models/[^/]+\.json|extra/.*|archive_format|archive_version|byteorder|version|\.data/.*"
 )
 _SAMPLES = re.compile(r"data/sample_inputs/[^/]+\.pt")
-#: What the pickle of a state dict names: containers, and how a tensor is put together from its memory.
-_PLAIN_CLASSES = (
-    "torch._utils._rebuild_",
-    "torch.serialization._",
-    "collections.OrderedDict",
-    "torch.Size",
-    "torch.storage.",
-)
-_HEAD = 1 << 24  # bytes read of a pickle: the classes are at its beginning
 
 
 # archives of torch.export
@@ -125,12 +114,10 @@ def check_torchscript(path: Path) -> None:
     if "data.pkl" not in members and not _begins_like_a_pickle(path):
         raise ConfigError(f"{path}: expected an archive of torch.jit.save")
     build = 'name that file by weights, and build the network in model.py (source = "model.py:build")'
-    if found := pickled_class(path):
-        raise ConfigError(
-            f"{path}: expected TorchScript, got a pickle ({found}), which is not opened because it may run any code: "
-            f"save model.state_dict() instead, {build}"
-        )
-    raise ConfigError(f"{path}: expected TorchScript, got a state dict, which is weights without a network: {build}")
+    raise ConfigError(
+        f"{path}: expected TorchScript, got a pickle of torch.save, which is not opened because it may run any code: "
+        f"save model.state_dict(), unless that is what it holds, {build}"
+    )
 
 
 def _members(path: Path) -> set[str]:
@@ -161,57 +148,8 @@ def load_weights(built: Any, path: Path) -> None:
             load_model(built, path, strict=True)  # knows tied weights, which are saved once
         else:
             built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
-    except pickle.UnpicklingError as error:  # torch's message is ten lines long and suggests opening it anyway
-        found = pickled_class(path)
-        what = f"got a pickle ({found}): save model.state_dict() instead" if found else one_line(error)
+    except pickle.UnpicklingError:  # torch's message is ten lines long and suggests opening it anyway
+        what = "got a pickle of something else: save model.state_dict() instead"
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
-
-
-def pickled_class(path: Path) -> str:
-    """The first class that a file of `torch.save` names and that no state dict has, as `package.module.Class`.
-
-    "" where there is none: a state dict, or no pickle that can be read. Reads the pickle's opcodes alone. What is not
-    printable is escaped: a pickle may name anything.
-    """
-    try:
-        data = _pickle_in(path)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError):  # broken, or encrypted
-        return ""
-    for name in _names(data):
-        storage = name.startswith("torch.") and name.endswith("Storage")
-        if not storage and not name.startswith(_PLAIN_CLASSES):
-            return name if name.isprintable() else repr(name)
-    return ""
-
-
-def _pickle_in(path: Path) -> bytes:
-    """The pickle inside the archive that torch.save writes, or the file itself."""
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            return file.read(_HEAD)
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith("/data.pkl"):
-                with archive.open(name) as member:
-                    return member.read(_HEAD)
-    return b""
-
-
-def _names(data: bytes) -> list[str]:
-    names: list[str] = []
-    strings: list[str] = []  # STACK_GLOBAL takes the last two
-    stream = io.BytesIO(data)
-    try:
-        while stream.tell() < len(data):  # torch's older format is several pickles, one behind the other
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == "GLOBAL":
-                    names.append(str(argument).replace(" ", "."))
-                elif opcode.name == "STACK_GLOBAL":
-                    names.append(".".join(strings[-2:]))
-                elif isinstance(argument, str):
-                    strings.append(argument)
-    except ValueError:  # no pickle from here on
-        pass
-    return names
