@@ -16,8 +16,8 @@ all that is approximate.
 More than two workers are treated as two that are as many times as fast, while batches still take T(b) for their rows.
 The other worker is then the next that ends: workers that start in turn are at equal distances, and so are these two.
 
-Solved by relative value iteration with two measures, cost and time, whose differences from step to step bound the
-average (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as
+Solved by relative value iteration of the cost less the average times the time, which grows alike in all states in the
+end (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as
 all together, so that few rounds are needed, and continues beyond the last state as these do.
 """
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +63,14 @@ def solve(
     idling: bool = True,
     states: int = 0,
     tolerance: float = 1e-3,
+    rounds: int = _ROUNDS,
 ) -> Solution:
     """The policy with the least mean latency.
 
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while half of them do.
     `rate` in rows per second. `price`: rows x ns that each ns of one worker's time costs. With `idling` False a worker
     waits only while another runs. `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48.
-    `tolerance`: of the mean latency, how far apart its bounds may be in the end.
+    `tolerance`: of the mean latency, how far apart its bounds may be in the end. After `rounds` that is not waited for.
 
     Raises ValueError where no policy keeps up with the rate.
     """
@@ -80,7 +82,7 @@ def solve(
         chosen: Ints = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf).argmin(axis=0)
         return chosen
 
-    return process.iterate(best, tolerance)[0]
+    return process.iterate(best, tolerance, rounds)[0]
 
 
 def evaluate(
@@ -165,16 +167,20 @@ class _Process:
         first = turns < left - 1e-12  # what starts ends first
         other = np.where(first, np.r_[1, self.size][column], rows)
         low, high, share = self._column(other, np.abs(turns - left))
-        #: A unit that starts is from then on the other, and may have fewer rows than its column counts with.
-        over = np.where(first, 0.0, np.r_[0.0, self.counted][low] - rows)
         kinds, kind = np.unique(np.minimum(turns, left), return_inverse=True)
         self.spent = kinds[kind].reshape(self.largest, -1)
-        #: For each time: the chances of arrivals, what it costs to go beyond the last state, and where it happens.
-        self.groups = []
-        for number, time in enumerate(kinds):
-            where = np.flatnonzero(kind == number)
-            place = (low[where], high[where], share[where])
-            self.groups.append((*self._arrivals(float(time)), where, *place, over[where], first[where]))
+        order = np.argsort(kind, kind="stable")  # those that take as long are next to each other
+        self.place = np.argsort(order)
+        self.low, self.high, self.share, self.first = low[order], high[order], share[order], first[order]
+        #: A unit that starts is from then on the other, and may have fewer rows than its column counts with.
+        self.over = np.where(first, 0.0, np.r_[0.0, self.counted][low] - rows)[order]
+        arrivals = [self._arrivals(float(time)) for time in kinds]
+        bounds = np.searchsorted(kind[order], np.arange(len(kinds) + 1))
+        #: The chances of arrivals in each time, and for which it is.
+        self.groups = [
+            (chances, slice(*of)) for (chances, _), of in zip(arrivals, pairwise(bounds.tolist()), strict=True)
+        ]
+        self.extra = np.stack([extra for _, extra in arrivals], axis=1)[:, kind[order]]
 
     def _arrivals(self, time: float) -> tuple[Floats, Floats]:
         """Chances to get from so many waiting to so many, and the value beyond the last state."""
@@ -213,25 +219,27 @@ class _Process:
             self.waited[column] = (1 - alive) / self.rate
             self.gain[column] = (self.faster[rows - 1] - 1) * self.waited[column]
 
-    def iterate(self, choose: Callable[[Floats, float], Ints], tolerance: float) -> tuple[Solution, bool]:
+    def iterate(
+        self, choose: Callable[[Floats, float], Ints], tolerance: float, rounds: int = _ROUNDS
+    ) -> tuple[Solution, bool]:
         """Rounds with the actions that `choose` names, of their outcomes and the average, and whether this settled.
 
-        Where running two at once gains exactly nothing, actions that are as good as each other may alternate.
+        Units that always take as long stay as far apart as they are, and their average settles late.
         """
         value, average = self.start(), self.average
-        settled = False
-        for number in range(_ROUNDS):
+        for number in range(rounds):
             outcomes = self.outcomes(value)
             chosen = choose(outcomes, average)
             new = value + _STRIDE * (np.take_along_axis(outcomes, chosen[None, None], axis=1)[:, 0] - value)
-            cost, time, _ = (new - value)[:, self.passes(chosen)]
+            cost, time, _ = new - value
             value = new - new[:, :1, :1]
-            if number % _EVERY == 0:
-                average = float(cost.sum() / time.sum())
-            elif time.min() > 0 and np.ptp(cost / time) < tolerance * abs(average):
-                average, settled = float(cost.sum() / time.sum()), True
+            grows, step = cost - average * time, float(time.mean())
+            settled = bool(np.ptp(grows) < tolerance * average * step)
+            if settled or number % _EVERY == _EVERY - 1:
+                average += float(grows.mean()) / step
+            if settled:
                 break
-        table = tuple(tuple(column) for column in chosen.T.tolist())
+        table = tuple(tuple(column) for column in chosen[:-1].T.tolist())
         return Solution(table, self.rate * 1e9 / self.unit, average / self.rate * self.unit), settled
 
     def start(self) -> Floats:
@@ -241,10 +249,14 @@ class _Process:
         return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action [rows, waiting, column] may be taken. With a full batch one free worker waits for no row."""
+        """Which action [rows, waiting, column] may be taken. With a full batch one free worker waits for no row.
+
+        In the last state none does, and no table has it: what is beyond is not known well enough to tell waiting from
+        starting, and the choice would alternate without end.
+        """
         rows, waiting, column = np.ogrid[: self.largest + 1, : self.states + 1, : len(self.size) + 1]
         waits = (column > 0) | (waiting < (self.largest if idling else 1))
-        allowed: NDArray[np.bool_] = (rows <= waiting) & ((rows > 0) | waits)
+        allowed: NDArray[np.bool_] = (rows <= waiting) & ((rows > 0) | (waits & (waiting < self.states)))
         return allowed
 
     def outcomes(self, value: Floats) -> Floats:
@@ -259,12 +271,12 @@ class _Process:
         found[0, 0] += n * self.waited - np.r_[0.0, self.counted] * self.gain
         found[1, 0] += self.waited
         found[2, 0] += self.gain
-        after = np.empty((3, last + 1, self.largest * columns))
-        for matrix, extra, where, low, high, share, over, same in self.groups:
-            then = matrix @ (value[:, :, low] * (1 - share) + value[:, :, high] * share)
-            then[0] += extra[:, None] + over * then[2]
-            then[2] *= same
-            after[:, :, where] = then
+        then = value[:, :, self.low] * (1 - self.share) + value[:, :, self.high] * self.share
+        for chances, where in self.groups:
+            then[:, :, where] = chances @ then[:, :, where]
+        then[0] += self.extra + self.over * then[2]
+        then[2] *= self.first
+        after = then[:, :, self.place]
         for rows, spent in enumerate(self.spent, 1):
             left = n[: last + 1 - rows]
             own = (rows + self.price) * self.times[rows - 1]
@@ -272,9 +284,3 @@ class _Process:
             found[0, rows, rows:] += own + left * spent + self.rate * spent**2 / 2
             found[1, rows, rows:] += spent
         return found
-
-    def passes(self, chosen: Ints) -> NDArray[np.bool_]:
-        """The states in which time passes: not those in which the first of two free workers starts."""
-        passes = np.ones(chosen.shape, dtype=np.bool_)
-        passes[:, 0] = chosen[:, 0] == 0
-        return passes

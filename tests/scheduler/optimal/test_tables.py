@@ -207,10 +207,10 @@ class TestWorkers:
     def test_large_batches_are_solved_in_groups_of_rows(self) -> None:
         tables = solve(Profile(linear(4, 0.1, 130).batch_ns), workers=2, loads=(0.5,))
         assert tables.beside is not None
-        assert (len(tables.sizes), tables.beside.sizes) == (130, (6, 30, 129))
+        assert (len(tables.sizes), tables.beside.sizes) == (130, (5, 30, 130))
         every = (*tables.tables, *tables.others[0])
         assert all(rows <= waiting for table in every for waiting, rows in enumerate(table))
-        assert {rows % 3 for rows in tables.tables[0][3::3]} == {0}
+        assert {rows % 5 for rows in tables.tables[0][5::5]} == {0}
 
     def test_round_trip(self) -> None:
         tables = solve(self.PROFILE, workers=2, loads=(0.5,))
