@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from app.errors import ConfigError
@@ -36,6 +37,13 @@ def test_a_module_of_that_name_is_the_model_itself(tmp_path):
     model = load_code(tmp_path, "from torch import nn\nbuild = nn.Linear(3, 3)\n")
     assert isinstance(model.call, nn.Linear)
     assert not model.call.training
+
+
+def test_the_default_dtype_of_one_model_is_not_that_of_others(tmp_path, caplog):
+    model = load_code(tmp_path, "import torch\ntorch.set_default_dtype(torch.float64)\n" + LINEAR)
+    assert model.call.weight.dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+    assert "source 'model.py:build' set torch's default dtype to torch.float64" in caplog.text
 
 
 def test_any_callable_will_do_and_its_hooks_are_taken(tmp_path):

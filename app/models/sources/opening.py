@@ -16,9 +16,13 @@ What looks like a model and is refused says what to do instead; nothing is unpic
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
 from torch import nn
 
 from app.errors import ConfigError
@@ -29,6 +33,8 @@ from app.models.sources.imports import import_callable, one_at_a_time
 from app.models.sources.onnx_model import open_onnx
 from app.models.sources.torch_files import open_exported, open_torchscript
 from app.models.sources.trees import TREE_FILES, open_trees
+
+_log = logging.getLogger("starling.models")
 
 #: Files that are models, by suffix: those that are looked for in a folder, and all that may be named.
 MODEL_FILES = (".pt2", ".pt", ".pth", ".onnx", ".joblib", ".ubj")
@@ -63,10 +69,25 @@ def open_source(config: ModelTable, folder: Path) -> Any:
         return hubs.open_torchvision(rest, config.kwargs)
     if kind == "timm":
         return hubs.open_timm(rest, config.kwargs)
-    with one_at_a_time():
+    with one_at_a_time(), _own_default_dtype(config.source):
         found = import_callable(kind, rest, folder)
         # A module of this name is the model. Called, it would take its inputs for kwargs.
         return found if isinstance(found, nn.Module) and not config.kwargs else found(**config.kwargs)
+
+
+@contextmanager
+def _own_default_dtype(source: str) -> Iterator[None]:
+    """For code that may set torch's default dtype: the models of a process share it, so it is set back."""
+    try:
+        yield
+    finally:
+        dtype = torch.get_default_dtype()
+        if dtype is not torch.float32:
+            torch.set_default_dtype(torch.float32)
+            _log.warning(
+                "source %r set torch's default dtype to %s, which every model of the server would have: it is "
+                "torch.float32 again; name the dtype where forward makes tensors", source, dtype,
+            )  # fmt: skip
 
 
 def _open_file(config: ModelTable, path: Path) -> Any:
