@@ -3,4 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+
+from app.scheduler.optimal import tables
+
 sys.path += [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+
+
+@pytest.fixture(autouse=True)
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of several workers are solved for two loads: half a minute less for each kind of batch times."""
+    monkeypatch.setattr(tables, "LOADS_OF_SEVERAL", (0.3, 0.8))
