@@ -288,9 +288,6 @@ class FakeDevice:
         with torch.inference_mode():
             return executor.trial(slots, size)
 
-    def transfer(self, executor: Executor, rows: int, outputs: Any) -> None:
-        return None
-
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """As a CPU: nothing."""
 

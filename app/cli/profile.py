@@ -191,11 +191,6 @@ def _show(measured: ModelProfile, kept: Path | None) -> None:
     say(f"best       {measured.peak:.1f} rows/s at {measured.best} rows")
     if measured.handover_ns is not None:
         say(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
-    if measured.transfer_ns:
-        parts = extra["transfer_parts_ms"]
-        copies = (f"{size} row{'s' * (size > 1)} {parts['in'][str(size)]:.4f} ms in, {parts['out'][str(size)]:.4f} out"
-                  for size in sorted({1, measured.max_batch}))  # fmt: skip
-        say(f"copies     {'; '.join(copies)}")
     if measured.power is not None:
         say(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
     if "suggested" in extra:

@@ -158,7 +158,6 @@ def _run(
     from app.engine.profiling import bench as benching
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
-    from app.engine.profiling.sampler import coarser
     from app.models.checks.samples import short_lengths
 
     lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
@@ -175,7 +174,6 @@ def _run(
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
         lock_ns = in_loop(bench.lock())
-        copies = bench.transfers(coarser(plan.max_batch)[-1])
     keys: dict[str, Any] = {
         "model": key.model,
         "device": key.device,
@@ -188,12 +186,6 @@ def _run(
         "handover_ms": handover_ns / 1e6,
         "lock_ms": lock_ns / 1e6,
     }
-    if copies:
-        parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}
-        keys["transfer_ms"] = {str(size): sum(one) / 1e6 for size, one in copies.items()}
-        keys["transfer_parts_ms"] = {
-            part: {str(size): ns / 1e6 for size, ns in zip(copies, times, strict=True)} for part, times in parts.items()
-        }
     if counted:
         busy = (energy.joules - idle) / seconds
         keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}

@@ -57,12 +57,6 @@ def simulate(
     device: Annotated[
         str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
     ] = "",
-    transfers: Annotated[
-        str,
-        typer.Option(
-            help="Copies, from the profile's transfer_ms: none, serial (part of a unit), overlap (beside it)."
-        ),
-    ] = "none",
     push_depth: Annotated[int, typer.Option(help="Batches handed to a worker and unfinished.")] = 1,
     push_ahead_ms: Annotated[
         float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
@@ -127,7 +121,6 @@ def simulate(
                 arrivals=arrivals,
                 service=service,
                 device=device or options.device(measured, capacities, one_policy),
-                transfers=transfers,
                 workers=capacities,
                 deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
                 max_queue=_queue(measured.max_batch) if max_queue is None else max_queue,

@@ -169,7 +169,6 @@ def _setup(profile: ModelProfile, workers: int, service: str) -> Setup:
         workers=(profile.max_batch,) * workers,
         device="shared" if workers > 1 else "serial",
         service=service or measured_service(profile),
-        transfers="overlap" if profile.transfer_ns else "none",
         push_depth=depth,
         push_ahead_ns=0 if depth == 1 else _GPU_AHEAD_NS,
     )

@@ -178,13 +178,6 @@ class Completion:
     cause: BaseException | None = None
 
 
-class Transfer(NamedTuple):
-    """Nanoseconds to copy the inputs of a batch to the device, and its outputs back."""
-
-    in_ns: int
-    out_ns: int
-
-
 #: Called on a device's threads, see `Device.start`.
 Report = Callable[[Completion], None]
 Freed = Callable[[Pool, Slots], None]
@@ -221,10 +214,6 @@ class Device(Protocol):
         The batch runs on every worker that takes it, and what the fastest gave is returned. Raises what the model
         raises. Not for the event loop, nor for a device's own threads.
         """
-        ...
-
-    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
-        """Measure what copying a batch costs; None where rows are read where they were written. Blocks."""
         ...
 
     def arrive(self, executor: Executor, slots: Slots) -> None:

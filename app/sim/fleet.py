@@ -39,7 +39,6 @@ from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
 from .routers import make as make_router
 from .simulator import Simulator
-from .transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
 
 DEVICES = ("serial", "shared")
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
@@ -69,7 +68,6 @@ class Setup:
     arrivals: str = "poisson"
     service: str = "deterministic"
     device: str = "serial"
-    transfers: str = "none"
     workers: tuple[int, ...] = ()  # capacities in rows; empty: one worker of the largest batch
     deadline_ns: int | None = None
     max_queue: int = 1024
@@ -92,7 +90,6 @@ class Setup:
         _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("device", self.device, DEVICES)
         control.weight_of(self.objective)
-        _one_of("transfers", self.transfers, TRANSFERS)
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
@@ -113,8 +110,6 @@ class Setup:
         cells = any(part.cell for part in self.profile.parts)
         if cells and not self.lengths:
             raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
-        if self.transfers == "serial" and (self.profile.stages or self.profile.by_length):
-            raise ValueError("transfers: expected none or overlap for a profile with stages or lengths, got serial")
         if self.lengths:
             Lengths(self.lengths, [self.seed])
         make_arrivals(self.arrivals, self.rate, self.seed)
@@ -136,16 +131,14 @@ class Setup:
         """A new replica with its own random service times."""
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
-        profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         front = None if self.front is None else Front(self.front)
-        device = Device(profile, spec.max_running, factor, self.front.lock_ns if self.front else 0)
+        device = Device(self.profile, spec.max_running, factor, self.front.lock_ns if self.front else 0)
         program = Program(
-            PROGRAM, profile.model, profile.program_stages(), policy_for(self.policy, self.objective),
-            profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
+            PROGRAM, self.profile.model, self.profile.program_stages(), policy_for(self.policy, self.objective),
+            self.profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
             complete_wait=self.complete_wait,
         )  # fmt: skip
-        copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0), front)
+        node = Node(scheduler(spec), program, device, None, self.launch_ns + (self.profile.handover_ns or 0), front)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
@@ -163,8 +156,7 @@ class Setup:
         if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
-        profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
-        weight = control.weight_of(self.objective)
+        profile, weight = self.profile, control.weight_of(self.objective)
         tables = _solve(
             profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
             handovers=len(profile.parts), lead_ns=lead_of(self._spec()),

@@ -1,23 +1,14 @@
-"""Copies of inputs to the device and of outputs back: ignored, part of each unit, or beside the units.
+"""Copies of rows to the device, beside the units: one after another, each from its row's arrival on (Ebird, section V).
 
-    none      copies are ignored, or are part of the batch times already
-    serial    a unit of b rows takes T(b) + copy(b): the device does nothing else while it copies
-    overlap   inputs are copied while units run. A row's copy starts when the row arrives, on a copy engine that copies
-              one row after another; a unit computes when the last of its rows has been copied (Ebird, section V)
-
-Copy times are the profile's `transfer_ms`, input and output together. With `overlap` each row takes copy(1), because it
-is copied alone. The output's part is counted before the unit, so that a single row takes as long in both modes.
+A unit computes when the last of its rows has been copied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
-from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Call, Unit
-
-TRANSFERS = ("none", "overlap", "serial")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,22 +36,3 @@ class CopyEngine:
     def copied(unit: Unit) -> int:
         """The time at which the last row of a unit has been copied. All its calls must be `Copied`."""
         return max(cast(Copied, row.call).copied for row in unit.rows)
-
-
-def copy_ns(profile: ModelProfile) -> tuple[int, ...]:
-    """Copy times in ns by batch size. Raises ValueError if the profile has none."""
-    if not profile.transfer_ns:
-        raise ValueError("transfer_ms: the profile has no copy times, which transfers that overlap or are serial need")
-    return profile.transfer_ns
-
-
-def with_copies(profile: ModelProfile) -> ModelProfile:
-    """The profile with copies added to its batch times. Units at once slow down copies as they slow down the rest."""
-    copies = copy_ns(profile)
-
-    def longer(times: tuple[int, ...]) -> tuple[int, ...]:
-        alone = zip(times, profile.batch_ns, copies, strict=True)
-        return tuple(round(time * (batch + copy) / batch) for time, batch, copy in alone)
-
-    concurrency = {units: longer(times) for units, times in profile.concurrency_ns.items()}
-    return replace(profile, batch_ns=longer(profile.batch_ns), concurrency_ns=concurrency)

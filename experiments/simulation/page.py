@@ -56,16 +56,6 @@ def optimum(found: Figures) -> str:
     return table(columns, found["above"].items())
 
 
-def transfers(found: Figures) -> str:
-    columns: dict[str, Column] = {"load": "{load:.1f}"}
-
-    def kind(number: int) -> Column:
-        return lambda one: mean_and_tail(one["cells"][number])
-
-    columns |= {name: kind(number) for number, name in enumerate(found["kinds"])}
-    return table(columns, found["loads"])
-
-
 def largest(found: Figures) -> int:
     return max(cell["replicas"] for cell in found["cells"])
 
@@ -101,7 +91,6 @@ def fill(data: Data) -> Mapping[str, object]:
         "sizing_shell": "\n".join(["```", *data["sizing"]["shell"], "```"]),
         "policies_table": policies(data["policies"]),
         "optimum_table": optimum(data["optimum"]),
-        "transfers_table": transfers(data["transfers"]),
         "fleet_most": largest(data["fleet"]),
         "fleet_table": fleet(data["fleet"]),
     }

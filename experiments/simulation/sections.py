@@ -31,7 +31,6 @@ EXAMPLE = {
     "batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4, "32": 25.3},
     "concurrency": {"2": {"1": 7.0, "32": 48.0}},
     "power_w": {"idle": 20, "busy": 65},
-    "transfer_ms": {"1": 0.06, "32": 1.0},
 }  # fmt: skip
 MLP = "an MLP on one CPU thread"
 
@@ -48,7 +47,6 @@ ROUNDS = 3
 MILLION = 1_000_000
 REPLICAS = (1, 10, 100, 1000, 10_000)
 POLICY_REQUESTS = 200_000
-TRANSFERS = ("none", "overlap", "serial")
 
 
 def speed(folder: Path, say: Say) -> Figures:
@@ -125,20 +123,6 @@ def optimum(folder: Path, say: Say) -> Figures:
     return {"above": found}
 
 
-def transfers(folder: Path, say: Say) -> Figures:
-    """The cost of copies as part of a unit and beside it."""
-    profile = parse({**linear(2, 0.1, 32).to_dict(), "transfer_ms": {"1": 0.06, "32": 1.0}})
-    found = []
-    for load in (0.3, 0.6, 0.9):
-        say(f"transfers: load {load}")
-        cells = [
-            run(Setup(profile, load * profile.peak, "no_wait", POLICY_REQUESTS, seed=1, transfers=kind))
-            for kind in TRANSFERS
-        ]
-        found.append({"load": load, "cells": cells})
-    return {"kinds": list(TRANSFERS), "loads": found}
-
-
 def fleet(folder: Path, say: Say) -> Figures:
     """Replicas behind each router, up to 10,000 replicas with ten million requests."""
     cells: list[Figures] = []
@@ -168,6 +152,5 @@ SECTIONS: dict[str, Callable[[Path, Say], Figures]] = {
     "sizing": sizing,
     "policies": policies,
     "optimum": optimum,
-    "transfers": transfers,
     "fleet": fleet,
 }

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
-from runtimes import HostRuntime
 
 from app import models
-from app.cli import profile_measure
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
-from app.engine.streams.device import StreamDevice
 from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse
-from app.scheduler.types import WorkerSpec
 
 from .running import assert_refused, invoke, printed, succeeds
 
@@ -141,22 +136,6 @@ def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
     assert ProfileCache(kept).load(key_of(model, device), 2) is None
     placed = place(model, Placement(precision="bf16"))
     assert ProfileCache(kept).load(key_of(placed, device), 2) is not None
-
-
-@pytest.mark.usefixtures("kept")
-def test_copies_of_a_device_that_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apart from the batch times, in the file; the simulator takes them from there."""
-    file = tmp_path / "echo.json"
-    with HostRuntime() as runtime:
-        device = partial(StreamDevice, runtime, (WorkerSpec(3),) * 2)
-        monkeypatch.setattr(profile_measure, "make_device", lambda plan, workers: device())
-        succeeds("profile", "digits", "--max-batch", "3", "--no-suggest", "--out", str(file), *QUICK)
-    got = json.loads(file.read_text())
-    assert set(got["transfer_ms"]) == {"1", "2", "3"}
-    parts = got["transfer_parts_ms"]
-    assert got["transfer_ms"]["3"] == pytest.approx(parts["in"]["3"] + parts["out"]["3"])
-    options = ("--profile", str(file), "--load", "0.5", "--requests", "200", "--transfers", "overlap")
-    assert printed("simulate", *options)["completed"] == 200
 
 
 @pytest.mark.parametrize(

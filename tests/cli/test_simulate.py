@@ -53,18 +53,6 @@ def test_profile_from_a_file(tmp_path: Path) -> None:
     assert_refused("mlp.json: batch_ms.1: expected milliseconds above 0", "simulate", "--profile", str(path))
 
 
-def test_transfers(tmp_path: Path) -> None:
-    path = tmp_path / "gpu.json"
-    path.write_text('{"batch_ms": {"1": 10, "8": 12}, "transfer_ms": {"1": 1, "8": 4}}')
-    options = ("simulate", "--profile", str(path), "--rate", "300", *FAST, "--transfers")
-    found = {kind: printed(*options, kind) for kind in ("none", "overlap", "serial")}
-    assert found["none"]["mean_ms"] < found["overlap"]["mean_ms"] < found["serial"]["mean_ms"]
-    assert {cell["load"] for cell in found.values()} == {300 / (8 / 0.012)}
-    assert_refused("transfer_ms: the profile has no copy times", "simulate", *LINEAR, "--load", "0.5",
-                   "--transfers", "overlap")  # fmt: skip
-    assert_refused("transfers: expected one of none, overlap, serial", *options, "fast")
-
-
 def test_a_launch_is_hidden_by_handing_over_ahead_of_time() -> None:
     """One row at a time: each takes 10 ms and 1 ms to launch, which the device does not see with a depth of two."""
     options = ("simulate", "--profile", "linear:0+10b", "--max-batch", "1", "--arrivals", "uniform", "--rate", "1000",

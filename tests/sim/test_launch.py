@@ -16,8 +16,8 @@ from app.sim.simulator import Simulator
 
 from .runs import MS, latencies
 
-#: Batches take 10, 12, 14 ms and copies of a row 3 ms.
-PROFILE = parse({"batch_ms": {"1": 10, "3": 14}, "transfer_ms": {"1": 3, "3": 5}})
+#: Batches take 10, 12, 14 ms.
+PROFILE = parse({"batch_ms": {"1": 10, "3": 14}})
 DEEP = {"push_depth": 2, "push_ahead_ns": AT_ONCE}
 PAIR = parse({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 20}}})
 
@@ -53,11 +53,6 @@ def test_a_launch_may_take_longer_than_the_unit_before() -> None:
     profile = ModelProfile((10 * MS,))
     assert latencies(profile, [0, 5, 20], **DEEP, launch_ns=30 * MS) == ([40, 45, 60], 30, 80)
     assert latencies(profile, [0, 25], **DEEP, launch_ns=30 * MS) == ([40, 40], 20, 65)
-
-
-def test_rows_are_copied_during_the_launch() -> None:
-    assert latencies(PROFILE, [0], transfers="overlap", launch_ns=2 * MS) == ([13], 10, 13)
-    assert latencies(PROFILE, [0], transfers="overlap", launch_ns=5 * MS) == ([15], 10, 15)
 
 
 class TestHandover:

@@ -29,7 +29,6 @@ MS = 1_000_000
 SHARED = parse(
     {"batch_ms": {"1": 5, "8": 9}, "concurrency": {"2": {"1": 7, "8": 16}, "3": {"1": 9, "8": 25}}, "max_batch": 8}
 )
-COPIED = parse({**SHARED.to_dict(), "transfer_ms": {"1": 0.5, "8": 2}})
 
 
 class Counting(Scheduler):
@@ -135,12 +134,9 @@ SETUPS = {
     "shared": Setup(SHARED, 600, device="shared", workers=(8, 8, 8), policy="no_wait"),
     "deep": Setup(linear(7, 0.6, 32), 700, policy="no_wait", push_depth=2, push_ahead_ns=AT_ONCE, launch_ns=300_000),
     "deep, shared": Setup(
-        COPIED, 500, policy="no_wait", device="shared", workers=(8, 8), push_depth=3,
-        push_ahead_ns=2_000_000, launch_ns=300_000,
-        transfers="overlap", service="gamma:0.5",
+        SHARED, 500, policy="no_wait", device="shared", workers=(8, 8), push_depth=3,
+        push_ahead_ns=2_000_000, launch_ns=300_000, service="gamma:0.5",
     ),
-    "overlap": Setup(COPIED, 500, policy="no_wait", transfers="overlap", service="gamma:0.5"),
-    "serial copies": Setup(COPIED, 300, policy="no_wait", device="shared", workers=(8, 8), transfers="serial"),
     "shared, random": Setup(SHARED, 500, device="shared", workers=(1, 2, 4, 8), service="gamma:0.5", policy="window"),
 }  # fmt: skip
 

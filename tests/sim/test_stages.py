@@ -68,7 +68,6 @@ def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -
     [
         ({}, "lengths: the profile has a cell"),
         ({"lengths": "short"}, "lengths: expected a number"),
-        ({"lengths": "fixed:2", "transfers": "serial"}, "transfers: expected none or overlap"),
     ],
 )
 def test_what_is_missing_is_said(change: dict[str, str], message: str) -> None:

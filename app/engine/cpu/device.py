@@ -18,7 +18,7 @@ import threading
 
 import torch
 
-from app.contract import Array, Model
+from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor
@@ -33,7 +33,6 @@ from app.engine.device import (
     Job,
     Ran,
     Report,
-    Transfer,
     completed,
     failed,
     fault_of,
@@ -176,10 +175,6 @@ class CpuDevice:
         assert isinstance(executor, CpuExecutor)
         with torch.inference_mode():
             return executor.trial(slots, size)
-
-    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
-        """None: nothing is copied."""
-        return None
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """Does nothing: the model reads the slot itself."""

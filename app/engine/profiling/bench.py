@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Self
 
-from app.contract import Array, Model, SampleRow
-from app.engine.device import Completion, Device, Job, Transfer
+from app.contract import Model, SampleRow
+from app.engine.device import Completion, Device, Job
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import Measuring, Timed, holding_the_lock, median_of
 from app.engine.profiling.sampler import Sampler, coarser
@@ -136,7 +136,6 @@ class Bench:
         self._least_s = least_s
         self._models: list[BenchedModel] = []  # by worker
         self._round = Round({})
-        self._outputs: list[Array] = []  # of the last unit
         self._measuring = Measuring(device, time.perf_counter_ns)
         self._loop: asyncio.AbstractEventLoop  # of a measurement
 
@@ -204,8 +203,6 @@ class Bench:
             self._loop.call_soon_threadsafe(self._measuring.ended, completion)
             return
         visit, worker = self._round, completion.worker
-        if completion.ran is not None:
-            self._outputs = completion.ran.outputs
         if visit.continues(completion):
             self._models[worker].push(worker, completion.outcome.unit_id + 1, visit.rows[worker])
 
@@ -253,16 +250,6 @@ class Bench:
         if completion.ran is None:
             raise ConfigError(f"model {model.name!r}: a batch of 1 row: {completion.message}")
         return completion.outcome.compute_ns
-
-    def transfers(self, sizes: Iterable[int]) -> dict[int, Transfer]:
-        """What copies cost, by batch size of the first model; nothing where rows are read where they were written."""
-        found: dict[int, Transfer] = {}
-        for size in sizes:
-            self.time({0: size})
-            transfer = self.device.transfer(self._models[0].executor, size, self._outputs)
-            if transfer is not None:
-                found[size] = transfer
-        return found
 
 
 def measure(

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from app.contract import Array, Model
+from app.contract import Model
 from app.engine.device import (
     NO_BOUND,
     Completion,
@@ -40,7 +40,6 @@ from app.engine.device import (
     Job,
     Ran,
     Report,
-    Transfer,
     failed,
     push_depth,
 )
@@ -167,11 +166,6 @@ class StreamDevice:
             return self._loader.trial(executor, slots, size)
         assert self._host is not None  # it placed this model
         return self._host.trial(executor, slots, size)
-
-    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
-        if not isinstance(executor, StreamExecutor):
-            return None
-        return self._loader.transfer(executor, rows, outputs)
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""

@@ -20,23 +20,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
-from statistics import median
-from typing import Any
 
 import torch
 
-from app.contract import Array, Model
-from app.engine.device import Completion, Job, Ran, Transfer
+from app.contract import Model
+from app.engine.device import Completion, Job, Ran
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise
-from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import WorkerGraphs
-from app.engine.streams.runtime import perform
 from app.engine.streams.trying import Trying
 from app.engine.streams.worker import StreamWorker
 from app.errors import ConfigError
@@ -45,8 +40,6 @@ from app.models.placement import Placement, place, warn_of_indices
 log = logging.getLogger("starling.engine")
 
 _STEPS = 8  # of a recurrent model: their median is that of steps which have run before
-_VISITS = 5  # of a transfer that count, after one that does not
-_IN_A_ROW = 8  # copies of a visit, one enqueued behind another, so that all share the wait for the last
 
 
 class Loader:
@@ -127,11 +120,6 @@ class Loader:
         executor.pool.renew(slots)
         return min(rans, key=lambda ran: ran.busy_ns)
 
-    def transfer(self, executor: StreamExecutor, rows: int, outputs: Sequence[Array]) -> Transfer:
-        """What copying a batch costs, as these outputs."""
-        with self._lock:
-            return transfer_cost(self._runtime, self._trying.stream, executor.pool, rows, outputs)
-
     def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
         """Run a batch twice: the first run has costs of its own.
 
@@ -158,40 +146,3 @@ class Loader:
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)
         return completion.ran
-
-
-def transfer_cost(
-    runtime: CudaRuntime,
-    stream: Any,
-    pool: StreamPool,
-    rows: int,
-    outputs: Sequence[Array],
-    clock: Callable[[], int] = time.perf_counter_ns,
-) -> Transfer:
-    """What copies cost, apart from computing: inputs to the device, outputs back. Units do not show it: their inputs
-    are copied before they begin, and their outputs while the next one computes.
-
-    Of a batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already, and
-    nothing else is. Blocks.
-    """
-
-    def took(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int:
-        """One round of copies, target from source; the median of some visits."""
-
-        def copy() -> None:
-            for _ in range(_IN_A_ROW):
-                for target, source in pairs:
-                    target.copy_(source, non_blocking=True)
-
-        times = []
-        for _ in range(_VISITS + 1):
-            begin = clock()
-            perform(runtime, stream, copy)
-            times.append((clock() - begin) / _IN_A_ROW)
-        return round(median(times[1:]))
-
-    pairs = zip(pool.rows, pool.slabs, strict=True)
-    inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]
-    sizes = [(max(1, output.nbytes),) for output in outputs]
-    made = [(runtime.pinned(size, torch.uint8), runtime.empty(size, torch.uint8)) for size in sizes]
-    return Transfer(took(inputs), took(made))

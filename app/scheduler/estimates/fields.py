@@ -33,15 +33,15 @@ def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float
     return values
 
 
-def times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tuple[int, ...]:
+def times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
     """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
     if not isinstance(given, Mapping) or not given:
         raise fault(key, "times by batch size", given)
     known: dict[int, float] = {}
     for name, value in given.items():
         known[whole(name, f"{key}.{name}")] = number(value, f"{key}.{name}")
-        if known[int(name)] * MS < least_ns:
-            raise fault(f"{key}.{name}", f"milliseconds {'above' if least_ns else 'of at least'} 0", value)
+        if known[int(name)] * MS < 1:
+            raise fault(f"{key}.{name}", "milliseconds above 0", value)
     largest = max(known) if max_batch is None else max_batch
     for size in (1, largest):
         if size not in known:

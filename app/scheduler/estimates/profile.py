@@ -5,7 +5,6 @@
      "error": {"1": 0.01, "2": 0.02, "32": 0.01},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
      "handover_ms": 0.15,
-     "transfer_ms": {"1": 0.06, "32": 1.0},
      "power_w": {"idle": 20.0, "busy": 65.0},
      "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
      "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
@@ -13,8 +12,7 @@
 `batch_ms` is the time of a batch of so many rows that runs alone; `error` is the standard error of these times as a
 share of them, of the sizes that were measured: without it they count as exact; `concurrency` under "2" is the time of
 such a batch while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size,
-to give it to a worker and to learn of its end; `transfer_ms` is the time of copying its inputs to the device and its
-outputs back, which `batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by
+to give it to a worker and to learn of its end; `power_w` is drawn by the device. `length_ms` is the time of a batch by
 the length of its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's.
 `stages` are the parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times
 are those of a step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step
@@ -38,7 +36,7 @@ from app.scheduler.estimates.lengths import time_at
 from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
-    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w", "length_ms",
+    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "power_w", "length_ms",
     "stages", "cell", "handover_ms", "error",
 }  # fmt: skip
 
@@ -56,7 +54,6 @@ class Power:
 class ModelProfile:
     """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
 
-    `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
     `by_length`: (length, times by size), ascending, where times depend on the longest row. `stages`: the parts that it
     is run in, where there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size
     costs beyond these; None where it was not measured, and counts as nothing. `errors`: by size, the standard error of
@@ -70,7 +67,6 @@ class ModelProfile:
     concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     power: Power | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
-    transfer_ns: tuple[int, ...] = ()
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stages: tuple[ModelProfile, ...] = ()
     cell: bool = False
@@ -168,7 +164,6 @@ class ModelProfile:
             batch_ns=self.batch_ns[:max_batch],
             errors=self.errors[:max_batch],
             concurrency_ns=shorter,
-            transfer_ns=self.transfer_ns[:max_batch],
             by_length=tuple((length, times[:max_batch]) for length, times in self.by_length),
             stages=tuple(stage.up_to(max_batch) for stage in self.stages),
         )
@@ -186,8 +181,6 @@ class ModelProfile:
             data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
         if self.handover_ns is not None:
             data["handover_ms"] = self.handover_ns / MS
-        if self.transfer_ns:
-            data["transfer_ms"] = to_ms(self.transfer_ns)
         if self.power is not None:
             data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
         if self.by_length:
@@ -253,7 +246,6 @@ def parse(data: Any) -> ModelProfile:
         concurrency_ns=fields.concurrency(data.get("concurrency", {}), len(batch_ns)),
         power=_power(data["power_w"]) if "power_w" in data else None,
         extra={key: value for key, value in data.items() if key not in _KNOWN},
-        transfer_ns=fields.times(data["transfer_ms"], "transfer_ms", len(batch_ns), 0) if "transfer_ms" in data else (),
         by_length=lengths,
         stages=stages,
         cell=cell,

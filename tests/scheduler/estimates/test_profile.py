@@ -23,7 +23,6 @@ FULL: dict[str, Any] = {
     "batch_ms": {"1": 1.0, "2": 1.5, "3": 2.5, "4": 2.0},
     "concurrency": {"2": {"1": 1.5, "4": 3.0}},
     "handover_ms": 0.25,
-    "transfer_ms": {"1": 0.0, "3": 0.5, "4": 1.0},
     "power_w": {"idle": 10.0, "busy": 60.0},
 }
 
@@ -39,14 +38,13 @@ def test_all_keys() -> None:
     assert profile.stage() == Profile(profile.batch_ns, together, handover_ns=250_000)
     assert (profile.best, profile.peak) == (4, 2000)  # of computing alone
     assert profile.occupied_ns == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
-    assert profile.transfer_ns == (0, 250_000, 500_000, 1_000_000)
 
 
 def test_cut_to_a_smaller_batch() -> None:
     """All tables end at the same size."""
     cut = parse(FULL).up_to(2)
     assert (cut.batch_ns, cut.concurrency_ns) == ((1_000_000, 1_500_000), {2: (1_500_000, 2_000_000)})
-    assert (cut.transfer_ns, cut.handover_ns) == ((0, 250_000), 250_000)
+    assert cut.handover_ns == 250_000
     assert cut.power == parse(FULL).power
     assert parse(cut.to_dict()) == cut
     with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
