@@ -21,7 +21,7 @@ from pathlib import Path
 from experiments.costs import hot_path_page
 from loadtest.bench import bodies
 from loadtest.bench.load import CONNECTIONS, LoadError
-from loadtest.bench.session import Measured, Plan, Session, clients
+from loadtest.bench.session import CLIENT, Measured, Plan, Session
 from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
 
@@ -128,11 +128,10 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     before = None if chosen.before is None else older(chosen.before)
     spy = sampler()
     seconds = max(1, min(chosen.seconds, 60))
-    client = next(iter(clients()))
-    with Session(Plan(client=client, server=tuple(chosen.server))) as session:
+    with Session(Plan(server=tuple(chosen.server))) as session:
         found, measured = profile(session, spy, seconds)
     run.facts["load"] = f"echo, V2 JSON, {CONNECTIONS} connections, sampled {RATE_HZ} times a second for {seconds} s"
-    run.facts["rate"] = f"{measured.per_second:,.0f} requests/s while sampled ({clients()[client]})"
+    run.facts["rate"] = f"{measured.per_second:,.0f} requests/s while sampled ({CLIENT})"
     if measured.cpu_us is not None:
         run.facts["CPU a request"] = f"{measured.cpu_us:.1f} us"
     figures: Data = {"per_second": measured.per_second, "threads": busy(found, seconds)}

@@ -1,4 +1,4 @@
-"""A simple model of REEF's GPU: what runs at once, and what is in a stream's queue.
+"""A simple model of REEF's GPU: what runs at once.
 
 Assumptions, which the page lists
     1. A unit is on its stream `LAUNCH_US` after it was handed over, and begins when those before it there have ended:
@@ -10,8 +10,7 @@ Assumptions, which the page lists
        padding does `left` of the work that so many units would do beyond those that run as equals. A best-effort kernel
        that began before the real-time unit has its part of the GPU, and shares as an equal until it ends; with
        `yields` its blocks make way at once.
-    4. Nothing is killed. A unit that is recalled ends with the kernel that runs and, where a stream has a queue, those
-       that are in it; where these are withdrawn, the stream needs `LAUNCH_US` to pass over each of them.
+    4. Nothing is killed. A unit that is recalled ends with the kernel that runs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from app.scheduler.types import Row, Unit
+from app.scheduler.types import Unit
 
 LAUNCH_US = 6.5
 SHARED = 0.36
@@ -69,10 +68,10 @@ class _Running:
 
     __slots__ = ("began", "kernel", "left", "speed", "times", "unit")
 
-    def __init__(self, unit: Unit, times: Sequence[int], wait: int, now: int) -> None:
+    def __init__(self, unit: Unit, times: Sequence[int], now: int) -> None:
         self.unit = unit
         self.times = times
-        self.left = float(sum(times)) + wait
+        self.left = float(sum(times))
         self.kernel = 0.0
         self.speed = 1.0
         self.began = now
@@ -85,41 +84,22 @@ class _Running:
 
 
 class Ended(NamedTuple):
-    """A unit that has ended, the nanoseconds that it ran, what its stages take alone, and the positions of rows that
-    have made the last step of their cell with it."""
+    """A unit that has ended, the nanoseconds that it ran, and what its stages take alone."""
 
     unit: Unit
     compute_ns: int
     alone: Sequence[int]
-    over: tuple[int, ...]
 
 
 class ModelledGpu:
-    """What units run on. `times`: by program, of each of its stages, or of each step of its cell (`cells`).
+    """What units run on. `times`: by program, of each of its stages."""
 
-    `queue`: stages of a unit that its stream holds at once, the one that runs included; 0: each is there when the one
-    before it ends, and a recall waits for none. `withdraws`: those that have not begun are taken back at a recall.
-    """
-
-    def __init__(
-        self,
-        times: Mapping[int, Sequence[int]],
-        cells: frozenset[int],
-        sharing: Sharing,
-        queue: int = 0,
-        *,
-        withdraws: bool = False,
-    ) -> None:
+    def __init__(self, times: Mapping[int, Sequence[int]], sharing: Sharing) -> None:
         self.due: int | None = None
         self._times = times
-        self._cells = cells
         self._sharing = sharing
-        self._queue = queue
-        self._withdraws = withdraws
         self._waiting: dict[int, deque[Unit]] = defaultdict(deque)  # by worker
         self._running: dict[int, _Running] = {}  # by worker, in the order in which they began
-        self._clear: dict[int, int] = {}  # by worker: when its stream has passed over units that were withdrawn
-        self._made: dict[Row, int] = {}  # steps of a cell that a row has made
         self._seen = 0
         self._next = -1  # the worker whose unit ends at `due`
 
@@ -140,55 +120,27 @@ class ModelledGpu:
             self._running[self._next] = ended  # the next kernel begins after all others
             self._plan(now)
             return None
-        over = self._count(ended.unit) if ended.unit.program in self._cells else ()
         waiting = self._waiting[self._next]
         if waiting:
             self._begin(waiting.popleft(), now)
         self._plan(now)
-        return Ended(ended.unit, now - ended.began, ended.times, over)
+        return Ended(ended.unit, now - ended.began, ended.times)
 
-    def clear_at(self, worker: int) -> int:
-        """When a stream has passed over what was withdrawn from it behind a stage that has ended; 0 for nothing."""
-        return self._clear.get(worker, 0)
-
-    def recall(self, unit: Unit, now: int) -> int:
-        """Let a unit of several stages end with the one that runs, and those queued behind it. Returns how many of
-        these were withdrawn."""
+    def recall(self, unit: Unit, now: int) -> None:
+        """Let a unit of several stages end with the one that runs."""
         self._pass(now)
         running = self._running[unit.worker]
         made, running.left = running.stages()
-        queued = running.times[made:][: max(0, self._queue - 1)]
-        if self._withdraws:
-            ends = now + round(running.left / running.speed)
-            self._clear[unit.worker] = ends + round(1000 * LAUNCH_US) * len(queued)
-        else:
-            made += len(queued)
-            running.left += sum(queued)
         running.times = running.times[:made]
         self._plan(now)
-        return len(queued) if self._withdraws else 0
 
     def _begin(self, unit: Unit, now: int) -> None:
-        times = self._times[unit.program]
-        at, steps = (self._made.get(unit.rows[0], 0), 1) if unit.program in self._cells else (unit.stage, unit.steps)
-        wait = max(0, self._clear.pop(unit.worker, 0) - now)
-        first, *others = times[at : at + steps]
-        if self._queue == 1:  # each is launched when the one before it has ended
-            others = [time + round(1000 * LAUNCH_US) for time in others]
-        self._running[unit.worker] = _Running(unit, [first, *others], wait, now)
+        times = self._times[unit.program][unit.stage : unit.stage + unit.steps]
+        self._running[unit.worker] = _Running(unit, times, now)
         if not unit.klass:
             for other in self._running.values():
                 if other.unit.klass and len(other.times) > 1:
                     other.kernel = other.stages()[1]
-
-    def _count(self, unit: Unit) -> tuple[int, ...]:
-        (row,) = unit.rows
-        made = self._made.get(row, 0) + 1
-        if made < len(self._times[unit.program]):
-            self._made[row] = made
-            return ()
-        self._made.pop(row, None)
-        return (0,)
 
     def _pass(self, now: int) -> None:
         elapsed = now - self._seen

@@ -5,8 +5,7 @@ Assumptions, which the page lists
        times, only that VGG's lie between 10 and 255 us. Here a model's kernels have the quantiles of a lognormal
        distribution with sigma `SPREAD`, in an order drawn from a seed; VGG's are then 14 to 300 us.
     2. Real-time requests, and all where nothing is preempted, are one unit: all kernels handed over at once. A
-       best-effort request is a cell that makes a step for each so many kernels, so that several of its steps can stand
-       in a stream's queue; or a program of so many stages, where a worker goes on by itself until it is recalled.
+       best-effort request is a program of a stage for each kernel, which a worker runs by itself until it is recalled.
     3. How much a real-time program is slowed by a best-effort one that fills what it leaves free is made up: the 25
        pairs have the quantiles of mean x 3 u^2, u uniform in 0 to 1. With a mean of 1 % the most is 3 %: what is
        published of dynamic kernel padding. They are in order of the best-effort model's mean kernel over that of the
@@ -57,12 +56,6 @@ class Network:
         """A stage for each group. One request is one row, and rows never share a unit: the paper's batch size is 1."""
         stages = tuple(Stage(Profile((time,))) for time in self.groups(size))
         return Program(number, self.name, stages, "no_wait", 1, 1 << 30)
-
-    def stepped(self, number: int, size: int) -> Program:
-        """A step of a cell for each group, all predicted to take their mean. A row's length is the number of groups."""
-        times = self.groups(size)
-        cell = Stage(Profile((round(sum(times) / len(times)),)), repeats=True)
-        return Program(number, self.name, (cell,), "adaptive", 1, 1 << 30)
 
 
 @lru_cache(maxsize=16)

@@ -1,23 +1,21 @@
 """DISB on a model of REEF's GPU, in virtual time: `python -m experiments.disb.simulated`.
 
 REEF's five models in kernels (see `modelled` and `gpu`), DISB's workloads A to E and REAL, and a column for each preset
-of the scheduler's classes; REEF's study of its queue: what a best-effort request takes, and until when real time has
-the GPU to itself, by how many kernels a stream is handed; and what becomes of two workloads when what the model takes
-for granted is changed. Writes docs/bench/disb-simulated.md, .json and a plot.
+of the scheduler's classes; and what becomes of two workloads when what the model takes for granted is changed. Writes
+docs/bench/disb-simulated.md and .json.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.bench.stats import percentile
-from app.scheduler.forming.presets import PRESETS
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.processes import spread
@@ -25,16 +23,13 @@ from experiments.disb import simulated_page
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
 from experiments.disb.modelled import NETWORKS, SLOWER, SPREAD, WHOLE, network, pairs
-from experiments.disb.reef_n import ReefN
 from experiments.disb.virtual import Played, Server, play
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.disb.figures import by_class, by_task
-from loadtest.disb.workload import Klass, Load, Task, Workload, read
+from loadtest.disb.workload import Klass, Task, Workload, read
 
 SECONDS = 5.0  # virtual, of each run
 WORKLOADS = ("A", "B", "B-repository", "C", "D", "E", "REAL")
-QUEUES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-QUEUE_S = 1.5
 VARIED = ("A", "D")  # workloads
 VARIED_S = 3.0
 _US = 1000
@@ -59,19 +54,13 @@ class Assumed:
 class Column:
     """One way to schedule. `title`: as the page says it. `only`: the tasks of one class, the others do not run.
 
-    `kernels` of a best-effort unit or stage; WHOLE: all. `multi_step`: a worker takes the stages of a unit one after
-    another by itself until it is recalled. `queue`, `withdraws`: see `ModelledGpu`. Where best-effort requests have
-    parts there is a worker for each of their clients, and one that is kept.
+    Under `reef` best-effort requests have a stage for each kernel, and a worker takes these one after another by itself
+    until it is recalled; there is a worker for each of their clients, and one that is kept. Else a request is one unit.
     """
 
     title: str
     preset: str
-    kernels: int = WHOLE
-    queue: int = 0
-    withdraws: bool = False
-    multi_step: bool = False
     only: Klass | None = None
-    budget_ns: int = 10_000_000
     slowdown: float = 0.02
 
     def play(self, workload: Workload, seed: int = 0, assumed: Assumed | None = None) -> Played:
@@ -82,71 +71,54 @@ class Column:
         slower = {
             (own.id, other.id): part
             for (one, two), part in pairs(assumed.slower).items()
-            for own in programs.get((one, "realtime"), ())[:1]
-            for other in programs.get((two, "best_effort"), ())[:1]
+            if (own := programs.get((one, "realtime"))) and (other := programs.get((two, "best_effort")))
         }
-        PRESETS["reef_n"] = ReefN
         scheduler = Scheduler(self._device(workload.tasks, len(tasks)))
         if assumed.pads:
             scheduler.pair(slower, 0)
         sharing = Sharing(assumed.shared, assumed.left, self.parts, assumed.yields, slower)
         times = {
-            program.id: network(program.name).groups(self.kernels if klass == "best_effort" else WHOLE)
-            for (_, klass), (program, _) in programs.items()
+            program.id: network(program.name).groups(self._kernels(klass)) for (_, klass), program in programs.items()
         }
-        gpu = ModelledGpu(
-            times,
-            frozenset(program.id for program, length in programs.values() if length),
-            sharing,
-            self.queue,
-            withdraws=self.withdraws,
-        )
+        gpu = ModelledGpu(times, sharing)
         server = Server(scheduler, programs, gpu, round(LAUNCH_US * _US), assumed.prompt)
         return play(replace(workload, tasks=tasks), server, seed, {task.id: alone_ns(task) for task in tasks})
 
     @property
     def parts(self) -> bool:
         """Whether best-effort requests run in parts, and streams have priorities."""
-        return self.preset in ("reef", "reef_n")
+        return self.preset == "reef"
 
-    def _programs(self, tasks: Sequence[Task]) -> dict[tuple[str, str], tuple[Program, int]]:
-        """By model and class: a program, and the length of its rows, 0 where they are no steps of a cell."""
-        found: dict[tuple[str, str], tuple[Program, int]] = {}
-        for model, klass in dict.fromkeys((task.model, task.klass) for task in tasks):
-            number, kernels = len(found) + 1, self.kernels if klass == "best_effort" else WHOLE
-            if kernels == WHOLE or self.multi_step:
-                found[model, klass] = network(model).staged(number, kernels), 0
-            else:
-                found[model, klass] = network(model).stepped(number, kernels), len(network(model).groups(kernels))
-        return found
+    def _kernels(self, klass: str) -> int:
+        """Of a stage of this class."""
+        return 1 if self.parts and klass == "best_effort" else WHOLE
+
+    def _programs(self, tasks: Sequence[Task]) -> dict[tuple[str, str], Program]:
+        """By model and class."""
+        pairs = dict.fromkeys((task.model, task.klass) for task in tasks)
+        return {
+            (model, klass): network(model).staged(number, self._kernels(klass))
+            for number, (model, klass) in enumerate(pairs, 1)
+        }
 
     def _device(self, tasks: Sequence[Task], playing: int) -> DeviceSpec:
         workers = playing if self.preset == "streams" else 1
         if self.parts:
             workers = 1 + sum(task.klass == "best_effort" for task in tasks)
         return DeviceSpec(
-            tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, multi_step=self.multi_step,
-            classes=ClassSpec(self.preset, self.budget_ns, self.slowdown),
+            tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, multi_step=self.parts,
+            classes=ClassSpec(self.preset, slowdown=self.slowdown),
         )  # fmt: skip
 
 
 #: By name, in the order of the page. The first is what the others are compared with.
 COLUMNS = {
     "rt_only": Column("real time alone, one request at a time", "seq", only="realtime"),
-    "rt_workers": Column("real time alone on the workers of `reef`", "reef", 1, multi_step=True, only="realtime"),
+    "rt_workers": Column("real time alone on the workers of `reef`", "reef", only="realtime"),
     "seq": Column("whole models, one at a time, real time first", "seq"),
     "streams": Column("whole models, a stream for each client, no classes", "streams"),
-    "reef": Column("best-effort work is preempted between kernels, and pads", "reef", 1, multi_step=True),
-    "reef_1": Column("the same, where padding may slow real time by 1 %", "reef", 1, multi_step=True, slowdown=0.01),
-    "reef_n": Column("real time waits for 4 kernels of each stream", "reef_n", 4),
-}
-_MUCH_NS = 1_000_000_000  # a budget that the number of kernels keeps below
-#: The ways to hand over so many kernels, of the queue's study.
-QUEUED: Mapping[str, Callable[[int], Column]] = {
-    "withdrawn": lambda count: Column("", "reef", 1, count, withdraws=True, multi_step=True, budget_ns=_MUCH_NS),
-    "waited for": lambda count: Column("", "reef", 1, count, multi_step=True, budget_ns=_MUCH_NS),
-    "a stage": lambda count: Column("", "reef", count, budget_ns=_MUCH_NS),
-    "recalled": lambda count: Column("", "reef", count, multi_step=True, budget_ns=_MUCH_NS),
+    "reef": Column("best-effort work is preempted between kernels, and pads", "reef"),
+    "reef_1": Column("the same, where padding may slow real time by 1 %", "reef", slowdown=0.01),
 }
 #: What the page varies: each is the base but for one assumption.
 VARIATIONS = {
@@ -201,24 +173,6 @@ def _figures(played: Played, time_s: float) -> dict[str, Any]:
     return {"classes": by_class(played.outcomes, time_s), **waited, "task_mean_ms": tasks}
 
 
-def queue(given: tuple[str, int, float]) -> dict[str, Any]:
-    """REEF's Figure 15: ResNet best effort with so many kernels handed over, alone and with real-time VGG at random."""
-    name, kernels, seconds = given
-    column, assumed = QUEUED[name](kernels), Assumed(pads=False)
-    bulk = Task("resnet152_be", Load("continuous"), "resnet152", klass="best_effort")
-    random = Task("vgg19_rt", Load("poisson", 50.0), "vgg19")
-    alone = column.play(Workload("alone", min(seconds, 0.2), (bulk,)), 0, assumed)
-    both = column.play(Workload("both", seconds, (random, bulk)), 0, assumed)
-    preempt = np.array(both.preempt_ns, np.int64)
-    return {
-        "way": name, "kernels": kernels, "execution_ms": float(alone.outcomes[0].latency_ns.mean()) / 1e6,
-        "preempt_p50_ms": percentile(preempt, 0.5), "preempt_p99_ms": percentile(preempt, 0.99),
-        "met": len(preempt), "withdrawn": both.withdrawn,
-        "steps": alone.steps / len(alone.outcomes[0].latency_ns),
-        "realtime_mean_ms": float(both.outcomes[0].latency_ns.mean()) / 1e6,
-    }  # fmt: skip
-
-
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each run [5]")
     parser.add_argument("--columns", default=",".join(COLUMNS), help=f"some of [{','.join(COLUMNS)}]")
@@ -244,14 +198,13 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     ]
     settings = {
         "launch_us": LAUNCH_US, "shared": SHARED, "left": LEFT, "slower": SLOWER, "spread": SPREAD,
-        "seconds": chosen.seconds, "queue_s": min(chosen.seconds, QUEUE_S), "varied_s": min(chosen.seconds, VARIED_S),
+        "seconds": chosen.seconds, "varied_s": min(chosen.seconds, VARIED_S),
         "networks": networks, "columns": {name: COLUMNS[name].title for name in chosen.columns},
         "workloads": chosen.workloads, "pairs": [[*pair, part] for pair, part in pairs(SLOWER).items()],
     }  # fmt: skip
     data: Data = {"settings": settings}
     for key, work, given in (
         ("cells", cell, [(name, column, chosen.seconds) for name in chosen.workloads for column in chosen.columns]),
-        ("queues", queue, [(name, kernels, settings["queue_s"]) for name in QUEUED for kernels in QUEUES]),
         ("varied", varied, [(name, how, settings["varied_s"]) for how in VARIATIONS for name in VARIED]),
     ):
         data[key] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from loadtest.common.page import Column, Data, Page, grid, lines_table, table
@@ -21,10 +20,8 @@ THROUGHPUT: Mapping[str, Mapping[str, str]] = {
     "streams": {"A": "1.66", "B": "0.76", **dict.fromkeys("CDE", "3.94 to 8.19"), "REAL": "8.3"},
     "reef": {"A": "1.60", "B": "1.14", "C": "near GPUStreams", "D": "3.00", "E": "2.96", "REAL": "7.7"},
 }
-#: Published, c and us: evicting a queue of 4 kernels, and one without a bound, taken here as that of the whole model.
-PREEMPTION = ((4, 307), (31, 424))
 ALONE = ("rt_only", "rt_workers")
-NAMES = {"seq": "SEQ", "streams": "GPUStreams", "reef": "REEF", "reef_n": "REEF-N"}
+NAMES = {"seq": "SEQ", "streams": "GPUStreams", "reef": "REEF"}
 
 Cell = Mapping[str, Any]
 
@@ -99,16 +96,6 @@ def fill(data: Data) -> Mapping[str, object]:
             f"{cell['classes']['best_effort']['throughput']:.1f}" if "best_effort" in cell["classes"] else ""
         ),
     }
-    queues: dict[str, Column] = {
-        "": "`{way}`",
-        "c": "{kernels}",
-        "ResNet alone, ms": "{execution_ms:.2f}",
-        "preemption, 50 / 99 %, us": lambda one: (
-            f"{1e3 * one['preempt_p50_ms']:.0f} / {1e3 * one['preempt_p99_ms']:.0f}"
-        ),
-        "VGG, mean ms": "{realtime_mean_ms:.2f}",
-        "scheduler's steps for a ResNet": "{steps:.0f}",
-    }
     networks: dict[str, Column] = {
         "model": "{name}",
         "kernels": "{kernels}",
@@ -123,7 +110,6 @@ def fill(data: Data) -> Mapping[str, object]:
         "on_the_same_workers": on_the_same_workers(data),
         "throughputs": ratios(data, throughput, THROUGHPUT, 2),
         "figures": table(figures, data["cells"]),
-        "queues": table(queues, data["queues"]),
         "variations": variations(data),
         "networks": table(networks, settings["networks"]),
         "pairs": grid(
@@ -132,23 +118,4 @@ def fill(data: Data) -> Mapping[str, object]:
     }
 
 
-def draw(data: Data, folder: Path) -> None:
-    """Preemption by c, a line for each way, and what is published."""
-    from loadtest.common import plots
-
-    with plots.saved_grid(folder / "disb-simulated-queue.png", 1, 1, (6.4, 4.4), layout="constrained") as (_, grid):
-        axes = grid[0, 0]
-        for way in dict.fromkeys(one["way"] for one in data["queues"]):
-            lines = [one for one in data["queues"] if one["way"] == way]
-            kernels = [one["kernels"] for one in lines]
-            (line,) = axes.plot(kernels, [1000 * one["preempt_p50_ms"] for one in lines], marker="o", label=way)
-            axes.plot(kernels, [1000 * one["preempt_p99_ms"] for one in lines], ":", color=line.get_color())
-        axes.plot(*PREEMPTION, "k*", markersize=10, label="REEF, published")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xlabel("kernels handed over, c")
-        axes.set_ylabel("preemption, us: median, and 99 % dotted")
-        axes.legend()
-
-
-PAGE = Page("disb-simulated", __file__, fill, draw=draw)
+PAGE = Page("disb-simulated", __file__, fill)

@@ -38,14 +38,14 @@ class Tie(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the clients ask. `programs`: by the name of a model and the class of the task, with the length of a row.
+    """What the clients ask. `programs`: by the name of a model and the class of the task.
 
     A unit is on its stream `launch_ns` after it was handed over. `prompt`: a client that launches with an answer does
     so before the next unit is chosen; else a unit of somebody else may begin first, as with any real client.
     """
 
     scheduler: Scheduler
-    programs: Mapping[tuple[str, str], tuple[Program, int]]
+    programs: Mapping[tuple[str, str], Program]
     device: ModelledGpu
     launch_ns: int = 0
     prompt: bool = True
@@ -54,28 +54,12 @@ class Server:
 @dataclass(slots=True)
 class Played:
     """`wait_ns`: by real-time task, from each launch until its first unit was on its stream. `end_ns`: of the last
-    answer. `withdrawn`: kernels.
-
-    `preempt_ns`: from the launch of a real-time request until the best-effort units that had been handed over by then
-    were out of its way, for each one that met any. `steps`: of the scheduler.
-    """
+    answer."""
 
     outcomes: tuple[Outcome, ...]
     wait_ns: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    preempt_ns: list[int] = field(default_factory=list)
     units: int = 0
-    withdrawn: int = 0
-    steps: int = 0
     end_ns: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Met:
-    """A real-time launch, the best-effort units that are still in its way, and until when the others were."""
-
-    launched: int
-    units: set[int]
-    until: int = 0
 
 
 class _Clients:
@@ -89,13 +73,11 @@ class _Clients:
         self._due: int | None = None  # the device's, of the last scheduled event
         self._timer: int | None = None
         self._launching: dict[int, bool] = {}  # by id of a unit that is being launched: it is recalled already
-        self._best_effort: dict[int, Unit] = {}  # handed over and not ended
-        self._met: list[_Met] = []
         self._told: set[int] = set()  # calls whose clients got the answer before the step that gives it
         self.now = 0
 
     def run(self) -> None:
-        for program, _ in self._server.programs.values():
+        for program in self._server.programs.values():
             self._server.scheduler.add_program(program, 0)
         self._submit_later(self._players.begin())
         self._at(_TICK_NS, Tie.TICK, self._tick)
@@ -108,7 +90,6 @@ class _Clients:
                 self._step()
 
     def _step(self) -> None:
-        self.found.steps += 1
         self._carry_out(self._server.scheduler.step(self.now))
 
     def _at(self, time: int, tie: Tie, act: Callable[[], bool]) -> None:
@@ -124,14 +105,12 @@ class _Clients:
         self._players.launched(launch, self.now)
         server, task = self._server, self._players.played[launch.task].task
         klass = CLASSES[task.klass]
-        program, length = server.programs[task.model, task.klass]
+        program = server.programs[task.model, task.klass]
         refusal = server.scheduler.admit(program.id, task.rows, klass, None, self.now, 0)
         if refusal is not None:
             raise RuntimeError(f"{task.id}: expected every request to be admitted, got {refusal.reason}")
-        rows = [Row(length=length) for _ in range(task.rows)]
+        rows = [Row() for _ in range(task.rows)]
         server.scheduler.submit(Call(len(self._calls), program.id, rows, klass, 0, self.now, None), self.now)
-        if not klass and self._best_effort:
-            self._met.append(_Met(self.now, set(self._best_effort)))
         self._calls.append(launch)
         return True
 
@@ -146,8 +125,6 @@ class _Clients:
         for unit in step.start:
             self.found.units += 1
             self._launching[unit.id] = False
-            if unit.klass:
-                self._best_effort[unit.id] = unit
             if server.launch_ns:
                 self._at(self.now + server.launch_ns, Tie.LAUNCHED, partial(self._launched, unit))
             else:
@@ -156,7 +133,7 @@ class _Clients:
             if unit.id in self._launching:
                 self._launching[unit.id] = True
             else:
-                self.found.withdrawn += server.device.recall(unit, self.now)
+                server.device.recall(unit, self.now)
         self._watch()
         for call in step.done:
             self.found.end_ns = self.now
@@ -170,17 +147,6 @@ class _Clients:
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: True)
         self._timer = step.wake_at
-
-    def _out_of_the_way(self, unit: Unit, at: int) -> None:
-        """A best-effort unit has ended, or is passed over at `at`: what real-time requests may have waited for."""
-        del self._best_effort[unit.id]
-        for met in self._met:
-            if unit.id in met.units:
-                met.units.remove(unit.id)
-                met.until = max(met.until, self.now, at)
-        for met in [met for met in self._met if not met.units]:
-            self.found.preempt_ns.append(met.until - met.launched)
-            self._met.remove(met)
 
     def _launched(self, unit: Unit) -> bool:
         recalled = self._launching.pop(unit.id)
@@ -209,12 +175,10 @@ class _Clients:
         if ended is None:
             self._watch()
             return False
-        unit, compute_ns, alone, over = ended
+        unit, compute_ns, alone = ended
         times = tuple(round(time * compute_ns / sum(alone)) for time in alone) if len(alone) > 1 else ()
-        outcome = UnitOutcome(unit.id, None, compute_ns, over, len(alone), times)
+        outcome = UnitOutcome(unit.id, None, compute_ns, (), len(alone), times)
         self._server.scheduler.finished(outcome, self.now)
-        if unit.klass:
-            self._out_of_the_way(unit, self._server.device.clear_at(unit.worker))
         self._watch()
         if self._server.prompt:
             for call in dict.fromkeys(row.call for row in unit.rows if row.call.left == 0):

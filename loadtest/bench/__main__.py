@@ -13,7 +13,7 @@ from rich.console import Console
 from loadtest.bench import http_page
 from loadtest.bench.cases import CASES
 from loadtest.bench.figures import Figure
-from loadtest.bench.session import Plan, Session, clients
+from loadtest.bench.session import CLIENT, Plan, Session
 from loadtest.common import experiment, machine
 from loadtest.common.paths import DOCS
 from loadtest.common.servers import MeasurementError
@@ -24,7 +24,6 @@ FILE_WIDTH = 160  # columns of output that is not a terminal
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    available = clients()
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
         description="Measure this machine: the server against what there is to reach. About eight minutes in full.",
@@ -33,7 +32,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} [all, in this order]")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each server [5]")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement [3]")
-    parser.add_argument("--client", choices=list(available), default=next(iter(available)), help="[wrk if installed]")
     parser.add_argument("--server", default="", help="command of the server to measure, such as another build's")
     parser.add_argument(
         "--out", type=Path, help="folder for http.md and http.json [docs/bench, for a run of all cases]"
@@ -51,7 +49,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def command(options: argparse.Namespace) -> str:
     """The command line of the same run, without paths of this machine."""
     words = ["python -m loadtest.bench", *options.cases, f"--rounds {options.rounds} --seconds {options.seconds:g}"]
-    words.append(f"--client {options.client}")
     return " ".join([*words, "--server ..."] if options.server else words)
 
 
@@ -81,9 +78,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if not console.is_terminal:
         console.width = FILE_WIDTH
-    plan = Plan(options.rounds, options.seconds, options.client, tuple(shlex.split(options.server)), say.print)
+    plan = Plan(options.rounds, options.seconds, tuple(shlex.split(options.server)), say.print)
     facts = experiment.facts(command(options))
-    facts |= {"client": clients()[options.client], "rounds": f"{plan.rounds} of {plan.seconds:g} s"}
+    facts |= {"client": CLIENT, "rounds": f"{plan.rounds} of {plan.seconds:g} s"}
     busy = machine.load_average()
     if busy is not None and busy > machine.cores() / 2:
         say.print(f"[yellow]this machine is busy (load average {busy:.1f}): the figures will show it[/]")

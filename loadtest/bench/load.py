@@ -1,4 +1,4 @@
-"""A closed loop of one prepared request and its result: the types that both clients use, ours and wrk."""
+"""A closed loop of one prepared request and its result: the types that its clients use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """One request after another on one blocking socket: a client that adds little to a latency, and leaves none out.
 
-wrk is not asked for latencies of one connection: it adds invented ones for each that is longer than twice the mean
-(its correction of coordinated omission), which moves even the median where a few are a hundred times as long. An event
-loop in the client takes as long as a bare server itself.
+An event loop in the client takes as long as a bare server itself.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from loadtest.bench import bodies, closed_loop, one_connection, wrk
+from loadtest.bench import bodies, closed_loop, one_connection
 from loadtest.bench.load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
 from loadtest.common.servers import Server, ServerError, starling
 
@@ -26,7 +26,6 @@ class Plan:
 
     rounds: int = 5
     seconds: float = 3.0
-    client: str = "starling"
     server: tuple[str, ...] = ()
     say: Callable[[str], None] = print
 
@@ -82,13 +81,13 @@ class Session:
         return request
 
     def load(self, server: Server, request: Request, seconds: float | None = None, refusals: bool = False) -> Measured:
-        """Saturate `server` with the chosen client.
+        """Saturate `server`.
 
         Raises LoadError unless every answer is a 200, or a 429 where `refusals` are counted.
         """
         load = Load(server.port, request, self.plan.seconds if seconds is None else seconds, refusals=refusals)
         before = server.cpu_seconds()
-        result = (wrk.run if self.plan.client == "wrk" else closed_loop.run)(load)
+        result = closed_loop.run(load)
         after = server.cpu_seconds()
         self.expect_clean(request, result)
         self.best[request.name] = max(self.best.get(request.name, 0.0), result.per_second)
@@ -102,7 +101,7 @@ class Session:
         return one_connection.run(load)
 
     def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
-        """Load the server under test with our own client; returns the times that the server reports."""
+        """Load the server under test; returns the times that the server reports."""
         duration_s = self.plan.seconds if seconds is None else seconds
         result = closed_loop.run(Load(self.starling().port, request, duration_s, connections, timed=MOST_TIMED))
         self.expect_clean(request, result)
@@ -111,7 +110,7 @@ class Session:
         return result.timed
 
     def checked(self, server: Server, request: Request) -> None:
-        """Warm up `server` for a second with our own client, which compares each answer with the first."""
+        """Warm up `server` for a second; each answer is compared with the first."""
         _, answer = answer_of(server, request)
         self.expect_clean(request, closed_loop.run(Load(server.port, request, 1.0, answer=answer)))
 
@@ -126,10 +125,7 @@ class Session:
             raise LoadError(f"{request.name}: {result.requests} answers, failures {result.failed}")
 
 
-def clients() -> dict[str, str]:
-    """The available clients with their description, the best first."""
-    ours = {"starling": f"the load generator of starling bench, {CONNECTIONS} connections"}
-    return {"wrk": f"wrk, 1 thread, {CONNECTIONS} connections", **ours} if wrk.installed() else ours
+CLIENT = f"the load generator of starling bench, {CONNECTIONS} connections"
 
 
 def alternate(rounds: int, *measures: Callable[[], T]) -> list[list[T]]:

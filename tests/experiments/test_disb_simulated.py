@@ -13,8 +13,8 @@ from app.scheduler.types import Call, Formed, Klass, Row, Unit
 from experiments.disb import simulated
 from experiments.disb.generate import FOLDER, MODELS
 from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
-from experiments.disb.modelled import NETWORKS, SLOWER, WHOLE, Network, network, pairs
-from experiments.disb.simulated import COLUMNS, QUEUED, Assumed, Column, alone_ns
+from experiments.disb.modelled import NETWORKS, SLOWER, WHOLE, Network, pairs
+from experiments.disb.simulated import COLUMNS, Assumed, Column, alone_ns
 from experiments.disb.virtual import Played
 from loadtest.disb.workload import Load, Task, Workload, read
 
@@ -54,9 +54,9 @@ def unit(number: int, klass: Klass, program: int = 1, **options: Any) -> Unit:
     )
 
 
-def gpu(sharing: Sharing | None = None, cells: frozenset[int] = frozenset(), **times: list[int]) -> ModelledGpu:
-    """Programs 1 and 2 have stages, or steps, of 1000 each, 4 of them."""
-    return ModelledGpu({1: [1000] * 4, 2: [1000] * 4}, cells, sharing or Sharing())
+def gpu() -> ModelledGpu:
+    """Programs 1 and 2 have stages of 1000 each, 4 of them."""
+    return ModelledGpu({1: [1000] * 4, 2: [1000] * 4}, Sharing())
 
 
 class TestGpu:
@@ -86,46 +86,15 @@ class TestGpu:
         device.push(going := unit(1, BEST, steps=4), 0)
         device.recall(going, after)
         assert device.due == 1000 * made
-        assert device.pop(1000 * made) == (going, 1000 * made, [1000] * made, ())
-
-    def test_units_of_a_stream_follow_one_another_and_a_cell_ends_with_its_last_step(self) -> None:
-        device = gpu(cells=frozenset({1}))
-        first = unit(1, BEST)
-        for number in range(4):
-            device.push(replace(first, id=number), 0)
-        ends = [device.pop(1000 * number) for number in (1, 2, 3, 4)]
-        assert [ended.over for ended in ends] == [(), (), (), (0,)]
-        assert device.due is None
-
-    @pytest.mark.parametrize(("queue", "made"), [(0, 1), (1, 1), (3, 3), (9, 4)])
-    def test_a_recall_waits_for_the_queue(self, queue: int, made: int) -> None:
-        device = ModelledGpu({1: [1000] * 4}, frozenset(), Sharing(), queue)
-        device.push(going := unit(1, BEST, steps=4), 0)
-        assert device.due == 4000 + 3 * LAUNCH * (queue == 1)
-        assert device.recall(going, 500) == 0
-        assert device.due == 1000 * made
-
-    def test_what_has_not_begun_is_withdrawn_and_passed_over(self) -> None:
-        device = ModelledGpu({1: [1000] * 4}, frozenset(), Sharing(), 3, withdraws=True)
-        device.push(going := unit(0, BEST, steps=4), 0)
-        assert device.recall(going, 500) == 2
-        assert (device.due, device.clear_at(0)) == (1000, 1000 + 2 * LAUNCH)
-        device.pop(1000)
-        device.push(unit(5, BEST, worker=0), 1005)
-        assert device.due == 1000 + 2 * LAUNCH + 1000
+        assert device.pop(1000 * made) == (going, 1000 * made, [1000] * made)
 
 
 def play(column: Column, *tasks: Task, time_s: float = 0.5, assumed: Assumed | None = None) -> Played:
     return column.play(Workload("w", time_s, tasks), 0, assumed)
 
 
-SEQ, STREAMS, REEF, REEF_N = (COLUMNS[name] for name in ("seq", "streams", "reef", "reef_n"))
+SEQ, STREAMS, REEF = (COLUMNS[name] for name in ("seq", "streams", "reef"))
 ALONE = Assumed(pads=False)
-
-
-def longest(size: int = 1) -> int:
-    """What a group of ResNet's kernels takes beside a real-time unit."""
-    return round(max(network("resnet152").groups(size)) * (1 + SHARED))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -150,25 +119,9 @@ def test_streams_knows_no_classes() -> None:
 def test_reef_starts_real_time_at_once_and_ends_best_effort_with_its_kernel() -> None:
     played = play(REEF, VGG_RT, RESNET_BE, assumed=ALONE)
     assert set(played.wait_ns["vgg19_rt"]) == {LAUNCH}
-    assert len(played.preempt_ns) >= 49  # the first comes with the best-effort one
-    assert max(played.preempt_ns) <= longest() + LAUNCH
     assert (played.outcomes[0].latency_ns < 1.02 * alone_ns(VGG_RT)).all()
     answers = sum(len(outcome.played.due) for outcome in played.outcomes)
     assert answers < played.units <= answers + 50  # a recall for each real-time request at most
-
-
-def test_a_queue_is_taken_back_or_waited_for() -> None:
-    withdrawn, waited = (
-        play(QUEUED[way](8), VGG_RT, RESNET_BE, time_s=0.1, assumed=ALONE) for way in ("withdrawn", "waited for")
-    )
-    assert withdrawn.withdrawn > 30
-    assert waited.withdrawn == 0
-    assert max(withdrawn.preempt_ns) <= longest() + 9 * LAUNCH
-    assert min(waited.preempt_ns[1:]) > sum(sorted(network("resnet152").groups(1))[:6])
-    for played in (withdrawn, waited):
-        assert sum(map(len, (one.latency_ns for one in played.outcomes))) == sum(
-            len(one.played.due) for one in played.outcomes
-        )
 
 
 def test_padding_does_best_effort_work_in_real_time_mode() -> None:
@@ -204,7 +157,6 @@ def test_all_columns_answer_everything(name: str) -> None:
 
 
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated, "QUEUES", (1, 16))
     monkeypatch.setattr(simulated, "VARIED", ("A",))
     monkeypatch.setattr(simulated, "VARIATIONS", {"as assumed": Assumed(), "no padding": ALONE})
     options = ["--seconds", "0.05", "--workloads", "A,REAL", "--processes", "1", "--out", str(tmp_path)]
@@ -212,6 +164,4 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.loads((tmp_path / "disb-simulated.json").read_text("utf-8"))
     assert len(data["cells"]) == 2 * len(COLUMNS)
     assert len(data["varied"]) == 2
-    assert len(data["queues"]) == 2 * len(QUEUED)
     assert (tmp_path / "disb-simulated.md").exists()
-    assert (tmp_path / "disb-simulated-queue.png").exists()

@@ -21,9 +21,10 @@ from lifespan import with_state
 from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
-from experiments.common.local_ray import LocalRay
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError
+
+from .local_ray import LocalRay
 
 pytestmark = [
     pytest.mark.e2e,

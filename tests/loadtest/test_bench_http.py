@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from experiments.costs import profile
-from loadtest.bench import http_page, wrk
+from loadtest.bench import http_page
 from loadtest.bench.figures import Figure, Target
-from loadtest.bench.load import LoadError
 from loadtest.common.servers import Child
 
 
@@ -26,17 +25,6 @@ from loadtest.common.servers import Child
 )
 def test_targets(target: Target | None, value: float, met: str) -> None:
     assert http_page.met(Figure("x", "ratio", (value, 0.0, 9.0), target).to_dict()) == met
-
-
-def test_wrk_output() -> None:
-    failed = '"failed":{"connect":0,"read":2,"write":0,"status":10,"timeout":0}'
-    line = f'RESULT {{"requests":100,"refused":40,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
-    result = wrk.parse(f"Running 2s test\n{line}\n")
-    assert (result.requests, result.per_second, result.p50_ms) == (100, 50.0, 1.5)
-    assert (result.refused, result.refused_per_second) == (40, 20.0)
-    assert result.failed == {"read": 2, "status": 10}
-    with pytest.raises(LoadError, match="no such host"):
-        wrk.parse("", "no such host")
 
 
 def test_profile_separates_threads() -> None:

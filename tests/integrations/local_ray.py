@@ -1,4 +1,4 @@
-"""A Ray of this machine alone, in a process of its own: `python -m experiments.common.local_ray FOLDER PORT`.
+"""A Ray of this machine alone, in a process of its own: `python local_ray.py FOLDER PORT CPUS`.
 
 It reads commands, a JSON object per line: `{"name": NAME, "build": "module:function", "arguments": {}, "prefix": "/"}`
 deploys what the function returns, `{"delete": NAME}` ends it. Each is answered by a line: `{"done": NAME}` or
@@ -52,9 +52,9 @@ class LocalRay:
         self.folder = Path(self._folder.name)
         self._log = (self.folder / "driver.log").open("w+", encoding="utf-8")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.common.local_ray", str(self.folder), str(self.port), str(cpus)],
+            [sys.executable, __file__, str(self.folder), str(self.port), str(cpus)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=ROOT,
-            env={**clean_environment(), **ENVIRONMENT, **(environment or {})},
+            env={**clean_environment(), "PYTHONPATH": str(ROOT), **ENVIRONMENT, **(environment or {})},
         )  # fmt: skip
         self.metrics_port = 0
 
