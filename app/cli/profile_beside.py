@@ -37,24 +37,16 @@ class Pairs:
         """A table of all that was measured, and a line for each pair."""
         key, pairs = self.key, self.pairs
         say(f"{key.model} on {key.device}, {key.threads} thread(s) per worker, two workers")
-        staged = any(time.stages for pair in pairs for time in pair.times)
-        titles = ("beside", "rows", "ms alone", "ms beside", "slower", "spread", "speed", "runs")
-        table = numbers_table(*titles, *(["slower by stage"] if staged else []))
+        table = numbers_table("beside", "rows", "ms alone", "ms beside", "slower")
         for pair in pairs:
             for time in sorted(pair.times, key=lambda one: (one.beside_rows, one.rows)):
-                by_stage = [" ".join(f"{ratio:.1%}" for ratio in time.stages)] if staged else []
                 table.add_row(
                     f"{time.beside_rows} of {pair.model}", str(time.rows), f"{time.alone_ns / 1e6:.3f}",
-                    f"{time.beside_ns / 1e6:.3f}", f"{time.slower:.1%}", f"{time.spread:.1%}", f"{time.speed:.0%}",
-                    str(time.visits), *by_stage,
+                    f"{time.beside_ns / 1e6:.3f}", f"{time.slower:.1%}",
                 )  # fmt: skip
         say(table)
         for pair in pairs:
-            speeds = [time.speed for time in pair.times]
-            say(
-                f"{key.model} is slowed by {pair.slower:.1%} at most beside {pair.model}, which keeps "
-                f"{min(speeds):.0%} to {max(speeds):.0%} of its speed"
-            )
+            say(f"{key.model} is slowed by {pair.slower:.1%} at most beside {pair.model}")
         if self.kept is not None:
             say(f"kept       {self.kept}")
 

@@ -1,17 +1,16 @@
 """Measures two models side by side: which sizes to time next, and the workers that run them.
 
 The first runs on one worker, the other is repeated on another: as best-effort units do there that fill what a real-time
-unit leaves free. A visit times one combination of sizes: the first model alone, both side by side, the other alone, in
-a random order. The result of a visit is the ratio of times that follow one another, so that a machine that
-drifts between visits bends nothing; a pair is known by the medians of these ratios. Combinations are visited in a new
-random order each pass.
+unit leaves free. A visit times one combination of sizes: the first model alone and both side by side, in a random
+order. The result of a visit is the ratio of times that follow one another, so that a machine that drifts between visits
+bends nothing; a pair is known by the medians of these ratios. Combinations are visited in a new random order each pass.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import median
 from typing import NamedTuple
@@ -28,14 +27,10 @@ Sizes = tuple[int, int]  # rows of the one, rows of the other
 
 
 class Visit(NamedTuple):
-    """Nanoseconds of a unit of the one and of the other, alone and side by side; of the one also by stage."""
+    """Nanoseconds of a unit of the first model, alone and beside the other."""
 
     alone_ns: int
     beside_ns: int
-    other_alone_ns: int
-    other_beside_ns: int
-    alone_by_stage: tuple[int, ...] = ()
-    beside_by_stage: tuple[int, ...] = ()
 
     @property
     def slower(self) -> float:
@@ -81,14 +76,14 @@ class PairSampler:
             self._random.shuffle(self._pass)
         return self._pass.pop() if self._pass else None
 
-    def order(self) -> list[int]:
-        """A new order of three things to time."""
-        return self._random.sample(range(3), 3)
+    def alone_first(self) -> bool:
+        """Which of the two turns of a visit is next, at random."""
+        return self._random.random() < 0.5
 
     def add(self, sizes: Sizes, visit: Visit) -> None:
         visits = self.visits[sizes]
         visits.append(visit)
-        ratios = [one.beside_ns / one.alone_ns for one in visits]
+        ratios = [one.slower for one in visits]
         if len(visits) >= self._most or (len(visits) >= self._least and half_interval(ratios) <= _TOLERANCE):
             self._settled.add(sizes)
 
@@ -108,36 +103,22 @@ class PairSampler:
 
 
 def _time(sizes: Sizes, visits: Sequence[Visit]) -> PairTime:
-    slower = sorted(visit.slower for visit in visits)
-    last = len(slower) - 1
-    by_stage = zip(*(_by_stage(visit) for visit in visits), strict=True)
     return PairTime(
         *sizes,
         alone_ns=round(median(visit.alone_ns for visit in visits)),
         beside_ns=round(median(visit.beside_ns for visit in visits)),
-        slower=round(median(slower), 4),
-        spread=round(slower[3 * last // 4] - slower[last // 4], 4),
-        speed=round(median(visit.other_alone_ns / visit.other_beside_ns for visit in visits), 4),
-        visits=len(visits),
-        stages=tuple(round(median(ratios), 4) for ratios in by_stage),
+        slower=round(median(visit.slower for visit in visits), 4),
     )
 
 
-def _by_stage(visit: Visit) -> list[float]:
-    """What each stage was slowed by, of a model of several."""
-    pairs = list(zip(visit.alone_by_stage, visit.beside_by_stage, strict=True))
-    return [beside / alone - 1 for alone, beside in pairs] if len(pairs) > 1 else []
-
-
-def visit(bench: Bench, sizes: Sizes, order: Iterable[int]) -> Visit:
-    """Time the first model alone (0), both side by side (1) and the other alone (2), in this order.
+def visit(bench: Bench, sizes: Sizes, *, alone_first: bool) -> Visit:
+    """Time the first model alone, and both side by side.
 
     `bench`: with the two models, on the workers FIRST and OTHER. Raises ConfigError when a model fails.
     """
-    turns = {FIRST: sizes[0]}, {FIRST: sizes[0], OTHER: sizes[1]}, {OTHER: sizes[1]}
-    timed = {number: bench.time(turns[number]) for number in order}
-    alone, beside = timed[0][FIRST], timed[1][FIRST]
-    return Visit(alone.ns, beside.ns, timed[2][OTHER].ns, timed[1][OTHER].ns, alone.by_stage, beside.by_stage)
+    turns = {FIRST: sizes[0]}, {FIRST: sizes[0], OTHER: sizes[1]}
+    times = [bench.time(turn)[FIRST].ns for turn in (turns if alone_first else reversed(turns))]
+    return Visit(*(times if alone_first else reversed(times)))
 
 
 def measure_pair(
@@ -154,5 +135,5 @@ def measure_pair(
         sizes = sampler.next()
         if sizes is None:
             break
-        sampler.add(sizes, visit(bench, sizes, sampler.order()))
+        sampler.add(sizes, visit(bench, sizes, alone_first=sampler.alone_first()))
         on_progress(sampler.done)

@@ -5,14 +5,12 @@ the GPU a kernel occupies; a framework does not know that, so pairs are measured
 B`).
 
     {"model": "encoder", "architecture": "8c1f0a", "made": "2026-01-01T00:00:00+00:00",
-     "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021, "spread": 0.03,
-                "speed": 0.96, "visits": 12, "stages": [0.01, 0.03]}]}
+     "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021}]}
 
 This is what a model's units meet beside `encoder`, looped on another worker in batches of `beside_rows`: a batch of
 `rows` takes `beside_ms` where alone it takes `alone_ms`. Both are medians. `slower` is the median of what single visits
-gave, each of which times both, one after the other, so that a machine that drifts does not bend it: 0.021 is 2.1 %,
-and `spread` is the distance between the quartiles of these. `speed` is what the other keeps of the speed that it has
-alone. `stages`: `slower` of each stage, of a model in stages. Unknown keys are kept as they are.
+gave, each of which times both, one after the other, so that a machine that drifts does not bend it: 0.021 is 2.1 %.
+Unknown keys of a pair are kept as they are.
 """
 
 from __future__ import annotations
@@ -32,17 +30,13 @@ PairSlowdowns = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class PairTime:
-    """A unit of `rows` beside units of `beside_rows`, see the module's text. `slower`, `spread`, `speed`: fractions."""
+    """A unit of `rows` beside units of `beside_rows`, see the module's text."""
 
     rows: int
     beside_rows: int
     alone_ns: int
     beside_ns: int
     slower: float
-    spread: float = 0.0
-    speed: float = 1.0
-    visits: int = 1
-    stages: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -51,10 +45,6 @@ class PairTime:
             "alone_ms": self.alone_ns / MS,
             "beside_ms": self.beside_ns / MS,
             "slower": self.slower,
-            "spread": self.spread,
-            "speed": self.speed,
-            "visits": self.visits,
-            **({"stages": list(self.stages)} if self.stages else {}),
         }
 
 
@@ -115,19 +105,12 @@ def _times(given: Any) -> tuple[PairTime, ...]:
 def _time(given: Any, key: str) -> PairTime:
     if not isinstance(given, Mapping):
         raise fault(key, "an object", given)
-    stages = given.get("stages", ())
-    if not isinstance(stages, Sequence) or isinstance(stages, str):
-        raise fault(f"{key}.stages", "a list of numbers", stages)
     return PairTime(
         fields.whole(given.get("rows"), f"{key}.rows"),
         fields.whole(given.get("beside_rows"), f"{key}.beside_rows"),
         round(_least(given, key, "alone_ms") * MS),
         round(_least(given, key, "beside_ms") * MS),
         _least(given, key, "slower", -1),
-        _least(given, key, "spread"),
-        _least(given, key, "speed"),
-        fields.whole(given.get("visits"), f"{key}.visits"),
-        tuple(fields.number(one, f"{key}.stages") for one in stages),
     )
 
 
