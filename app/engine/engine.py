@@ -248,7 +248,7 @@ class Engine:
 
     def _review(self, served: ServedModel) -> None:
         try:
-            self.profiling.review(served.profiled, self.scheduler.live_times(served.program))
+            self.profiling.review(served.profiled, self.scheduler.states[served.program].live_times)
         except Exception:  # the tables stay as they are, and the monitor continues
             log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 

@@ -31,25 +31,26 @@ class Reports:
         self._stages = stages
         self._cell = placed.executor.steps is not None
         self._scheduler = placed.intake.scheduler
+        self._state = self._scheduler.states[placed.program]
 
     def gauges(self) -> Gauges:
         """What is true of the model at this moment."""
-        scheduler, placed, program = self._scheduler, self._placed, self._placed.program
-        activations = placed.activations
+        state, placed = self._state, self._placed
+        activations, line = placed.activations, state.regression
         return Gauges(
             placed.stats,
-            pending_rows=scheduler.waiting(program),
-            waiting={name: scheduler.waiting(program, klass) for name, klass in KLASSES.items()},
-            demand_ns={name: scheduler.demand_ns(program, klass) for name, klass in KLASSES.items()},
+            pending_rows=state.waiting,
+            waiting={name: state.waiting_of(klass) for name, klass in KLASSES.items()},
+            demand_ns={name: state.demand_ns[klass] for name, klass in KLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
-            preferred=scheduler.preferred(program),
-            rate=scheduler.rate(program),
+            preferred=state.preferred,
+            rate=state.rate.rate,
             slots_used=placed.pool.used,
             between=None
             if activations is None
             else Between(activations.rows, activations.nbytes, activations.reserved),
-            regression=scheduler.regression(program),
+            regression=(line.alpha, line.beta, line.residual),
             at_stages=self._at_stages(),
         )
 
@@ -76,18 +77,18 @@ class Reports:
 
     def plan(self) -> Plan:
         """What its batches are planned with; see contract.Plan."""
-        scheduler, program, profiled = self._scheduler, self._placed.program, self._profiled
+        latency, facts, profiled = self._state.latency[0], self._state.facts[0], self._profiled
         plan = Plan(
-            program, profiled.profile.batch_ns, profiled.origin, scheduler.scale(program),
-            scheduler.handover_ns(program), stages=0 if self._cell else self._stages, cell=self._cell,
+            self._placed.program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
+            stages=0 if self._cell else self._stages, cell=self._cell,
         )  # fmt: skip
-        control, level = scheduler.control_of(program)
-        return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=level)
+        control = facts.control
+        return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=facts.level)
 
     def statistics(self) -> dict[str, Any]:
         """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""
         gauges, stats = self.gauges(), self._placed.stats
-        scheduler, program, profiled = self._scheduler, self._placed.program, self._profiled
+        latency, profiled = self._state.latency[0], self._profiled
         regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
         return {
             **stats.triton(),
@@ -99,9 +100,9 @@ class Reports:
                 "regression": {name: ns / 1e6 for name, ns in regression},
                 "classes": gauges.classes(),
                 "policy": self._info.batching.policy,
-                "reorders": scheduler.reorders(program),
-                "batch_scale": scheduler.scale(program),
-                "handover_ms": scheduler.handover_ns(program) / 1e6,
+                "reorders": bool(self._state.facts[0].lengths),
+                "batch_scale": latency.scale,
+                "handover_ms": latency.handover.ns / 1e6,
                 "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},
                 "beside": dict(profiled.slowdowns),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(stats.batches.items())},

@@ -90,7 +90,7 @@ class ServedModel(PlacedModel):
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
             which = "best-effort queue" if klass else "queue"
-            most = self.intake.scheduler.queue_bound(self.program, klass)
+            most = self.intake.scheduler.states[self.program].patience[klass].bound
             return QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:
             return DeadlineUnreachable(

@@ -39,34 +39,24 @@ class AdmissionRequest(NamedTuple):
         return self.level[0]
 
 
-def backlog_ns(
-    ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest | None = None
-) -> int:
-    """Time until all that is served before `request`, and its own rows, are done; 0 where no batch times are known.
-
-    Without `request`: until all that waits and runs now is done.
-    """
-    last = Klass.BEST_EFFORT if request is None else request.klass
-    total = workers.remaining_ns(now, last)
+def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest) -> int:
+    """Time until all that is served before `request`, and its own rows, are done; 0 where no batch times are known."""
+    total = workers.remaining_ns(now, request.klass)
     for state in ledger.states.values():
         for klass in _CLASSES:
-            if klass <= last:
+            if klass <= request.klass:
                 total += _interval(ledger, state, klass, request)
     return total // device.max_running
 
 
-def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: AdmissionRequest | None) -> int:
+def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: AdmissionRequest) -> int:
     """The time of a program's rows of one class: no batch has others. As `backlog_ns`."""
-    before = waiting = state.waiting_of(klass)
-    own = False
-    if request is not None:
-        before = ledger.ready.waiting_before(state.program.id, klass, request.level)
-        own = state.program.id == request.program and klass == request.klass
-    rows = before + request.rows if own and request is not None else before
+    before = ledger.ready.waiting_before(state.program.id, klass, request.level)
+    own = state.program.id == request.program and klass == request.klass
     largest = state.program.max_batch
-    full, rest = divmod(rows, largest)
+    full, rest = divmod(before + request.rows if own else before, largest)
     if rest and own:
-        rest = min(largest, rest + waiting - before)
+        rest = min(largest, rest + state.waiting_of(klass) - before)
     return full * state.interval(largest) + (state.interval(rest) if rest else 0)
 
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from app.scheduler import admission
-from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.dispatch import Dispatch
 from app.scheduler.forming.presets import preset_class
@@ -61,7 +60,7 @@ class Scheduler:
         device = preset_class(device.classes.preset).limit(device)
         self.device = device
         self._ledger = Ledger(edf=device.classes.edf)
-        self._states = self._ledger.states
+        self.states = self._ledger.states  # by program, until its last call has left: for others to read
         self._workers = Workers(device)
         self._dispatch = Dispatch(device, self._ledger, self._workers)
         self._lost = False
@@ -73,18 +72,18 @@ class Scheduler:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
         entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0), Klass.REALTIME)
         state = ProgramState(program, entry, self.device, now)
-        state.policy.check(self.device, {other.policy.name: other.policy for other in self._states.values()})
-        self._states[program.id] = state
+        state.policy.check(self.device, {other.policy.name: other.policy for other in self.states.values()})
+        self.states[program.id] = state
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
-        state = self._states[program]
+        state = self.states[program]
         state.closed = True
         self._forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
         """Whether `admit` would let in a call of `n` rows without a deadline now. Changes nothing, and costs little."""
-        state = self._states.get(program)
+        state = self.states.get(program)
         if state is None or state.closed or self._lost:
             return False
         waiting = state.best_effort if klass else state.waiting - state.best_effort
@@ -106,7 +105,7 @@ class Scheduler:
         Without it, what is served would set the rate, and a policy that follows the rate would serve no more. 0 rows:
         refused before they were known; the mean of the calls that have not left is counted.
         """
-        state = self._states.get(program)
+        state = self.states.get(program)
         if state is not None:
             n = n or max(1, round((state.waiting + state.alive) / max(1, state.calls)))
             state.asked[klass] += n
@@ -116,7 +115,7 @@ class Scheduler:
 
         If the device or the program has gone since then, the call leaves with the next Step.
         """
-        state = self._states.get(call.program)
+        state = self.states.get(call.program)
         if self._lost or state is None:
             call.alive = False
             self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
@@ -129,7 +128,7 @@ class Scheduler:
         """The caller has gone: rows that wait are forgotten, results of the others discarded. Unknown: ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
-            state = self._states[call.program]
+            state = self.states[call.program]
             state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
             self._ledger.leave(call)
 
@@ -156,7 +155,7 @@ class Scheduler:
         following: Unit | None = None
         if unit is None:
             return None
-        state = self._states[unit.program]
+        state = self.states[unit.program]
         state.units -= 1
         gate = self._dispatch.gate
         if gate.units or gate.shares:
@@ -185,7 +184,7 @@ class Scheduler:
     def _forget_if_over(self, state: ProgramState) -> None:
         """Of a program that is closed."""
         self._ledger.forget_if_over(state)
-        if state.program.id not in self._states:
+        if state.program.id not in self.states:
             self._dispatch.gate.forget(state.program.id)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
@@ -194,12 +193,12 @@ class Scheduler:
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
-        for state in self._states.values():
+        for state in self.states.values():
             state.tick(now)
 
     def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
         """A program's stage has been measured anew. Unknown programs are ignored: one may have gone meanwhile."""
-        state = self._states.get(program)
+        state = self.states.get(program)
         if state is not None:
             state.reprofile(profile, stage)
 
@@ -208,13 +207,13 @@ class Scheduler:
 
         Rows beyond it that have started go on; no others start until enough of them have ended.
         """
-        state = self._states.get(program)
+        state = self.states.get(program)
         if state is not None and max_alive < state.program.max_alive:
             state.bound(max_alive)
 
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         """Control tables for the policy `adaptive`, solved by the driver; None takes them away."""
-        state = self._states.get(program)
+        state = self.states.get(program)
         if state is not None:
             state.set_control(tables)
 
@@ -256,11 +255,6 @@ class Scheduler:
     # what others may read
 
     @property
-    def alive(self) -> int:
-        """Rows that have started and not ended."""
-        return self._ledger.alive
-
-    @property
     def calls(self) -> Iterable[Call]:
         """Calls that have not left, in order of submission."""
         return self._ledger.calls.values()
@@ -272,13 +266,8 @@ class Scheduler:
 
     def waiting(self, program: int, klass: Klass | None = None) -> int:
         """Rows of a program in the ready table, of one class or of both."""
-        state = self._states.get(program)
+        state = self.states.get(program)
         return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
-
-    def queue_bound(self, program: int, klass: Klass) -> int:
-        """Rows of a class that may wait before calls are refused: `max_queue`, or fewer where callers leave sooner."""
-        state = self._states.get(program)
-        return state.patience[klass].bound if state else 0
 
     def oldest(self, program: int, klass: Klass) -> int | None:
         """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
@@ -286,57 +275,5 @@ class Scheduler:
 
     def waiting_by_stage(self, program: int) -> list[int]:
         """Rows of a program in the ready table, for each of its stages."""
-        state = self._states.get(program)
+        state = self.states.get(program)
         return self._ledger.ready.waiting_by_stage(program, len(state.program.stages)) if state else []
-
-    def rate(self, program: int) -> float:
-        """Rows per second that arrived over the last closed window, those refused included."""
-        state = self._states.get(program)
-        return state.rate.rate if state else 0.0
-
-    def demand_ns(self, program: int, klass: Klass) -> int:
-        """Device time that all rows of a class asked for, refused ones too, up to the last closed window.
-
-        Divided by the time that passed it is the load: 1 is the most that the device can do, in full batches.
-        """
-        state = self._states.get(program)
-        return state.demand_ns[klass] if state else 0
-
-    def preferred(self, program: int) -> int:
-        """The preferred batch size at that rate."""
-        state = self._states.get(program)
-        return state.preferred if state else 0
-
-    def regression(self, program: int) -> tuple[float, float, float]:
-        """Batch time as alpha + beta x rows: alpha, beta and the residual in ns, first stage."""
-        state = self._states.get(program)
-        return (state.regression.alpha, state.regression.beta, state.regression.residual) if state else (0.0, 0.0, 0.0)
-
-    def scale(self, program: int) -> float:
-        """Observed over profiled batch time, first stage."""
-        state = self._states.get(program)
-        return state.latency[0].scale if state else 1.0
-
-    def live_times(self, program: int) -> list[LiveTimes]:
-        """What live batches say of each stage's times; empty where the profile is exact."""
-        state = self._states.get(program)
-        return [one.live for one in state.latency if one.live is not None] if state else []
-
-    def reorders(self, program: int) -> bool:
-        """Whether rows of a program may start before earlier ones, picked by their lengths."""
-        state = self._states.get(program)
-        return bool(state and state.facts[0].lengths)
-
-    def handover_ns(self, program: int) -> int:
-        """What a unit costs now beyond computing, first stage."""
-        state = self._states.get(program)
-        return state.latency[0].handover.ns if state else 0
-
-    def control_of(self, program: int) -> tuple[ControlTables | None, int]:
-        """The control tables that a program is served by, if any, and the level of its load; -1: below all."""
-        state = self._states.get(program)
-        return (state.facts[0].control, state.facts[0].level) if state else (None, -1)
-
-    def backlog_ns(self, now: int) -> int:
-        """Time until all that waits and runs now would be done, from measured batch times; 0 where none are known."""
-        return admission.backlog_ns(self._ledger, self._workers, self.device, now)

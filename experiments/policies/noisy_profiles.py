@@ -64,7 +64,7 @@ class Learner(Recorder):
 
     def tick(self, now: int) -> None:
         super().tick(now)
-        corrected = self._review.corrected(self.live_times(PROGRAM), now)
+        corrected = self._review.corrected(self.states[PROGRAM].live_times, now)
         if corrected is not None:
             self.solved += 1
             self.control(PROGRAM, control.solve(corrected.stage()), now)

@@ -156,7 +156,7 @@ class Rig:
         """Nothing of any call is left."""
         scheduler = self.engine.scheduler
         assert list(scheduler.calls) == []
-        assert scheduler.alive == 0
+        assert scheduler._ledger.alive == 0
         assert list(scheduler.running) == []
         for served in self.models:
             assert served.pool.used == 0

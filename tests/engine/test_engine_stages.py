@@ -77,7 +77,7 @@ async def test_each_stage_is_timed_at_warm_up_and_measured_while_idle(tmp_path: 
     cache, model = ProfileCache(tmp_path), staged(double, lambda x: x, increase)
 
     def predicted(rig: Rig, size: int, **options: int) -> list[float]:
-        state = rig.engine.scheduler._states[rig.served.program]
+        state = rig.engine.scheduler.states[rig.served.program]
         return [latency.predict(size, **options) for latency in state.latency]
 
     async with serving(model, device=device(4, 4), profile_budget_s=60.0, profiles=cache) as rig:
@@ -122,7 +122,7 @@ async def test_boundaries_have_the_values_of_the_whole_models_table():
     """What `adaptive` decides between stages by, in a server as in the simulator."""
     async with serving(staged(policy="adaptive"), make_model(name="whole", policy="adaptive")) as rig:
         await rig.loop.turn(3)
-        first, second = (rig.engine.scheduler._states[served.program].facts for served in rig.models)
+        first, second = (rig.engine.scheduler.states[served.program].facts for served in rig.models)
         assert all(facts.whole is not None and facts.whole.values for facts in first)
         assert [facts.remaining for facts in first] == [
             ((2200000, 2400000, 2600000, 2800000), tuple(map(affine, (1, 2, 3, 4))))

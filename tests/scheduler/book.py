@@ -159,7 +159,7 @@ class Book:
         """What each stage of a unit is predicted to take; none for a cell, and where nothing is known."""
         if self.programs[unit.program].stages[unit.stage].repeats or not unit.predicted:
             return []
-        first, *others = scheduler._states[unit.program].latency[unit.stage : unit.stage + unit.steps]
+        first, *others = scheduler.states[unit.program].latency[unit.stage : unit.stage + unit.steps]
         lead = unit.begins - unit.started
         times = [first.predict(unit.size, unit.running, unit.length, lead)]
         return times + [one.compute(unit.size, unit.running, unit.length) for one in others]
@@ -187,7 +187,7 @@ class Book:
     # the checks
 
     def check(self, step: Step, scheduler: Scheduler, now: int) -> None:
-        self.full = {program: state.full[0] for program, state in scheduler._states.items()}
+        self.full = {program: state.full[0] for program, state in scheduler.states.items()}
         for drop in step.drop:
             self._check_drop(drop, now)
         for call in step.done:
@@ -198,11 +198,11 @@ class Book:
         self._idle.check(self, step, scheduler, now)
         assert [unit.id for unit in scheduler.running] == list(self.units)
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
-        assert scheduler.alive == self.alive <= self.device.max_alive
+        assert scheduler._ledger.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
             assert scheduler.waiting(program) == len(waiting)
             assert self.alive_of[program] <= self.programs[program].max_alive
-            if (state := scheduler._states.get(program)) is not None:
+            if (state := scheduler.states.get(program)) is not None:
                 assert state.alive == self.alive_of[program]
             for klass in Klass:
                 arrived = [facts.entry.call.arrived for facts in waiting if facts.entry.call.klass is klass]
@@ -219,7 +219,7 @@ class Book:
         assert all(entry.left is not None for entry in self.calls.values())
         assert not self.units
         assert not list(scheduler.running)
-        assert scheduler.alive == self.alive == 0
+        assert scheduler._ledger.alive == self.alive == 0
         assert not any(self.waiting.values())
 
     def check_refusal(self, call: Call, refusal: Refusal, scheduler: Scheduler, now: int) -> None:
@@ -230,7 +230,7 @@ class Book:
             check_refusal(self, rows, program, call.deadline, scheduler, now)
         if refusal.reason is Reason.QUEUE_FULL:
             alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
-            patient = alike >= scheduler.queue_bound(program, klass) > self.programs[program].max_batch
+            patient = alike >= scheduler.states[program].patience[klass].bound > self.programs[program].max_batch
             assert patient or alike + rows > self.programs[program].max_queue
 
     def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
@@ -249,7 +249,7 @@ class Book:
             assert not better or self.device.classes.share  # of which best-effort work may be owed some
             program = self.programs[unit.program]
             most = min(self.device.workers[unit.worker].capacity, program.max_batch)
-            most = min(most, scheduler._states[unit.program].full[unit.stage])  # of a cell, what pays
+            most = min(most, scheduler.states[unit.program].full[unit.stage])  # of a cell, what pays
             room = self._room(program.id, unit.klass, dict.fromkeys(self.programs, 0)) > 0
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
@@ -273,7 +273,7 @@ class Book:
                 batch = entry.call.rows[facts.index].batch
                 if batch is not None:
                     held.setdefault(entry.call.program, {}).setdefault(batch.id, []).append(facts)
-        for program, state in scheduler._states.items():
+        for program, state in scheduler.states.items():
             members = held.get(program, {})
             assert (state.batches is not None) == self._several(program)
             batches = state.batches.batches if state.batches is not None else ()
@@ -320,7 +320,7 @@ class Book:
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
                 longest = max(facts.length for facts in rows)
                 lead_ns = unit.begins - unit.started
-                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running, longest, lead_ns)
+                time = scheduler.states[unit.program].time(unit.size, unit.stage, unit.running, longest, lead_ns)
                 assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"

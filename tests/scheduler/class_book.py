@@ -43,7 +43,7 @@ class Idle:
 
 def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler: Scheduler, now: int) -> None:
     """A real-time call is refused for its deadline because of real-time work or of its own, never of best effort."""
-    state = scheduler._states[program]
+    state = scheduler.states[program]
     waiting = [facts for facts_of in book.waiting.values() for facts in facts_of]
     others = any(facts.entry.call.klass is REAL for facts in waiting)
     others |= any(unit.klass is REAL for unit in book.units.values())
@@ -115,7 +115,7 @@ def _check_budget(book: Book, theirs: list[Unit], scheduler: Scheduler, now: int
         return
     left = 0
     for unit in theirs:
-        latency = scheduler._states[unit.program].latency[unit.stage]
+        latency = scheduler.states[unit.program].latency[unit.stage]
         if not latency.known:
             continue
         if unit.steps > 1 and book.times[unit.id]:

@@ -19,6 +19,7 @@ from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
 
+from .test_admission import backlog_ns
 from .test_invariants import MIXED, traces
 from .world import Trace, World, make_call, make_device, make_program
 
@@ -133,7 +134,7 @@ class TestAdmission:
         submit(scheduler, REAL, 20, 2)
         assert scheduler.admit(1, 1, BEST, 50 * MS, 0) is None
         assert scheduler.admit(1, 1, BEST, 50 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
-        assert scheduler.backlog_ns(0) == 40 * MS
+        assert backlog_ns(scheduler, 0) == 40 * MS
 
 
 def test_oldest_is_that_of_what_waits() -> None:

@@ -71,15 +71,15 @@ class TestCallsThatLeaveInTheStepThatStartsThem:
         assert [drop.reason for drop in step.drop] == [Reason.DEADLINE_UNREACHABLE]
         assert [calls_of(unit) for unit in step.start] == [[2], [2]]
         assert sorted(unit.worker for unit in step.start) == [0, 1]
-        assert (scheduler.alive, scheduler.waiting(1)) == (2, 0)
+        assert (scheduler._ledger.alive, scheduler.waiting(1)) == (2, 0)
 
     def test_a_closed_program_is_forgotten_with_them(self) -> None:
         scheduler = self.scheduler()
         scheduler.remove_program(1, 0)
         step = scheduler.step(0)
         assert (step.start, len(step.drop)) == ([], 1)
-        assert 1 not in scheduler._states
-        assert scheduler.alive == 0
+        assert 1 not in scheduler.states
+        assert scheduler._ledger.alive == 0
 
 
 class TestHandover:
@@ -129,8 +129,8 @@ class TestHandover:
             before, now = unit.predicted, now + 100 + 80
             finish(scheduler, unit, now, compute_ns=100)
         assert before == pytest.approx(100 + 80, abs=5)
-        assert scheduler.scale(1) == 1.0
-        assert scheduler.handover_ns(1) == pytest.approx(80, abs=5)
+        assert scheduler.states[1].latency[0].scale == 1.0
+        assert scheduler.states[1].latency[0].handover.ns == pytest.approx(80, abs=5)
 
 
 class TestDeadlines:

@@ -32,7 +32,7 @@ def end(scheduler: Scheduler, unit: Unit, now: int, steps: int, **options: objec
 
 def latency_of(scheduler: Scheduler, rows: int) -> int:
     """Of a step, as it is known now, without handing it over."""
-    return scheduler._states[1].latency[0].compute(rows)
+    return scheduler.states[1].latency[0].compute(rows)
 
 
 class TestCells:
@@ -84,7 +84,7 @@ class TestCells:
         scheduler.cancel(1, 20)
         assert scheduler.step(20).recall == [unit]
         assert end(scheduler, unit, 30, 3).start == []
-        assert scheduler.alive == 0
+        assert scheduler._ledger.alive == 0
 
     def test_a_row_past_its_deadline_too(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late"))
@@ -194,7 +194,7 @@ class TestContinuing:
         assert following.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
         assert list(scheduler.running) == [following]
         assert [call.id for call in end(scheduler, following, 170, 4, ended=(0,)).done] == [3]
-        assert scheduler.alive == 0
+        assert scheduler._ledger.alive == 0
 
     def test_a_row_whose_call_has_left_is_in_it_until_it_ends(self) -> None:
         scheduler, unit = self.started(3, 9)
@@ -203,7 +203,7 @@ class TestContinuing:
         assert [row.call.alive for row in following.rows] == [False]
         assert step.recall == [following]
         end(scheduler, following, 75, 1)
-        assert scheduler.alive == 0
+        assert scheduler._ledger.alive == 0
 
     def test_not_where_others_wait_for_a_place(self) -> None:
         scheduler, unit = self.started(7, 9)
@@ -247,7 +247,7 @@ class TestStages:
         assert (unit.steps, unit.predicted) == (3, 20 + 40 + 60)
         step = end(scheduler, unit, 120, 3, times=(20, 40, 60))
         assert [call.id for call in step.done] == [1]
-        assert scheduler.scale(1) == 1.0
+        assert scheduler.states[1].latency[0].scale == 1.0
 
     def test_a_batch_that_would_be_split_ends_where_it_is(self) -> None:
         stages = (Stage(Profile((10, 12))), Stage(Profile((10, 12))), Stage(Profile((10, 30))))

@@ -113,8 +113,8 @@ def test_control_and_profile_reach_the_replayed_scheduler() -> None:
     for entry in data[1:-1]:
         feed(replayed, entry)
     assert step_entry(replayed.step(1_000), 1_000) == data[-1]
-    assert replayed._states[2].facts[0].control == TABLES
-    assert replayed._states[2].latency[0].predict(2, 2) == 67
+    assert replayed.states[2].facts[0].control == TABLES
+    assert replayed.states[2].latency[0].predict(2, 2) == 67
 
 
 def test_what_live_batches_taught_is_learnt_again() -> None:
@@ -134,7 +134,7 @@ def test_what_live_batches_taught_is_learnt_again() -> None:
             assert step_entry(replayed.step(entry["t"]), entry["t"]) == entry
         else:
             feed(replayed, json.loads(json.dumps(entry)))
-    latency, again = (one._states[2].latency[0] for one in (recording, replayed))
+    latency, again = (one.states[2].latency[0] for one in (recording, replayed))
     assert [again.predict(size, size) for size in (1, 2)] == [latency.predict(size, size) for size in (1, 2)]
     assert again.predict(2, 2) > 2.2 * again.predict(1, 1)
 

@@ -99,9 +99,9 @@ class TestDeadlines:
         scheduler = scheduler_of()
         unit = feed(scheduler, make_call(1, deadline=50)).start[0]
         assert left(scheduler.step(60).drop) == [(1, Reason.DEADLINE, -1)]
-        assert scheduler.alive == 1
+        assert scheduler._ledger.alive == 1
         step = finish(scheduler, unit, 70)
-        assert (step.done, step.drop, scheduler.alive) == ([], [], 0)
+        assert (step.done, step.drop, scheduler._ledger.alive) == ([], [], 0)
 
     def test_earliest_of_deadline_and_delay_wakes(self) -> None:
         scheduler = scheduler_of(make_program(policy="window", max_delay_ns=10 * MS))
@@ -160,7 +160,7 @@ class TestForming:
         step = feed(scheduler, make_call(1, 3))
         assert [(unit.size, unit.running, unit.predicted) for unit in step.start] == [(2, 1, 20), (1, 2, 16)]
         finish(scheduler, step.start[1], 16, compute_ns=16)
-        assert scheduler.scale(1) == pytest.approx(1.0)
+        assert scheduler.states[1].latency[0].scale == pytest.approx(1.0)
 
     def test_one_busy_model_cannot_starve_another(self) -> None:
         """A's callers ask again at once, with far more rows than fit; B's row waits for no more than came before it."""
@@ -190,7 +190,7 @@ class TestStages:
         step = finish(scheduler, step.start[0], 3, ended=(0, 1, 2))
         assert [len(unit.rows) for unit in step.start] == [2]
         scheduler.tick(4)
-        assert scheduler._states[1].full == [2]
+        assert scheduler.states[1].full == [2]
 
     def test_cell_at_the_first_stage_goes_on_when_max_alive_is_reached(self) -> None:
         cell = Stage(repeats=True)
@@ -205,32 +205,32 @@ class TestPrograms:
         unit = feed(scheduler, make_call(1)).start[0]
         scheduler.cancel(1, 1)
         scheduler.remove_program(1, 1)
-        assert scheduler._states
+        assert scheduler.states
         finish(scheduler, unit, 2)
-        assert not scheduler._states
-        assert scheduler.alive == 0
+        assert not scheduler.states
+        assert scheduler._ledger.alive == 0
 
     def test_statistics(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
         unit = feed(scheduler, make_call(1, 4)).start[0]
         scheduler.tick(20 * MS)  # 200 rows a second: only four in 16 ms do better
-        assert scheduler.rate(1) == pytest.approx(200)
-        assert scheduler.preferred(1) == 3
+        assert scheduler.states[1].rate.rate == pytest.approx(200)
+        assert scheduler.states[1].preferred == 3
         finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
-        assert scheduler.scale(1) == pytest.approx(1.05)
+        assert scheduler.states[1].latency[0].scale == pytest.approx(1.05)
         scheduler.tick(60 * MS)
-        alpha, beta, residual = scheduler.regression(1)
-        assert (alpha, beta) != pytest.approx((8 * MS, 2 * MS))  # the profile's line, before that batch
-        assert alpha + 4 * beta > 16 * MS
-        assert residual > 0
-        assert scheduler.regression(9) == (0.0, 0.0, 0.0)
-        assert (scheduler.waiting(9), scheduler.rate(9), scheduler.preferred(9), scheduler.scale(9)) == (0, 0.0, 0, 1.0)
+        line = scheduler.states[1].regression
+        assert (line.alpha, line.beta) != pytest.approx((8 * MS, 2 * MS))  # the profile's line, before that batch
+        assert line.alpha + 4 * line.beta > 16 * MS
+        assert line.residual > 0
+        assert scheduler.waiting(9) == 0
 
 
 def test_the_tables_that_a_program_is_served_by_can_be_read() -> None:
     scheduler = scheduler_of(make_program(batch_ns=CURVE, policy="adaptive"))
-    assert scheduler.control_of(1) == (None, -1)
+    facts = scheduler.states[1].facts[0]
+    assert (facts.control, facts.level) == (None, -1)
     tables = ControlTables((0.5,), ((0, 1, 2, 3, 4),), 4, (1, 2, 3, 4), (0,), 250.0)
     scheduler.control(1, tables, 0)
-    assert scheduler.control_of(1) == (tables, -1)
-    assert scheduler.control_of(2) == (None, -1)
+    assert (facts.control, facts.level) == (tables, -1)
+    scheduler.control(2, tables, 0)  # unknown programs are ignored

@@ -55,7 +55,7 @@ class TestSplit:
         assert [unit.reason for unit in units] == ["full"] + ["retry"] * 6
         assert left(over.drop) == [(5, Reason.MODEL, 0)]
         assert [call.id for call in over.done] == [0, 1, 2, 3, 4, 6, 7]
-        assert scheduler.alive == scheduler.waiting(1) == 0
+        assert scheduler._ledger.alive == scheduler.waiting(1) == 0
 
     def test_culprit_is_named_within_its_call(self) -> None:
         scheduler = scheduler_of()
@@ -180,7 +180,7 @@ class TestLostDevice:
         assert refusal.reason is Reason.DEVICE
         step = finish(scheduler, second)
         assert (step.start, step.done, step.drop) == ([], [], [])
-        assert scheduler.alive == scheduler.waiting(1) == 0
+        assert scheduler._ledger.alive == scheduler.waiting(1) == 0
 
     def test_call_admitted_before_it_and_submitted_after(self) -> None:
         scheduler = scheduler_of()
@@ -216,7 +216,7 @@ def test_rows_to_run_again_that_find_no_room_hold_up_none_that_have_theirs() -> 
     assert {row.call.id for unit in ahead for row in unit.rows} >= {3}
     scheduler.finished(Outcome(second.id, Fault.OOM), 4)
     ahead += scheduler.step(4).start
-    assert scheduler.alive == 4
+    assert scheduler._ledger.alive == 4
     assert [row.call.id for row in ahead[-1].rows] == [1]
 
 

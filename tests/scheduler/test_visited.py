@@ -46,7 +46,7 @@ def submit(scheduler: Scheduler, ident: int, rows: int = 1, **options: Any) -> N
 
 def visited(scheduler: Scheduler, unit: Unit, now: int, fault: Fault | None = None) -> tuple[int, list[Unit]]:
     """Rows looked at by the end of a unit and the step behind it, and what that starts."""
-    cell = scheduler._states[1].program.stages[unit.stage].repeats
+    cell = scheduler.states[1].program.stages[unit.stage].repeats
     ended = tuple(range(len(unit.rows))) if cell and now // 10 % 9 == 0 else ()
     outcome = Outcome(unit.id, fault, 10, ended, times=() if cell else (10,))
     Seen.rows.clear()

@@ -39,7 +39,7 @@ def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
     ended = simulator.now
     simulator.drain()
     node.scheduler.tick(simulator.now)  # of the last window
-    return node.scheduler.demand_ns(PROGRAM, klass) / ended
+    return node.scheduler.states[PROGRAM].demand_ns[klass] / ended
 
 
 def seen(profile: ModelProfile, load: float, deadline_ms: int | None) -> tuple[float, float]:
@@ -87,7 +87,7 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
         ended = simulator.now
         simulator.drain()
         node.scheduler.tick(simulator.now)
-        assert node.scheduler.demand_ns(PROGRAM, Klass.REALTIME) / ended == pytest.approx(load, rel=0.15)
+        assert node.scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] / ended == pytest.approx(load, rel=0.15)
 
 
 def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
@@ -100,8 +100,8 @@ def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
         assert scheduler.admit(PROGRAM, 1, Klass.REALTIME, None, 0) is not None
         scheduler.refused(PROGRAM, 0, 0)
     scheduler.tick(S)
-    assert scheduler.rate(PROGRAM) == 800
-    assert scheduler.demand_ns(PROGRAM, Klass.REALTIME) / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
+    assert scheduler.states[PROGRAM].rate.rate == 800
+    assert scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
 
 
 @full
@@ -109,4 +109,4 @@ def test_demand_is_by_class() -> None:
     setup = Setup(QUICK, 0.5 * QUICK.peak, "no_wait", requests=REQUESTS, seed=1)
     node = setup.node(0)
     assert drive(setup, node, Klass.BEST_EFFORT) == pytest.approx(0.5, rel=0.1)
-    assert node.scheduler.demand_ns(PROGRAM, Klass.REALTIME) == 0
+    assert node.scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] == 0

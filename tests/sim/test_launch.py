@@ -73,7 +73,10 @@ class TestHandover:
             simulator.feed(range(0, 201 * 20 * MS, 20 * MS))
             simulator.drain()
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
-            assert (node.scheduler.handover_ns(1), node.scheduler.scale(1)) == (2 * MS, 1.0)
+            assert (node.scheduler.states[1].latency[0].handover.ns, node.scheduler.states[1].latency[0].scale) == (
+                2 * MS,
+                1.0,
+            )
 
     @full
     def test_a_profile_without_one_is_simulated_as_ever(self) -> None:
@@ -82,7 +85,7 @@ class TestHandover:
         assert run(setup) == run(replace(setup, profile=replace(PROFILE, handover_ns=None)))
         node = setup.node(0)
         Simulator([node], Tally()).feed(range(0, 100 * 20 * MS, 20 * MS))
-        assert node.scheduler.handover_ns(1) == 0
+        assert node.scheduler.states[1].latency[0].handover.ns == 0
 
     @full
     @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])

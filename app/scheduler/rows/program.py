@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from app.scheduler.estimates.batch_monitor import RateMonitor, Regression, algorithm_1, preferred_size
-from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.latency import Latency, LiveTimes
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
 from app.scheduler.estimates.tail import Tail
@@ -98,6 +98,11 @@ class ProgramState:
         if not all(latency.known for latency in self.latency):
             return 1
         return preferred_size(self.rate.rate, self.interval, self.program.max_batch)
+
+    @property
+    def live_times(self) -> list[LiveTimes]:
+        """What live batches say of each stage's times; empty where the profile is exact."""
+        return [one.live for one in self.latency if one.live is not None]
 
     def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
         """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run.

@@ -122,7 +122,7 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
     await keep(cache, make_model(), replace(good, batch_ns=times))
     async with measuring(profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
-        (seen,) = rig.engine.scheduler.live_times(rig.served.program)
+        (seen,) = rig.engine.scheduler.states[rig.served.program].live_times
         for _ in range(50):
             for size, (kept, true) in enumerate(zip(times, good.batch_ns, strict=True), 1):
                 seen.observe(size, true / kept / seen.factors[size - 1] - 1)
@@ -140,7 +140,7 @@ async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path:
     async with measuring(model, device=device(4, 4, handover_ns=MS // 4), profiles=cache) as rig:
         shown = rig.served.statistics()["starling"]
         assert (shown["batch_ms"]["1"], shown["profile"]["handover_ms"], shown["handover_ms"]) == (1.1, 0.25, 0.25)
-        control = rig.engine.scheduler._states[rig.served.program].facts[0].control
+        control = rig.engine.scheduler.states[rig.served.program].facts[0].control
         assert control is not None
         assert control.peak == pytest.approx(8e9 / (1.4 * MS + MS / 4), rel=0.1)
         assert await predicted(rig, rig.ask(1.0)) == [1.35 * MS]

@@ -27,7 +27,7 @@ PROFILE = linear(4, 1, 4)
 
 
 def level_of(rig):
-    state = rig.engine.scheduler._states[rig.served.program]
+    state = rig.engine.scheduler.states[rig.served.program]
     return state.facts[0].control
 
 
@@ -42,7 +42,7 @@ async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_m
     first = make_model(policy="adaptive", objective="energy", max_batch=4)
     async with serving(first, make_model(name="n", policy="no_wait")) as rig:
         await rig.loop.turn(3)
-        states = [rig.engine.scheduler._states[served.program] for served in rig.models]
+        states = [rig.engine.scheduler.states[served.program] for served in rig.models]
         assert [state.facts[0].control is None for state in states] == [False, True]
         assert_answer(await rig.ask(10.0), 10.0)
         has_been_measured(rig)
@@ -77,7 +77,7 @@ async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch
     """Solving takes seconds: what is asked for faster than that would pile up."""
     async with serving(make_model(policy="adaptive")) as rig:
         await rig.loop.turn(3)
-        profiling, (live,) = rig.engine.profiling, rig.engine.scheduler.live_times(rig.served.program)
+        profiling, (live,) = rig.engine.profiling, rig.engine.scheduler.states[rig.served.program].live_times
         asked = []
         monkeypatch.setattr(profiling._reviews[rig.served.program], "corrected", lambda *_: asked.append(1))
         profiling._tables.want(rig.served.profiled)

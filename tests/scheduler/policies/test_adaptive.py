@@ -242,7 +242,7 @@ class TestScheduler:
             server.finish(unit, S + now, 3 * PROFILE.batch_ns[unit.size - 1])
             (unit,) = server.arrive(3, S + now).start  # three rows are run at any level
         server.finish(unit, S + 100, 3 * PROFILE.batch_ns[3])
-        assert server.scheduler.scale(1) == pytest.approx(3, rel=0.05)
+        assert server.scheduler.states[1].latency[0].scale == pytest.approx(3, rel=0.05)
         server.window(250, 3 * S)  # with the rows that ran, 277 a second over two seconds
         assert server.arrive(2, 3 * S).start == []
 

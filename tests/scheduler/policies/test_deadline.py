@@ -35,7 +35,7 @@ class Busy(World):
 
     def _plan(self) -> None:
         super()._plan()
-        self.scheduler._states[1].facts[0].rate = 1_000.0
+        self.scheduler.states[1].facts[0].rate = 1_000.0
 
 
 def run(arrivals: list[tuple[int, int]], device: DeviceSpec | None = None, **options: object) -> World:
@@ -83,7 +83,7 @@ class TestAlone:
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(), 0)
         for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
-            scheduler._states[1].facts[0].rate = rate
+            scheduler.states[1].facts[0].rate = rate
             scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
             assert len(scheduler.step(0).start) == started
             for unit in list(scheduler.running):
@@ -121,7 +121,7 @@ class TestCompany:
         call = make_call(1, deadline=50 * MS)
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(), 0)
-        scheduler._states[1].facts[0].rate = 1_000.0
+        scheduler.states[1].facts[0].rate = 1_000.0
         scheduler.submit(call, 0)
         assert scheduler.step(0).wake_at == 36 * MS
 
@@ -257,7 +257,7 @@ def test_a_device_that_is_late_makes_units_start_sooner() -> None:
     """Every unit takes 1.2 times its prediction: they start so much sooner, and end in time again."""
     scheduler = Scheduler(make_device(LARGEST))
     scheduler.add_program(program(), 0)
-    scheduler._states[1].facts[0].rate = 1_000.0
+    scheduler.states[1].facts[0].rate = 1_000.0
     now = 0
     for ident in range(200):
         scheduler.submit(make_call(ident, arrived=now, deadline=now + 50 * MS), now)

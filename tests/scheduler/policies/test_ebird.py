@@ -103,7 +103,7 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     units = occupy(scheduler, {0, 1, 2, 3})
     step = arrive(scheduler, 3, now=2)
     assert (step.start, step.wake_at) == ([], None)
-    assert scheduler.alive == 1 + 1 + 2 + 4
+    assert scheduler._ledger.alive == 1 + 1 + 2 + 4
     step = finish(scheduler, units[3], 3)  # a worker of 4 helps nobody
     assert step.start == []
     step = finish(scheduler, units[2], 4)
@@ -131,13 +131,13 @@ def test_rows_count_as_computing_from_dispatch_on() -> None:
     scheduler = ebird(max_alive=5)
     step = arrive(scheduler, 9)
     assert sizes(step) == [4, 1]
-    assert scheduler.alive == 5
+    assert scheduler._ledger.alive == 5
     assert arrive(scheduler, 9, first=10).start == []  # the next pass: R = 0, and single workers are idle
     four, one = step.start
     assert sizes(finish(scheduler, one, 1)) == [1]
-    assert scheduler.alive == 5
+    assert scheduler._ledger.alive == 5
     assert sizes(finish(scheduler, four, 2)) == [4]
-    assert scheduler.alive == 5
+    assert scheduler._ledger.alive == 5
 
 
 def test_rows_leave_when_their_own_worker_finishes() -> None:
@@ -146,9 +146,9 @@ def test_rows_leave_when_their_own_worker_finishes() -> None:
     large, small = arrive(scheduler, 6).start
     assert (calls_of(large), calls_of(small)) == ([1, 2, 3, 4], [5, 6])
     assert [call.id for call in finish(scheduler, small, 1).done] == [5, 6]
-    assert scheduler.alive == 4  # request path 4: CurInf falls by that batch
+    assert scheduler._ledger.alive == 4  # request path 4: CurInf falls by that batch
     assert [call.id for call in finish(scheduler, large, 2).done] == [1, 2, 3, 4]
-    assert scheduler.alive == 0
+    assert scheduler._ledger.alive == 0
 
 
 def test_equal_workers_serve_in_turn() -> None:
@@ -172,7 +172,7 @@ def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max
     scheduler = ebird(1, *others, max_alive=max_alive)
     step = arrive(scheduler, ready)
     assert sizes(step) == algorithm_1(ready, max_alive, [1, *others])
-    assert scheduler.alive == sum(sizes(step)) <= max_alive
+    assert scheduler._ledger.alive == sum(sizes(step)) <= max_alive
 
 
 def test_ebird_shares_a_device_with_no_other_policy() -> None:

@@ -59,14 +59,14 @@ class Server:
             self.scheduler.submit(make_call(self.calls, arrived=begin), begin)
             self.scheduler.cancel(self.calls, begin)
         self.scheduler.tick(begin + round(seconds * S))
-        return self.scheduler.preferred(1)
+        return self.scheduler.states[1].preferred
 
 
 class TestMonitor:
     def test_preferred_size_is_two_from_the_start(self) -> None:
         """K3: the monitor scans before it sleeps, when nothing has arrived: so the first window's rows go in pairs."""
         server = Server()
-        assert server.scheduler.preferred(1) == 2
+        assert server.scheduler.states[1].preferred == 2
         step = server.arrive(4, 0)
         assert server.drain(step, 1) == [2, 2]
 
@@ -90,11 +90,12 @@ class TestMonitor:
         scheduler = Scheduler(make_device(4))
         times = (5 * MS, 10 * MS, 15 * MS, 10 * MS)
         scheduler.add_program(make_program(batch_ns=times, policy="preferred", max_batch=4, max_queue=1 << 20), 0)
-        assert scheduler.regression(1)[:2] == pytest.approx((5 * MS, 2 * MS))
+        line = scheduler.states[1].regression
+        assert (line.alpha, line.beta) == pytest.approx((5 * MS, 2 * MS))
         for ident in range(250):  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
             scheduler.submit(make_call(ident), 0)
         scheduler.tick(S)
-        assert scheduler.preferred(1) == 3
+        assert scheduler.states[1].preferred == 3
 
 
 class TestDispatcher:
