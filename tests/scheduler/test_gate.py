@@ -184,14 +184,6 @@ class TestHeld:
         submit(scheduler, REAL, 1)
         assert [unit.steps for unit in submit(scheduler, BEST, 5, program=2, now=now).start] == [steps]
 
-    def test_behind_another_it_has_as_many_rows_as_end_in_time(self) -> None:
-        scheduler = scheduler_of(4, programs=0, push_depth=2, push_ahead_ns=AT_ONCE)
-        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
-        scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
-        submit(scheduler, BEST, 5, program=2)  # until 10
-        submit(scheduler, REAL, 1)
-        assert rows(submit(scheduler, BEST, 6, 7, program=2).start) == [[6]]
-
     def test_one_of_unknown_time_waits_for_them(self) -> None:
         scheduler = scheduler_of(4, programs=0)
         scheduler.add_program(make_program(1, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20), 0)
@@ -354,13 +346,6 @@ class TestPadding:
             submit(scheduler, REAL, ident, program=ident)
         assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
 
-    def test_one_behind_another_slows_real_time_after_it_and_not_beside_it(self) -> None:
-        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE)
-        scheduler.pair({(1, 2): 0.015, (1, 3): 0.015}, 0)
-        submit(scheduler, BEST, 2, program=2)
-        submit(scheduler, REAL, 1)
-        assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
-
     def test_none_starts_while_a_real_time_row_waits(self) -> None:
         scheduler = scheduler_of(1, 1, 1, max_running=2)
         scheduler.pair({(1, 1): 0.0}, 0)
@@ -432,13 +417,13 @@ class TestPreemption:
         step = submit(scheduler, REAL, 2, now=5)
         assert (rows(step.start), list(step.recall)) == ([[2]], [])
 
-    def test_what_stands_behind_a_unit_runs(self) -> None:
+    def test_none_is_handed_over_behind_another(self) -> None:
+        """It would be in the way of real-time calls that come meanwhile; but for what its share is owed."""
         scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE)
         (first,) = submit(scheduler, BEST, 1).start
-        (behind,) = submit(scheduler, BEST, 2).start
-        submit(scheduler, REAL, 4, now=5)
-        assert rows(end(scheduler, first, 10).start) == [[4]]
-        assert [call.id for call in end(scheduler, behind, 20).done] == [2]
+        assert submit(scheduler, BEST, 2).start == []
+        assert rows(submit(scheduler, REAL, 4, now=5).start) == [[4]]
+        assert end(scheduler, first, 10).start == []
 
     def test_rows_that_hold_the_only_room_go_on(self) -> None:
         """Or nobody would ever have any."""

@@ -3,10 +3,10 @@
 The scheduler is in real-time mode while a real-time row waits or runs, else in normal mode. Work on a device can be
 taken back at a boundary only, so little best-effort work is handed to it:
 
-    normal mode      best-effort units start while all those that run are predicted to take at most the budget
-                     together; one at a time, of one row, where even that takes longer. A unit of several stages or
-                     steps counts with the one that runs, at which it can be recalled. Of several workers one is kept
-                     free of them.
+    normal mode      best-effort units start on idle workers while all those that run are predicted to take at most the
+                     budget together; one at a time, of one row, where even that takes longer. A unit of several stages
+                     or steps counts with the one that runs, at which it can be recalled. Of several workers one is
+                     kept free of them.
     real-time mode   none starts unless it fills what is left free (dynamic kernel padding, by admission):
                      rule 1  it is within the budget, or it is the only one and ends sooner than real-time work does
                      rule 2  it and those that run already slow no real-time program by more than the bound, by the
@@ -90,7 +90,7 @@ class Reef(Gate):
             return Hold(None)
         if not self.share.due:
             realtime = self._realtime_units()
-            if self._realtime_waits() or (realtime and not self._may_join(ready.key[0], realtime, workers)):
+            if self._realtime_waits() or (realtime and not self._may_join(ready.key[0], realtime)):
                 return Hold(None)
         return self._within_budget(ready, state, workers, limit, now)
 
@@ -111,15 +111,16 @@ class Reef(Gate):
         return [unit for unit in self._workers.units.values() if unit.id not in self.units]
 
     def _open_to_best_effort(self, usable: Sequence[int]) -> Sequence[int]:
+        if not self.share.due:  # behind another unit it would be in the way of real-time calls that come meanwhile
+            usable = [worker for worker in usable if not self._workers.of(worker)]
         busy = {unit.worker for unit in self.units.values()}
         if len(busy) >= self._most:
             return [worker for worker in usable if worker in busy]
         return [worker for worker in usable if worker != self.kept]
 
-    def _may_join(self, program: int, realtime: list[Unit], workers: Sequence[int]) -> bool:
-        """Rule 2 for a unit that is to start on one of these workers. One queued behind another runs after it."""
-        behind = workers[0] if len(workers) == 1 else None
-        beside = {unit.worker: unit.program for unit in reversed(self.units.values()) if unit.worker != behind}
+    def _may_join(self, program: int, realtime: list[Unit]) -> bool:
+        """Rule 2 for a unit that is to start, on a worker that is idle."""
+        beside = {unit.worker: unit.program for unit in reversed(self.units.values())}
         return self._slows_little([program, *beside.values()], realtime)
 
     def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
