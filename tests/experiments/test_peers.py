@@ -21,7 +21,8 @@ def test_sentences_are_of_words_that_the_tokenizer_mostly_knows() -> None:
     assert texts == bert.sentences(50, seed=1) != bert.sentences(50, seed=2)
     drawn = [text.removesuffix(".").split() for text in texts]
     assert all(bert.SHORTEST <= len(each) <= bert.LONGEST for each in drawn)
-    unknown = [word for each in drawn for word in each if word not in set(vocabulary)]
+    known = set(vocabulary)
+    unknown = [word for each in drawn for word in each if word not in known]
     assert 0 < len(unknown) < sum(map(len, drawn)) / 10
     assert set(unknown) < set(words)
 
