@@ -31,13 +31,14 @@ def words_and_vocabulary() -> tuple[list[str], list[str]]:
     pieces = [f"##{one}" for one in syllables]
     known = WORDS - len(SPECIAL) - len(letters) - len(pieces) - len(syllables)
     rng = np.random.default_rng(0)
-    longer = {"".join(rng.choice(syllables, rng.integers(2, 4))): None for _ in range(2 * WORDS)}
+    drawn = np.array(syllables)
+    longer = {"".join(rng.choice(drawn, rng.integers(2, 4))): None for _ in range(2 * WORDS)}
     words = [*syllables, *itertools.islice(longer, known + _UNKNOWN)]
     return words, [*SPECIAL, *letters, *pieces, *words[: len(syllables) + known]]
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    words, _ = words_and_vocabulary()
+    words = np.array(words_and_vocabulary()[0])
     rng = np.random.default_rng([seed, 5])
     shares = 1 / np.arange(1, len(words) + 1)
     lengths = rng.integers(SHORTEST, LONGEST + 1, count)
