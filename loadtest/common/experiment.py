@@ -82,19 +82,18 @@ class Experiment:
         say = clocked(console)
         try:
             if chosen.page is not None:
-                self.page.write(load(chosen.page), chosen.out, chosen.page.stem)
+                self.page.write(load(chosen.page), chosen.out)
                 return 0
             # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             known = facts(command_of(self.module, arguments))
-            name = self.page.name
-            path = chosen.out / f"{name}.json"
+            path = chosen.out / f"{self.page.name}.json"
 
             def keep(figures: Data) -> None:
                 store({**figures, "facts": known}, path)
                 # read back, so that the page cannot use anything that the JSON lacks
-                self.page.write(load(path), chosen.out, name)
-                say(f"wrote {name}.json and {name}.md")
+                self.page.write(load(path), chosen.out)
+                say(f"wrote {path.name} and {path.stem}.md")
 
             figures = self.measure(chosen, Run(known, say, keep))
             keep(figures)

@@ -48,11 +48,11 @@ class Page:
     missed: Callable[[Data], Sequence[str]] = _no_targets
     draw: Callable[[Data, Path], None] = _no_plots
 
-    def write(self, data: Data, folder: Path, name: str = "") -> None:
+    def write(self, data: Data, folder: Path) -> None:
         """Write the page and its plots into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.draw(data, folder)
-        (folder / f"{name or self.name}.md").write_text(self.text(data), encoding="utf-8")
+        (folder / f"{self.name}.md").write_text(self.text(data), encoding="utf-8")
 
     def text(self, data: Data) -> str:
         missed = bullets(self.missed(data))

@@ -24,7 +24,7 @@ STORED = [path.stem for path in DOCS.glob("*.md")]
 
 @pytest.mark.parametrize("name", STORED)
 def test_page_is_what_its_json_says(name: str, tmp_path: Path) -> None:
-    PAGES[name].write(experiment.load(DOCS / f"{name}.json"), tmp_path, name)
+    PAGES[name].write(experiment.load(DOCS / f"{name}.json"), tmp_path)
     assert (tmp_path / f"{name}.md").read_text("utf-8") == (DOCS / f"{name}.md").read_text("utf-8")
     plots = list(tmp_path.glob("*.png"))
     assert all(plot.read_bytes()[:4] == b"\x89PNG" and (DOCS / plot.name).exists() for plot in plots)

@@ -29,7 +29,7 @@ def unsliced(waiting: int, standing: int) -> Action:
 
 
 @full
-@pytest.mark.parametrize("load", [0.1, 0.9])
+@pytest.mark.parametrize("load", [0.9])
 @pytest.mark.parametrize("first", [FLAT, (4 * MS, 9 * MS, 13 * MS, 10 * MS)])
 def test_a_second_stage_that_costs_nothing_changes_nothing(first: tuple[int, ...], load: float) -> None:
     rate = load * peak(first, FREE)
@@ -51,13 +51,13 @@ def test_going_through_at_once_is_the_whole_model(load: float) -> None:
 @full
 @pytest.mark.parametrize(
     ("first", "second", "load"),
-    [(FLAT, STEEP, 0.05), (STEEP, FLAT, 0.6), (FLAT, STEEP, 0.95)],
-    ids=["flat-steep-0.05", "steep-flat-0.6", "flat-steep-0.95"],
+    [(STEEP, FLAT, 0.6), (FLAT, STEEP, 0.95)],
+    ids=["steep-flat-0.6", "flat-steep-0.95"],
 )
 def test_more_states_give_the_same(first: tuple[int, ...], second: tuple[int, ...], load: float) -> None:
     rate = load * peak(first, second)
     once = solve(first, second, rate)
-    assert solve(first, second, rate, states=128).mean_ns == pytest.approx(once.mean_ns, rel=1e-7)
+    assert solve(first, second, rate, states=96).mean_ns == pytest.approx(once.mean_ns, rel=1e-7)
     assert solve(first, second, rate, standing=12).mean_ns == pytest.approx(once.mean_ns, rel=1e-3)
     follow = evaluate(first, second, rate, lambda waiting, standing: once.table[waiting][standing])
     assert follow.mean_ns == pytest.approx(once.mean_ns, rel=1e-9)
@@ -86,11 +86,8 @@ def plain_mean_ns(first: tuple[int, ...], second: tuple[int, ...], rate: float, 
 
 
 @full
-@pytest.mark.parametrize("load", [0.2, 0.7])
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [((4 * MS, 5 * MS), (MS, 2 * MS)), ((MS, 2 * MS), (4 * MS, 5 * MS)), ((3 * MS, 3 * MS), (3 * MS, 4 * MS))],
-)
+@pytest.mark.parametrize("load", [0.7])
+@pytest.mark.parametrize(("first", "second"), [((4 * MS, 5 * MS), (MS, 2 * MS)), ((3 * MS, 3 * MS), (3 * MS, 4 * MS))])
 def test_no_policy_is_better(first: tuple[int, ...], second: tuple[int, ...], load: float) -> None:
     """All that can be done with up to two rows on either side, at most two of them between the stages, tried out."""
     rate = load * peak(first, second)

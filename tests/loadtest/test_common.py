@@ -74,7 +74,7 @@ def test_a_page_is_made_again_and_nothing_is_run(made: Any, tmp_path: Path) -> N
         raise AssertionError("measured")
 
     assert made(run_again).main(["--page", str(tmp_path / "old.json"), "--out", str(tmp_path)]) == 0
-    assert "| 7 |" in (tmp_path / "old.md").read_text()
+    assert "| 7 |" in (tmp_path / "x.md").read_text()
     assert made(run_again).main(["--page", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 1
 
 
