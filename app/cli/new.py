@@ -43,7 +43,7 @@ def new(
     ] = "",
     trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
 ) -> None:
-    """Make the folder of a model: model.toml, a request for curl, a test. What it takes and gives is tried.
+    """Make the folder of a model: model.toml and a request for curl. What it takes and gives is tried.
 
     Exit status 1 if `starling check` refuses it: the model.toml that was tried is printed. Nothing is left then.
     """

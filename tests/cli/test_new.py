@@ -16,7 +16,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
     shown = succeeds("new", "mine/net")
-    for name in ("model.py", "model.toml", "request.json", "test_net.py"):
+    for name in ("model.py", "model.toml", "request.json"):
         assert f"mine/net/{name}\n" in shown
         assert Path("mine/net", name).is_file()
     assert "\nstarling serve mine/net\n" in shown

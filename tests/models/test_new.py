@@ -79,16 +79,13 @@ def shapes(tables):
 
 
 def test_without_a_source_there_is_a_model_to_begin_with(tmp_path):
-    """With a request and a test, which passes."""
+    """With a request."""
     made = make(tmp_path / "mine" / "first-one", "", [])
-    assert made.files == ("model.py", "model.toml", "request.json", "test_first_one.py")
+    assert made.files == ("model.py", "model.toml", "request.json")
     assert made.checked.error == ""
     assert f"/v2/models/first-one/infer -d @{tmp_path}/mine/first-one/request.json" in made.curl
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
     assert (sent["name"], sent["shape"], len(sent["data"])) == ("x", [1, 3], 3)
-    found = {"__file__": str(made.folder / "test_first_one.py")}
-    exec(compile((made.folder / "test_first_one.py").read_text(), "test", "exec"), found)
-    found["test_first_one"]()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +207,7 @@ def test_a_folder_of_a_model_is_copied_whole(tmp_path):
     origin = write_model(tmp_path / "origin")
     (origin / ".hidden").write_text("")
     made = make(tmp_path / "copy", str(origin), [])
-    assert made.files == ("model.py", "model.toml", "request.json", "test_copy.py")
+    assert made.files == ("model.py", "model.toml", "request.json")
     assert made.checked.error == ""
     (origin / "model.toml").unlink()
     made = make(tmp_path / "guessed", str(origin), [parse_input("x:FP32[3]")])
@@ -322,17 +319,16 @@ def test_a_cross_encoder_of_sentence_transformers_ranks(tmp_path):
 
 
 def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
-    """model.toml finds it from its own folder, and a test and a request are made."""
+    """model.toml finds it from its own folder, and a request is made."""
     tiny.save_bert(tmp_path / "weights")
     monkeypatch.chdir(tmp_path)
     made = make(Path("models/mood"), "weights", [])
     assert made.checked.error == ""
     assert toml(made) == {"source": "hf:../../weights", "task": "text-classification"}
-    assert made.files == ("model.toml", "request.json", "test_mood.py")
+    assert made.files == ("model.toml", "request.json")
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
     assert (sent["name"], sent["datatype"], sent["shape"]) == ("text", "BYTES", [1])
     assert made.curl == "curl localhost:8000/v2/models/mood/infer -d @models/mood/request.json"
-    assert "['labels', 'scores']" in (made.folder / "test_mood.py").read_text().replace('"', "'")
 
 
 def test_texts_that_belong_together_are_asked_for_together(tmp_path):

@@ -1,9 +1,8 @@
-"""Writes the folder of a new model: model.toml, a request, a test; the model's file is copied into it."""
+"""Writes the folder of a new model: model.toml and a request; the model's file is copied into it."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,19 +30,6 @@ _CODE = """from torch import nn
 def build():
     return nn.Softmax(dim=1)
 """
-_TEST = '''"""Run with: python -m pytest {name}"""
-
-from pathlib import Path
-
-from app.models.checks.check import check
-
-
-def test_{word}():
-    """It loads, takes batches of several sizes, and answers each row from that row alone."""
-    (result,) = check(Path(__file__).parent).results
-    assert not result.error, result.error
-    assert [spec.name for spec in result.info.outputs] == {outputs}
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +78,10 @@ def make(
                 raise ConfigError("task: expected no --input, --trust or --weights beside it: its own files say it all")
             write_task(target, found, task)
             checked = check(target).results[0]
-            outputs = [] if checked.info is None else [spec.name for spec in checked.info.outputs]
             curl = ""
             if checked.info is not None and checked.example is not None:  # else it could not be tried
                 curl = _request(target, name, checked.info.inputs, checked.example)
-            made = _made(target, name, checked, outputs, curl)
+            made = _made(target, checked, curl)
         else:
             made = _filled(target, name, found, inputs, trust, weights)
         done = not made.checked.error
@@ -122,20 +107,15 @@ def _filled(
             raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
         config = read_declared(target)
         tables = [table.model_dump(exclude_unset=True) for table in config.inputs]
-        outputs = [table.name for table in config.outputs]
         checked = check(target).results[0]
     else:
         draft, checked = written(target, source, inputs, trust, weights.name if weights is not None else "")
-        tables, outputs = draft.inputs, [table["name"] for table in draft.outputs]
+        tables = draft.inputs
     specs = [spec for spec in specs_of(tables) if not spec.made]
-    return _made(target, name, checked, outputs, _request(target, name, specs, request_row(tables)))
+    return _made(target, checked, _request(target, name, specs, request_row(tables)))
 
 
-def _made(target: Path, name: str, checked: Checked, outputs: Sequence[str], curl: str) -> Made:
-    """Write the test beside the rest."""
-    word = re.sub(r"\W", "_", name)
-    names = json.dumps(outputs)
-    (target / f"test_{word}.py").write_text(_TEST.format(name=target.as_posix(), word=word, outputs=names))
+def _made(target: Path, checked: Checked, curl: str) -> Made:
     files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
     return Made(target, tuple(files), checked, (target / FILE_NAME).read_text(encoding="utf-8"), curl)
 
