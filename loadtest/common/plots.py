@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 STYLE: dict[Any, Any] = {
@@ -39,18 +38,14 @@ LOOKS = {
     "preferred": ("C3", "-"), "preferred, literal": ("C3", ":"), "ebird": ("C1", "-"), "adaptive": ("k", "-"),
 }  # fmt: skip
 
-_LIVE = "0.6"  # grey dots, where the line has the policy's colour
-
 
 @dataclass(frozen=True)
 class Panel:
-    """Latencies of one model in order of arrival. `steps`: requests and rate of each step. `live`: measured latencies,
-    drawn as dots over the simulated line of the same name."""
+    """Latencies of one model in order of arrival. `steps`: requests and rate of each step."""
 
     title: str
     steps: Sequence[tuple[int, float]]
     lines: Mapping[str, Sequence[float]]
-    live: Mapping[str, Sequence[float]] = field(default_factory=dict)
     qos_ms: float | None = None
 
 
@@ -102,38 +97,11 @@ def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (3.1 * rows)))
 
 
-def live_over_simulated(title: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
-    """One model: a row of panels for each schedule, a panel for each policy, all with the same logarithmic scale.
-
-    Measured latencies are dots, simulated ones a line. NaN marks a request without an answer.
-    """
-    columns = max(map(len, rows))
-    size = (3.6 * columns + 0.4, 3.0 * len(rows) + 0.5)
-    with saved_grid(path, len(rows), columns, size, sharey=True) as (figure, grid):
-        for line, panels in zip(grid, rows, strict=True):
-            for axes, panel in zip(line, panels, strict=True):
-                requests_panel(axes, panel, _LIVE)
-            line[0].set_ylabel("latency, ms")
-        drawn = [line.get_ydata() for axes in grid.flat for line in axes.get_lines() if len(line.get_ydata()) > 2]
-        values = np.concatenate([np.asarray(one, dtype=float) for one in drawn])
-        common = grid[0, 0]
-        common.set_yscale("log")
-        common.set_ylim(0.8 * np.nanmin(values), 1.8 * np.nanmax(values))  # the rates stand above
-        plain_numbers(common.yaxis)
-        handles = [Line2D([], [], color=_LIVE, marker=".", linestyle=""), Line2D([], [], color="k")]
-        figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top")
-        figure.legend(handles, ["live", "simulated"], loc="upper right", ncols=2, fontsize=10)
-        figure.tight_layout()
-
-
-def requests_panel(axes: Axes, panel: Panel, dots: str | None = None) -> None:
-    """Draw one panel of latencies. `dots`: the colour of measured ones; None for the colour of their policy."""
+def requests_panel(axes: Axes, panel: Panel) -> None:
+    """Draw one panel of latencies."""
     for number, (name, values) in enumerate(panel.lines.items()):
         colour, dash = LOOKS.get(name, (f"C{number}", "-"))
         axes.plot(np.arange(1, len(values) + 1), values, color=colour, linestyle=dash, linewidth=1.1, label=name)
-    for number, (name, values) in enumerate(panel.live.items()):
-        colour = dots or LOOKS.get(name, (f"C{number}", "-"))[0]
-        axes.plot(np.arange(1, len(values) + 1), values, ".", color=colour, markersize=3, label=f"{name}, live")
     if panel.qos_ms is not None:
         axes.axhline(panel.qos_ms, color="grey", linestyle="--", linewidth=1)
         axes.annotate("QoS", (0, panel.qos_ms), (2, 2), textcoords="offset points", fontsize=8, color="grey")

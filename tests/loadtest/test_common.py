@@ -141,6 +141,6 @@ def test_work_spreads_over_processes_in_order() -> None:
 
 
 def test_live_latencies_lie_over_simulated_ones(tmp_path: Path) -> None:
-    panel = plots.Panel("m", [(2, 10.0), (2, 20.0)], {"ebird": [1, 2, 3, 4]}, live={"ebird": [1, 2, 2, 5]})
+    panel = plots.Panel("m", [(2, 10.0), (2, 20.0)], {"ebird": [1, 2, 3, 4]})
     plots.latency_by_request([panel], tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
