@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 # Folders whose tests start servers and other programs.
 SERVED := tests/e2e tests/integrations tests/loadtest
+# Folders whose tests need neither torch nor a loop.
+PURE := tests/scheduler tests/sim
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-core test-experiments check lint fix bench load drill soak docs clean
@@ -61,17 +63,18 @@ check: lint
 # environment says not to: pytest rewrites the assertions of each file it has no bytecode of.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-# The whole suite as two runs at once, one of the folders whose tests start servers: either leaves half of two cores
-# unused. Types are checked beside them. What the others say is shown after the longest, and all must pass. With ARGS all
-# that they choose is one run, after the check.
+# The whole suite as three runs at once, so that two cores are busy to the end. Types are checked beside them. What the
+# others print is shown after the longest, and all must pass. With ARGS all that they choose is one run, after the check.
 ifeq ($(strip $(ARGS)),)
 test: lint
 	@said=$$(mktemp -d); \
 	$(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
 	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
-	trap 'kill $$typed $$served; rm -rf "$$said"' EXIT; \
-	$(PYTEST) $(SERVED:%=--ignore=%) --ignore=tests/experiments; first=$$?; wait $$served; second=$$?; wait $$typed; third=$$?; trap - EXIT; \
-	cat "$$said/served" "$$said/types"; rm -rf "$$said"; exit $$((first ? first : second ? second : third))
+	$(PYTEST) $(PURE) >"$$said/pure" 2>&1 & pure=$$!; \
+	trap 'kill $$typed $$served $$pure; rm -rf "$$said"' EXIT; \
+	$(PYTEST) $(patsubst %,--ignore=%,$(SERVED) $(PURE) tests/experiments); failed=$$?; \
+	for run in $$served $$pure $$typed; do wait $$run || failed=$$?; done; trap - EXIT; \
+	cat "$$said"/*; rm -rf "$$said"; exit $$failed
 else
 test: check
 	$(PYTEST) $(ARGS)

@@ -23,7 +23,7 @@ REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
 TABLES = solve(PADDED, loads=(0.5,))
-FEW = repeatable(60)
+FEW = repeatable(30)
 
 
 def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
@@ -601,7 +601,7 @@ def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
 @pytest.mark.parametrize("workers", some([2, 1, 3]))
 @pytest.mark.parametrize("multi_step", some([True, False]))
 def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> None:
-    """Each call of a busy trace at each moment at which something happens: while it waits, runs, fills,
+    """Each call of a busy trace at every second moment at which something happens: while it waits, runs, fills,
     has failed or is overdue."""
     options = {"multi_step": True} if multi_step else {"push_depth": 2, "push_ahead_ns": AT_ONCE}
     device = make_device(*[4] * workers, classes=ClassSpec(budget_ns=150), max_alive=8, **options)
@@ -617,6 +617,6 @@ def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> 
         trace = Trace(device, programs, calls, pairs=((1, 2, 0.0),), control=((0, 1, TABLES),), seed=seed)
         moments = sorted({entry["t"] for entry in World(trace).run().entries if "t" in entry})
         for number, call in enumerate(calls):
-            for at in some([moment for moment in moments if moment >= call.at], 16):
+            for at in some([moment for moment in moments if moment >= call.at][number % 2 :: 2], 8):
                 left = replace(call, cancel=at - call.at)
                 World(replace(trace, arrivals=(*calls[:number], left, *calls[number + 1 :]))).run()

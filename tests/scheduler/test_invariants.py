@@ -44,7 +44,7 @@ from .book import UNBOUNDED
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 T = TypeVar("T")
-CI = repeatable(60)
+CI = repeatable(30)
 FEW = repeatable(20)
 
 MIXED = "mixed"
@@ -243,7 +243,7 @@ def cells(draw: st.DrawFn) -> Trace:
     return Trace(device, (program,), tuple(arrivals), seed=draw(st.sampled_from([None, 1, 2, 3])))
 
 
-@repeatable(300)
+@repeatable(120)
 @given(cells())
 def test_invariants_hold_in_cells_that_are_late_and_fail(trace: Trace) -> None:
     world = World(trace).run()

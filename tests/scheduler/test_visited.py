@@ -13,7 +13,7 @@ from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Profile,
 
 from .world import make_device, make_program
 
-WAITING = max(250, few(2_000))  # more than the rows that are moved
+WAITING = max(250, few(1_000))  # more than the rows that are moved
 FULL = 4
 STEPS = 60
 TIMES = Profile((10, 11, 12, 13), handover_ns=5)

@@ -92,7 +92,7 @@ def test_deadlines_count_from_the_arrival_and_refusals_leave_nothing_behind() ->
 @full
 def test_reading_alone_is_an_m_d_1_queue() -> None:
     """Batches that take no time: the loop is the one server, and what is read meanwhile is read in the next turn."""
-    setup = Setup(linear(1e-6, 0, 64), 600.0, policy="no_wait", requests=40_000, front=FrontCosts(call_ns=MS))
+    setup = Setup(linear(1e-6, 0, 64), 600.0, policy="no_wait", requests=15_000, front=FrontCosts(call_ns=MS))
     found = run(setup)
     # Half of the cost is the answer's, behind all that was read in its turn: between one queue and two in a row.
     assert 1 + 0.3 / (2 * 0.7) < found["mean_ms"] < 2 * (1 + 0.6 / (2 * 0.4))

@@ -221,15 +221,15 @@ def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Po
 @full
 @pytest.mark.parametrize(("weight", "load"), [(0, 0.2), (0, 0.7), (20, 0.5)])
 def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: float, load: float) -> None:
-    """Within 1 %, the weighted one also in its share of time at work. The curve is not monotone: padding is seen."""
+    """Within 1.5 %, the weighted one also in its share of time at work. The curve is not monotone: padding is seen."""
     profile = parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4}})
     best = solve(profile.batch_ns, load * profile.peak, weight=weight * MS)
     monkeypatch.setitem(POLICIES, "table", follow(best.table, best.sizes, best.tail))
-    setup = Setup(profile, load * profile.peak, policy="table", requests=60_000, seed=1)
+    setup = Setup(profile, load * profile.peak, policy="table", requests=30_000, seed=1)
     tally = drive(setup, setup.node(0))
-    assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.01)
-    assert tally.rows / tally.units == pytest.approx(best.mean_batch, rel=0.01)
-    assert tally.busy_ns / tally.end_ns == pytest.approx(best.utilisation, rel=0.01)
+    assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.015)
+    assert tally.rows / tally.units == pytest.approx(best.mean_batch, rel=0.015)
+    assert tally.busy_ns / tally.end_ns == pytest.approx(best.utilisation, rel=0.015)
 
 
 def test_what_a_policy_holds_for_ever_stays_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:

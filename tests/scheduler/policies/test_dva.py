@@ -44,7 +44,7 @@ def ends(policy: str, workers: int, arrivals: tuple[Arrival, ...], *, multi_step
 
 @pytest.mark.parametrize("workers", some([2, 1, 3]))
 @pytest.mark.parametrize("policy", ["dva_input", "dva_operator", "dva_load"])
-@repeatable(40)
+@repeatable(15)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.sampled_from([4, 9])), min_size=1, max_size=12))
 def test_workers_that_pass_boundaries_by_themselves_change_nothing(
     policy: str, workers: int, requests: list[tuple[int, int]]
