@@ -204,20 +204,28 @@ def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
 
 
 def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, takes_parameters: bool) -> None:
-    """Raise ConfigError when the callable cannot take as many arguments as there are inputs.
+    """Raise ConfigError when the callable cannot take as many arguments as there are inputs, or has their names in
+    another order.
 
-    At its first call that would be a TypeError like any other, which might be due to the values.
+    At its first call the one would be a TypeError like any other, which might be due to the values; the other would be
+    told by nothing but its answers.
     """
     signature = _signature(call)
     if signature is None:
         return
+    names = [table.name for table in config.inputs]
     try:
-        signature.bind(*config.inputs, **({"parameters": []} if takes_parameters else {}))
+        bound = signature.bind(*names, **({"parameters": []} if takes_parameters else {}))
     except TypeError as error:
-        names = ", ".join(table.name for table in config.inputs)
         raise ConfigError(
-            f"{path}: inputs: expected as many as {config.source!r} takes arguments, got {names}: {error}"
+            f"{path}: inputs: expected as many as {config.source!r} takes arguments, got {', '.join(names)}: {error}"
         ) from None
+    arguments = list(bound.arguments)[: len(names)]
+    if arguments != names and sorted(arguments) == sorted(names):
+        raise ConfigError(
+            f"{path}: inputs: expected them in the order of the arguments of {config.source!r}, "
+            f"{', '.join(arguments)}, got {', '.join(names)}"
+        )
 
 
 def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:

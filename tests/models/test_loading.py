@@ -98,6 +98,16 @@ def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
         load_code(tmp_path, f"def build():\n    return lambda {signature}: 1")
 
 
+@pytest.mark.parametrize("more", ["", ", *, parameters", ", scale=1"])
+def test_inputs_in_another_order_than_arguments_are_refused(tmp_path, more):
+    toml = TOML.replace("[[inputs]]", '[[inputs]]\nname = "mask"\ndatatype = "FP32"\nshape = [3]\n[[inputs]]', 1)
+    code = "def build():\n    return lambda {}" + more + ": 1"
+    load_code(tmp_path / "same", code.format("mask, x"), toml)
+    load_code(tmp_path / "other", code.format("values, mask"), toml)
+    with pytest.raises(ConfigError, match=r"in the order of the arguments of 'model\.py:build', x, mask, got mask, x"):
+        load_code(tmp_path / "swapped", code.format("x, mask"), toml)
+
+
 def test_neighbours_and_dataclasses_work_and_reloads_are_fresh(tmp_path):
     folder = write_model(tmp_path / "m", TOML, "")
     for factor in (2, 3):
