@@ -144,6 +144,21 @@ def test_which_paths_and_examples_a_model_has() -> None:
     }
 
 
+def test_a_model_has_examples_of_as_many_rows_as_they_say() -> None:
+    def examples(path: str) -> dict[str, Any]:
+        media = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        return {name: example["value"] for name, example in media["examples"].items()}
+
+    v2 = examples("/v2/models/echo/infer")
+    assert [v2[name]["inputs"][0]["shape"] for name in ("1 row", "2 rows")] == [[1, 4], [2, 4]]
+    v1 = examples("/v1/models/echo:predict")
+    assert [len(v1[name]["instances"]) for name in ("1 row", "2 rows")] == [1, 2]
+    predict = DOCUMENT["paths"]["/predict/echo"]["post"]
+    assert (predict["summary"], predict["requestBody"]["required"]) == ("Predict from a file or a value: echo", True)
+    row = [0.1, 1.0, 1.0, 1.0]
+    assert examples("/predict/echo") == {"one row": row, "a list of 2": [row, row]}
+
+
 def test_bytes_are_text_or_base64() -> None:
     infer = DOCUMENT["paths"]["/v2/models/objects/infer"]["post"]["requestBody"]["content"]["application/json"]
     (tensor,) = infer["examples"]["1 row"]["value"]["inputs"]
@@ -179,6 +194,7 @@ def test_the_newest_version_is_documented() -> None:
 def test_models_are_sorted_and_offered_where_a_path_names_one() -> None:
     document = made(MODELS["text"], MODELS["echo"])
     assert [tag["name"] for tag in document["tags"]][:2] == ["echo", "text"]
+    assert next(iter(document["paths"])) == "/v2/models/echo/infer"
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}/infer"):
         model = document["paths"][path]["parameters"][0]
         assert set(model["schema"]["examples"]) == {"echo", "text"}
