@@ -617,6 +617,6 @@ def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> 
         trace = Trace(device, programs, calls, pairs=((1, 2, 0.0),), control=((0, 1, TABLES),), seed=seed)
         moments = sorted({entry["t"] for entry in World(trace).run().entries if "t" in entry})
         for number, call in enumerate(calls):
-            for at in some([moment for moment in moments if moment >= call.at][number % 2 :: 2], 8):
+            for at in some([moment for moment in moments if moment >= call.at][number % 2 :: 2], 16):
                 left = replace(call, cancel=at - call.at)
                 World(replace(trace, arrivals=(*calls[:number], left, *calls[number + 1 :]))).run()

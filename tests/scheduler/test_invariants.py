@@ -184,7 +184,7 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
 @pytest.mark.parametrize(
     ("policy", "classes"),
     [
-        *((policy, "both") for policy in (*POLICIES, MIXED)),
+        *((policy, "both") for policy in some((MIXED, *POLICIES))),
         *((MIXED, alone) for alone in some(["realtime", "best_effort"], 3)),
     ],
 )
