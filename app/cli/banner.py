@@ -88,7 +88,7 @@ def _of(model: str, version: str) -> dict[str, Any]:
 def _serving(ready: int, names: Sequence[str]) -> str:
     """`2 of 3 models serve`. If a name is there twice, versions are counted."""
     noun = "model" if len(set(names)) == len(names) else "model version"
-    return f"{ready} of {len(names)} {noun}{'s' * (len(names) != 1)} serve{'s' * (ready == 1)}"
+    return f"{ready} of {len(names)} {noun}{'s' * ((ready, len(names)) != (1, 1))} serve{'s' * (ready == 1)}"
 
 
 def _default(name: str) -> object:
