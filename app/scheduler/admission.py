@@ -3,6 +3,7 @@
 A deadline is judged by the batch that the call's rows will run in. What counts is the work served before the call:
 units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
 last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
+Where a policy picks rows by deadline and length, those that wait say nothing of when a call ends: it counts alone.
 
 Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait (`patience`). Best-effort
 work counts for nothing with a real-time call, not even while it runs: however much of it there is, it is never why a
@@ -73,8 +74,10 @@ def refusal(
     if waiting + request.rows > state.program.max_queue or waiting >= state.patience[request.klass].bound:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
     if request.deadline is not None:
-        alone = state.time(min(request.rows, state.program.max_batch))  # however many units run, a batch is one of them
-        if now + max(alone, backlog_ns(ledger, workers, device, now, request)) > request.deadline:
+        time = state.time(min(request.rows, state.program.max_batch))  # however many units run, a batch is one of them
+        if not (state.policy.sees_deadlines and state.facts[0].lengths):
+            time = max(time, backlog_ns(ledger, workers, device, now, request))
+        if now + time > request.deadline:
             return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(request, ledger, workers, device, now))
     return None
 

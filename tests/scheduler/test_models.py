@@ -6,6 +6,8 @@ from itertools import count
 
 import pytest
 
+from app.scheduler.optimal.beside import NextEnd
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, Klass, Outcome, Profile, Stage, Unit
 
@@ -189,3 +191,20 @@ def test_a_model_whose_rows_are_held_lets_others_go() -> None:
         scheduler.submit(make_call(ident, program=program, arrived=ident), ident)
     (unit,) = scheduler.step(9).start
     assert unit.program == 2
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_tables_of_several_workers_count_only_while_no_other_model_has_rows(others: bool) -> None:
+    """The table runs one row of two, expecting a second worker for the other one, which another model may take."""
+    scheduler = Scheduler(make_device(4, 4))
+    for program in (1, 2):
+        scheduler.add_program(make_program(program, stages=(BOTH[1],), max_batch=4, policy="adaptive"), 0)
+    sizes = (1, 2, 3, 4)
+    table = ControlTables(
+        (0.5,), ((0, 1, 1, 1),), 1, sizes, (0,), 1e6, 2, sizes, beside=NextEnd((1,), (100,), 1), others=(((0, 1),),)
+    )
+    scheduler.control(1, table, 0)
+    scheduler.submit(make_call(1, 2, program=1, arrived=0), 0)
+    if others:
+        scheduler.submit(make_call(2, program=2, arrived=1), 1)
+    assert len(scheduler.step(1).start[0].rows) == (2 if others else 1)

@@ -68,6 +68,7 @@ class Views:
             running=running,
             facts=facts,
             column=self._column(state, facts, usable, now) if free == 1 and self._workers.busy else 0,
+            shared=lambda: self._shared(ready.key[0]),
             neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,
             length_window=_length_window(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
             schedule=schedule,
@@ -94,6 +95,11 @@ class Views:
 
         workers = min(self._device.max_running, len(self._device.workers))
         return Schedule(begins, deadlines, time, workers, round(self.timers.value), similar)
+
+    def _shared(self, program: int) -> bool:
+        """Whether rows of other programs wait or run."""
+        waiting = any(ready.key[0] != program for ready in self._ledger.ready.nonempty)
+        return waiting or any(unit.program != program for unit in self._workers.units.values())
 
     def _column(self, state: ProgramState, facts: Facts, usable: Sequence[int], now: int) -> int:
         """Of the control tables of several workers, for the unit that ends next where one more may start.

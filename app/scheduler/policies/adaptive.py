@@ -7,8 +7,9 @@ rate would run fewer than wait, the busier table of the two is taken. (A table f
 small batches, which then never gets shorter.)
 
 The state of several workers has a second part, how far the unit is that ends next: one that is free may wait for it,
-so that the workers start in turn, with larger batches. Otherwise, under the objective `latency`, no usable worker idles
-while rows wait; under others rows may be held for company, until
+so that the workers start in turn, with larger batches. These tables know one model: while rows of others wait or run,
+workers are not free when they expect it, and all rows that wait are run. Otherwise, under the objective `latency`, no
+usable worker idles while rows wait; under others rows may be held for company, until
 
     more arrive, and the table says run; or
     the first row would miss its deadline; or
@@ -85,7 +86,7 @@ class Adaptive(Policy):
         facts = view.facts
         control = facts.control
         planned, level = view.ready, -1
-        if control is not None:
+        if control is not None and not (control.workers > 1 and view.shared()):
             level = facts.level if window is None else _level(view, control, now)
             if level >= 0:
                 planned = control.serve(level, view.ready, view.column)

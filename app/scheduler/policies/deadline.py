@@ -12,14 +12,15 @@ up with the rate of arrival, and those that would end too late leave (`dispatch`
     N x b / T(b) >= rate,    and at most as many as  (1 + 1 / N) x T(b) <= the time from arrival to deadline
 
 allows: N staggered workers turn to a new unit every T(b) / N, which is the longest that a row waits for one. For the
-same reason rows are held only for units that take no longer, and only where another row is expected meanwhile.
+same reason rows are held only for units that take no longer, and only where another row is expected meanwhile. The last
+free worker is not held while other models have rows: a batch of these would begin, and end too late for those held.
 
 T is the time that 95 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159).
 
 Where batch times by length are known, rows are picked as by `adaptive`, in no more time than the first row has. Where
 that would make as many other rows late as it serves, the shortest rows go first, the most for their time: some row will
-be late, and a long one costs the others most. Rows without deadlines, programs of several stages and cells are served
-as by `adaptive`.
+be late, and a long one costs the others most. So rows that wait do not say when a later one ends, and admission does
+not refuse it for them. Rows without deadlines, programs of several stages and cells are served as by `adaptive`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Deadline(Adaptive):
         else:
             rows = _in_time(view, schedule, most)
             cut = go_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
-        if cut.rows == view.ready < min(view.limit, view.full):
+        if cut.rows == view.ready < min(view.limit, view.full) and not (view.free == 1 and view.shared()):
             until = _held_until(view, schedule, cut.rows)
             if max(now, schedule.begins) < until:
                 return Hold(until)

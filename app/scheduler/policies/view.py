@@ -98,6 +98,7 @@ class KeyView:
     facts: Facts
     #: Column of the control table: where another unit is that ends before one that starts now could, see `beside`.
     column: int = 0
+    shared: Callable[[], bool] = lambda: False  # whether rows of other models wait or run on this device
     neighbours: Neighbours | None = None  # for a policy that sees stages, where a program has several or a cell
     #: For a policy that reorders, at the first stage of a program with `facts.lengths`.
     length_window: LengthWindow | None = None

@@ -16,7 +16,7 @@ from tiers import repeatable
 from app.scheduler.forming.views import LATE_TIMER_NS
 from app.scheduler.policies import policy_for
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Step
+from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Profile, Program, Stage, Step
 
 from ..world import Arrival, Trace, World, make_call, make_device, make_program
 
@@ -133,6 +133,26 @@ class TestCompany:
         assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
 
 
+class TestOtherModels:
+    """One row has until 50 ms, T(2) = 14 ms before which it may be held; another model's batch takes 40 ms."""
+
+    def started(self, workers: int) -> list[int]:
+        scheduler = Scheduler(make_device(*[LARGEST] * workers))
+        scheduler.add_program(program(), 0)
+        scheduler.add_program(make_program(2, stages=(Stage(Profile((40 * MS,) * LARGEST)),), policy="no_wait"), 0)
+        scheduler.states[1].facts[0].rate = 1_000.0
+        scheduler.submit(make_call(1, deadline=50 * MS), 0)
+        assert not scheduler.step(0).start
+        scheduler.submit(make_call(2, program=2, arrived=5 * MS), 5 * MS)
+        return [unit.program for unit in scheduler.step(5 * MS).start]
+
+    def test_the_last_free_worker_is_not_held_while_another_waits_for_it(self) -> None:
+        assert self.started(1) == [1]
+
+    def test_others_take_a_worker_that_is_free_beside_it(self) -> None:
+        assert 2 in self.started(2)
+
+
 class TestBacklog:
     def test_rows_that_are_nearly_late_leave_so_that_units_keep_up(self) -> None:
         """When the worker is free, at 38 ms, the first of 8 rows has 11 ms left, each other 2 ms more.
@@ -185,6 +205,14 @@ class TestLengths:
 
     def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
         assert 100 in self.first((100, None), (10, 13), (10, 13))
+
+    def test_rows_that_wait_are_no_reason_to_refuse_a_short_one(self) -> None:
+        """Eight long rows take 38 ms: a short one may go before them."""
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(PER_LENGTH), 0)
+        scheduler.submit(make_call(0, lengths=(100,) * 2 * LARGEST, deadline=900 * MS), 0)
+        scheduler.step(0)
+        assert scheduler.admit(1, 1, Klass.REALTIME, 50 * MS, 0) is None
 
     def test_a_row_that_cannot_end_in_time_leaves(self) -> None:
         assert self.first((100, 9), (100, 11)) == [100]
