@@ -15,6 +15,7 @@ from app.contract.specs import Array, ModelInfo, SampleRow
 class Lease(Protocol):
     """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
 
+    on_close: Callable[[], None] | None  # called once, when it is closed
     #: Of a model that `writes` texts or `streams` outputs, to be set before `submit`: called on the event loop with the
     #: number of a row, what it has made since the last call, and its tokens or steps so far. What it has made is a
     #: text with why that has ended, "" before it has, or an array [steps, ...] of each streamed output. The answer has

@@ -97,8 +97,8 @@ class Lease(CallWithOutputs):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_piece", "slots",
-        "submitted",
+        "_closed", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close", "on_piece",
+        "slots", "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +132,7 @@ class Lease(CallWithOutputs):
         self.submitted = False
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
+        self.on_close: Callable[[], None] | None = None
         self.end_by: int | None = None  # its deadline once its answer has begun
         self.on_piece: Callable[[int, Any, int], None] | None = None
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
@@ -236,6 +237,8 @@ class Lease(CallWithOutputs):
         if self._closed:
             return
         self._closed = True
+        if self.on_close is not None:
+            self.on_close()
         placed = self._placed
         if not self.submitted:
             placed.reserved[self.klass] -= len(self.rows)

@@ -59,6 +59,11 @@ class Access:
         """What loading and unloading needs: "admin" for the admin key, "open" for no other key than all; "off"."""
         return "admin" if self._admin is not None else "open" if self._control else "off"
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one API key."""
+        return self.keys is not None and self.keys.several
+
     def key_of(self, headers: dict[bytes, bytes]) -> Key | None:
         """The API key that a request came with; None for none, or a wrong one, and where none is asked for."""
         given = _given(headers)

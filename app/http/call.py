@@ -185,7 +185,7 @@ class Call(Exchange):
         self.set_exception(exc)
 
     def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
-        """Raises Forbidden if the key of the call may not have them, and what `Served.lease` raises."""
+        """Raises Forbidden or QueueFull if the key of the call may not have them, and what `Served.lease` raises."""
         self.klass = decoded.klass or self.klass
         options, batching = self.options, served.info.batching
         if decoded.rows > batching.max_queue:
@@ -196,14 +196,18 @@ class Call(Exchange):
             )
         priority = decoded.priority or options.priority
         key = self.resources.access.key_of(self.headers) if self.resources.keyed else None
+        klass = self.klass or batching.default_class
         if key is not None:
-            permit(key, self.klass or batching.default_class, priority)
-        return served.lease(
+            permit(key, klass, priority)
+        lease = served.lease(
             decoded.rows, lengths=decoded.lengths, own_lengths=decoded.own_lengths, klass=self.klass,
             priority=priority, timeout_us=decoded.timeout_us or options.timeout_us,
             total_timeout_us=decoded.total_timeout_us or options.total_timeout_us, parameters=decoded.parameters,
             arrived_ns=self.arrived,
         )  # fmt: skip
+        if key is not None and self.resources.access.several:
+            self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
+        return lease
 
     # its answer
 

@@ -1,5 +1,7 @@
 """Keys that requests carry: one from a setting, any number from a file that is read again when it changes.
 
+And how much of a model's queue the requests with one key may hold, so that no key keeps the others out.
+
 A line of the file may say behind its key what requests with it may ask for: `KEY priority=2 class=best_effort`. No
 message holds a key, nor a part of one.
 """
@@ -8,16 +10,22 @@ from __future__ import annotations
 
 import hmac
 import logging
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from app.contract import CLASSES
-from app.errors import ConfigError, Forbidden
+from app.contract import CLASSES, Lease
+from app.errors import ConfigError, Forbidden, QueueFull
 from app.http.reread_files import Watched
 
 log = logging.getLogger("starling.keys")
 
 _LARGEST_FILE = 64 << 10  # bytes: a thousand long keys, each of which a request is compared with
+
+_BESIDE_OTHERS = 0.5  # of a model's queue, for one key, while rows of other keys are in flight
+_ALONE = 0.9  # the same while no other key has rows in flight, so that another one finds room
+
+Queue = tuple[str, str, str]  # model, version and class: each class has a queue of its own
 
 
 class Key(NamedTuple):
@@ -40,6 +48,10 @@ class Keys:
         self._watched = Watched(*([] if file is None else [file]))
         self._own = () if key is None else (Key(_checked(key, name)),)
         self._keys = self._own + (() if file is None else self._read(file))
+
+    @property
+    def several(self) -> bool:
+        return len(self._keys) > 1
 
     def find(self, given: bytes) -> Key | None:
         """The key that these bytes are; None if they are none.
@@ -122,3 +134,45 @@ def permit(key: Key, klass: str, priority: int) -> None:
         raise Forbidden(f"class: with this key only {key.klass} requests may be sent, got {klass}: set X-Class")
     if 0 < priority < key.priority:
         raise Forbidden(f"priority: with this key it may be {key.priority} or a larger number, got {priority}")
+
+
+class Shares:
+    """Rows in flight by queue and key: accepted, and not answered yet. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Queue, dict[bytes, int]] = {}
+
+    def take(self, queue: Queue, key: Key, rows: int, limit: int) -> None:
+        """Count `rows` more for a key. `limit`: rows that the queue holds.
+
+        A key with nothing in flight may send a request of any size. Raises QueueFull beyond the key's part.
+        """
+        held = self._rows.setdefault(queue, {})
+        own = held.get(key.value, 0)
+        part = _BESIDE_OTHERS if len(held) > bool(own) else _ALONE
+        if own and own + rows > part * limit:
+            raise QueueFull(
+                f"model {queue[0]!r}: requests with this key hold {own} rows, and may hold {part:.0%} of the queue's "
+                f"{limit}" + (" while others wait" if part == _BESIDE_OTHERS else ""),
+                retry_after_s=1,
+            )
+        held[key.value] = own + rows
+
+    def charge(self, lease: Lease, queue: Queue, key: Key, limit: int) -> None:
+        """Count the rows of a lease until it is closed. Raises QueueFull, having closed it, beyond the key's part."""
+        rows = len(lease.rows)
+        try:
+            self.take(queue, key, rows, limit)
+        except QueueFull:
+            lease.close()
+            raise
+        lease.on_close = partial(self.give_back, queue, key, rows)
+
+    def give_back(self, queue: Queue, key: Key, rows: int) -> None:
+        """These rows have been answered."""
+        held = self._rows[queue]
+        held[key.value] -= rows
+        if not held[key.value]:
+            del held[key.value]
+            if not held:
+                del self._rows[queue]

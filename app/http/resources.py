@@ -16,6 +16,7 @@ from app.http.access_log import AccessLog
 from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
+from app.http.keys import Shares
 from app.http.reading import Readings
 from app.http.threads import HalfTime, HelperThreads
 from app.observe.last_errors import LastErrors
@@ -60,6 +61,7 @@ class Resources:
         self.bodies = BodyReader(limits)
         self.threads = HelperThreads(limits.threads)
         self.readings = Readings(self.threads)
+        self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)
         # Large JSON of a class is parsed one body at a time, for half of the time. A parser keeps the interpreter lock

@@ -42,6 +42,7 @@ class EchoLease:
     """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
 
     id, entered, rows = 1, 5, (0,)
+    on_close: Callable[[], None] | None = None
 
     def __init__(self, model: Echo) -> None:
         self._model = model
@@ -83,6 +84,8 @@ class EchoLease:
         if not self._closed:
             self._closed = True
             self._model.open_leases -= 1
+            if self.on_close is not None:
+                self.on_close()
 
 
 @dataclass

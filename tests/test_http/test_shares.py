@@ -1,0 +1,106 @@
+"""One key's part of a queue: it never keeps others out, and a lone request is never refused for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.errors import QueueFull
+from app.http.access import Access
+from app.http.keys import Key, Shares, keys_of
+
+from .test_inference import INFER, Echo, EchoLease, MakeCaller, body, caller, model
+
+__all__ = ["caller", "model"]  # fixtures
+
+A, B = Key(b"a"), Key(b"b")
+QUEUE = ("mlp", "1", "realtime")
+
+
+def test_a_key_alone_leaves_room_for_the_next() -> None:
+    shares = Shares()
+    shares.take(QUEUE, A, 90, 100)
+    with pytest.raises(QueueFull, match=r"hold 90 rows, and may hold 90% of the queue's 100$"):
+        shares.take(QUEUE, A, 1, 100)
+    shares.take(QUEUE, B, 10, 100)
+
+
+def test_beside_others_a_key_holds_half() -> None:
+    shares = Shares()
+    shares.take(QUEUE, A, 50, 100)
+    shares.take(QUEUE, B, 1, 100)
+    with pytest.raises(QueueFull, match="while others wait"):
+        shares.take(QUEUE, A, 1, 100)
+    shares.give_back(QUEUE, A, 10)
+    shares.take(QUEUE, A, 10, 100)
+
+
+def test_the_only_request_of_a_key_may_be_as_large_as_the_queue() -> None:
+    shares = Shares()
+    shares.take(QUEUE, A, 100, 100)
+    shares.take(QUEUE, B, 80, 100)  # whether it fits is the queue's own question
+
+
+def test_queues_count_apart_and_nothing_is_kept_of_those_that_are_empty() -> None:
+    shares = Shares()
+    other = ("mlp", "1", "best_effort")
+    shares.take(QUEUE, A, 90, 100)
+    shares.take(other, A, 90, 100)
+    shares.give_back(QUEUE, A, 90)
+    shares.take(QUEUE, A, 90, 100)
+    shares.give_back(QUEUE, A, 90)
+    shares.give_back(other, A, 90)
+    assert not shares._rows
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    file = tmp_path / "keys"
+    file.write_text("lead\nteam priority=2\nbulk class=best_effort\n")
+    return Access(keys_of("api_key", None, file))
+
+
+@pytest.mark.parametrize(
+    ("key", "parameters", "status"),
+    [
+        (b"lead", {"priority": 1}, 200),
+        (b"team", {}, 200),
+        (b"team", {"priority": 2}, 200),
+        (b"team", {"priority": 1}, 403),
+        (b"bulk", {"class": "best_effort"}, 200),
+        (b"bulk", {"class": "realtime"}, 403),
+        (b"bulk", {}, 403),
+    ],
+)
+async def test_a_key_names_no_class_and_priority_beyond_its_own(
+    caller: MakeCaller, model: Echo, access: Access, key: bytes, parameters: dict[str, object], status: int
+) -> None:
+    reply = await caller(model, options={"access": access})(INFER, body(parameters=parameters), {b"x-api-key": key})
+    assert reply.status == status
+    assert model.open_leases == 0
+    if status == 403:
+        named = "class: with this key only best_effort" if key == b"bulk" else "priority: with this key it may be 2"
+        assert reply.json()["error"].startswith(named)
+
+
+async def test_a_greedy_key_leaves_room_and_gets_its_part_back(
+    caller: MakeCaller, model: Echo, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue holds 8 rows, of which a key alone may hold 7."""
+    leases: list[EchoLease] = []
+    lease_of = model.lease
+    monkeypatch.setattr(model, "lease", lambda rows, **fields: leases.append(lease_of(rows, **fields)) or leases[-1])
+    call = caller(model, options={"access": access})
+    model.opened = False
+    greedy = [asyncio.create_task(call(INFER, body(), {b"x-api-key": b"lead"})) for _ in range(8)]
+    (refused,), waiting = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
+    assert refused.result().status == 429
+    assert b"retry-after" in refused.result().headers
+    model.opened = True
+    for lease in leases[:7]:
+        lease.submit(lease._waiter)
+    assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
+    assert (await call(INFER, body(), {b"x-api-key": b"lead"})).status == 200
+    assert model.open_leases == 0
