@@ -65,8 +65,12 @@ def simulate(
     lengths: Annotated[
         str,
         typer.Option(
-            help="N, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, lognormal:MEDIAN:SIGMA:LOW:HIGH; as many steps in a cell."
+            help="N, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, lognormal:MEDIAN:SIGMA:LOW:HIGH, column:N:FILE; as many "
+            "steps in a cell."
         ),
+    ] = "",
+    prompts: Annotated[
+        str, typer.Option(help="Of decoders: lengths of what is read, --lengths are of what is written.")
     ] = "",
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: Annotated[
@@ -108,7 +112,7 @@ def simulate(
         from app.sim.fleet import Setup, run
 
         measured = options.profile(profile, max_batch)
-        peak = Setup(measured, 1.0, lengths=lengths).peak
+        peak = Setup(measured, 1.0, lengths=lengths, prompts=prompts).peak
         buckets = tuple(sorted(options.counts("length_buckets", length_buckets))) if length_buckets else ()
         capacities = tuple(options.counts("workers", workers)) if workers else ()
         setups = [
@@ -132,6 +136,7 @@ def simulate(
                 push_ahead_ns=round(push_ahead_ms * _MS),
                 launch_ns=round(launch_ms * _MS),
                 lengths=lengths,
+                prompts=prompts,
                 length_buckets=buckets,
             )
             for one_policy, (one_router, count) in product(

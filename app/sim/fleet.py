@@ -44,7 +44,7 @@ DEVICES = ("serial", "shared")
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
 
 #: Streams of random numbers with a seed each, so that a change of one does not change the other.
-_SERVICE, _ROUTING, _LENGTHS = 1, 2, 3
+_SERVICE, _ROUTING, _LENGTHS, _PROMPTS = 1, 2, 3, 4
 
 #: Threshold of the garbage collector in new objects. At its default, 700, it walks all replicas again and again, which
 #: takes 2.5 times as long for 10,000 replicas. It is not needed here: calls and rows are separated when a call ends.
@@ -80,6 +80,7 @@ class Setup:
     push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
     launch_ns: int = 0  # time that the host needs to launch a unit, beside the profile's hand-over
     lengths: str = ""  # of the requests; a row runs as many steps in each cell
+    prompts: str = ""  # their lengths, where `lengths` are those of the texts that are written, step by step, to them
     length_buckets: tuple[int, ...] = ()
     reorder: bool = True  # a policy that picks rows by length may do so
     complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
@@ -110,17 +111,17 @@ class Setup:
         cells = any(part.cell for part in self.profile.parts)
         if cells and not self.lengths:
             raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
-        if self.lengths:
-            Lengths(self.lengths, [self.seed])
+        if self.prompts and not cells:
+            raise ValueError("prompts: the profile has no cell, in which a text would be written to each")
+        self.drawn_lengths()
         make_arrivals(self.arrivals, self.rate, self.seed)
         self.node(0)
 
     @property
     def peak(self) -> float:
         """Rows per second of one device at best: what a load of 1 means. With lengths, for rows of the mean length."""
-        if not self.lengths:
-            return self.profile.peak
-        return self.profile.peak_at(mean_length(self.lengths))
+        means = [mean_length(spec) for spec in (self.prompts, self.lengths) if spec]
+        return self.profile.peak_at(*means) if means else self.profile.peak
 
     @property
     def split(self) -> bool:
@@ -164,9 +165,10 @@ class Setup:
         )  # fmt: skip
         return replace(self, tables=tables)
 
-    def drawn_lengths(self) -> Lengths | None:
-        """The lengths of all requests, in their order, if they have any."""
-        return Lengths(self.lengths, [self.seed, _LENGTHS]) if self.lengths else None
+    def drawn_lengths(self) -> list[Lengths]:
+        """Of all requests, in their order: their lengths, if they have any, and their steps, if those are others."""
+        specs = [(self.prompts, _PROMPTS), (self.lengths, _LENGTHS)]
+        return [Lengths(spec, [self.seed, stream]) for spec, stream in specs if spec]
 
     def instants(self) -> Iterator[Instants]:
         """The times of all requests, in chunks; a trace may end sooner."""
@@ -227,7 +229,7 @@ def _together(setup: Setup, progress: Progress) -> Tally:
     simulator = Simulator(nodes, tally, deadline_ns=setup.deadline_ns, route=router.route, moved=router.moved)
     lengths = setup.drawn_lengths()
     for chunk in setup.instants():
-        simulator.feed(chunk.tolist(), lengths.draw(len(chunk)).tolist() if lengths else None)
+        simulator.feed(chunk.tolist(), *(one.draw(len(chunk)).tolist() for one in lengths))
         progress(len(chunk))
     simulator.drain()
     return tally
@@ -243,17 +245,17 @@ def _share(setup: Setup, first: int, end: int, progress: Progress = lambda reque
     blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
     drawn = setup.drawn_lengths()
     for chunk in setup.instants():
-        lengths = drawn.draw(len(chunk)) if drawn else None
+        lengths = [one.draw(len(chunk)) for one in drawn]
         chosen = blind.choose(len(chunk))
         mine = (chosen >= first) & (chosen < end)
         chosen, times = chosen[mine], chunk[mine]
         order = np.argsort(chosen, kind="stable")
         bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
         ordered = times[order]
-        long = None if lengths is None else lengths[mine][order].tolist()
+        own = [one[mine][order].tolist() for one in lengths]
         for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
             if low < high:
-                simulator.feed(ordered[low:high].tolist(), None if long is None else long[low:high])
+                simulator.feed(ordered[low:high].tolist(), *(one[low:high] for one in own))
         progress(len(times))
     for simulator in simulators:
         simulator.drain()

@@ -69,6 +69,7 @@ class Request(NamedTuple):
 
     arrived: int
     length: int
+    steps: int
     klass: Klass
 
 

@@ -4,6 +4,7 @@
     uniform:LOW:HIGH                   each length from LOW to HIGH equally often
     lognormal:MEDIAN:SIGMA:LOW:HIGH    the logarithm normal with deviation SIGMA; drawn again outside LOW to HIGH
     lognormal:MEAN:SD:MAX              the same by mean and standard deviation, from 1 to MAX
+    column:N:FILE                      column N of a CSV file, in its order, and from its beginning again
 
 The load generator has these lengths, too. Streams do not depend on how they are taken: the i-th request has the same
 length however many are drawn at a time.
@@ -24,13 +25,17 @@ class Lengths:
     """An endless stream of lengths. Raises ValueError for a bad spec."""
 
     def __init__(self, spec: str, seed: list[int]) -> None:
-        kind, *words = spec.split(":") if ":" in spec else ("fixed", spec)
+        kind, *words = spec.split(":", 2 if spec.startswith("column:") else -1) if ":" in spec else ("fixed", spec)
         try:
             numbers = [float(word) for word in words]
         except ValueError:
             numbers = []
         self._median, self._sigma = 0.0, 0.0
-        if kind == "fixed" and len(numbers) == 1:
+        self._column: NDArray[np.int64] | None = None
+        if kind == "column" and len(words) == 2:
+            self._column = _column(spec, *words)
+            self.low, self.high = int(self._column.min()), int(self._column.max())
+        elif kind == "fixed" and len(numbers) == 1:
             self.low = self.high = _whole(spec, numbers[0])
         elif kind == "uniform" and len(numbers) == 2:
             self.low, self.high = (_whole(spec, number) for number in numbers)
@@ -43,8 +48,8 @@ class Lengths:
             self.low, self.high = 1, _whole(spec, numbers[2])
         else:
             raise ValueError(
-                "lengths: expected a number, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX or "
-                f"lognormal:MEDIAN:SIGMA:LOW:HIGH, got {spec!r}"
+                "lengths: expected a number, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, "
+                f"lognormal:MEDIAN:SIGMA:LOW:HIGH or column:N:FILE, got {spec!r}"
             )
         if (self._median and not self.low <= numbers[0] <= self.high) or self.low > self.high:
             raise ValueError(f"lengths: expected LOW up to HIGH, the median or mean between them, got {spec!r}")
@@ -61,6 +66,8 @@ class Lengths:
         return drawn[:count]
 
     def _more(self) -> NDArray[np.int64]:
+        if self._column is not None:
+            return self._column
         if not self._median:
             return self._random.integers(self.low, self.high + 1, _DRAWN)
         drawn = np.rint(np.exp(self._random.normal(math.log(self._median), self._sigma, _DRAWN))).astype(np.int64)
@@ -70,6 +77,18 @@ class Lengths:
 def mean(spec: str) -> float:
     """The mean length. Raises ValueError for a bad spec."""
     return float(Lengths(spec, [0]).draw(_MEAN).mean())
+
+
+def _column(spec: str, number: str, path: str) -> NDArray[np.int64]:
+    if not (number.isdecimal() and int(number)):
+        raise ValueError(f"lengths: expected the number of a column, from 1 on, got {spec!r}")
+    try:
+        values = np.loadtxt(path, delimiter=",", usecols=int(number) - 1, ndmin=1)
+    except (ValueError, IndexError) as exc:
+        raise ValueError(f"lengths: {path}: {exc}") from None
+    if not len(values):
+        raise ValueError(f"lengths: {path}: expected lengths, got an empty file")
+    return np.array([_whole(spec, value) for value in values.tolist()])
 
 
 def _whole(spec: str, number: float) -> int:

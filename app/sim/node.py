@@ -17,8 +17,9 @@ PROGRAM = 1  # the id of the one program of a node
 
 @dataclass(slots=True, eq=False)
 class Stepped(Row):
-    """A row with the steps that the device has run of it at its stage, which must repeat."""
+    """A row with the steps that it runs at each stage that repeats, and those that the device has run at this one."""
 
+    most: int = 0
     made: int = 0
 
 
@@ -73,7 +74,7 @@ def ended(unit: Unit) -> tuple[int, ...]:
     for position, row in enumerate(unit.rows):
         assert isinstance(row, Stepped)
         row.made += unit.steps
-        if row.made >= row.length:
+        if row.made >= row.most:
             row.made = 0  # the next stage may repeat as well
             positions.append(position)
     return tuple(positions)

@@ -9,8 +9,8 @@ Rules
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
-otherwise each node has its own Simulator, with the same result. Each request has one row. A row of a length runs so
-many steps at each stage that repeats, and ends there (`Outcome.ended`); one without a length runs one step.
+otherwise each node has its own Simulator, with the same result. Each request has one row. At each stage that repeats a
+row runs its steps, or as many as it is long, and ends there (`Outcome.ended`); without either it runs one.
 """
 
 from __future__ import annotations
@@ -80,33 +80,38 @@ class Simulator:
         self._at(tick_ns, _TICK, -1)
 
     def feed(
-        self, instants: Iterable[int], lengths: Iterable[int] | None = None, klass: Klass = Klass.REALTIME
+        self,
+        instants: Iterable[int],
+        lengths: Iterable[int] | None = None,
+        steps: Iterable[int] | None = None,
+        *,
+        klass: Klass = Klass.REALTIME,
     ) -> None:
         """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
 
-        `lengths`: of each request, if they have any. `klass`: of all of them.
+        `lengths` and `steps`: of each request, if they have any. `klass`: of all of them.
         """
         route, nodes = self._route, self.nodes
         node = nodes[0]
         fed = 0
-        for at, length in zip(instants, lengths or repeat(0), strict=False):
+        for at, length, most in zip(instants, lengths or repeat(0), steps or repeat(0), strict=False):
             if at != self.now:
                 self._until(at)
             if route is not None:
                 node = nodes[route()]
             fed += 1
             if node.front is None:
-                self._submit(node, at, length, klass)
+                self._submit(node, at, length, most, klass)
                 continue
             self._count(node, 1)
-            node.front.put(Part.READ, Request(at, length, klass), at)
+            node.front.put(Part.READ, Request(at, length, most, klass), at)
             self._follow(node, node.front)
         self._end = max(self._end, self.now)
         self.tally.requests += fed
         if len(self.tally.latencies) >= _FOLD:
             self.tally.fold()
 
-    def _submit(self, node: Node, arrived: int, length: int, klass: Klass) -> None:
+    def _submit(self, node: Node, arrived: int, length: int, steps: int, klass: Klass) -> None:
         """A request reaches the scheduler, now. Its deadline counts from its arrival."""
         now, scheduler = self.now, node.scheduler
         deadline = None if self._deadline_ns is None else arrived + self._deadline_ns
@@ -117,7 +122,7 @@ class Simulator:
                 self._count(node, -1)
             return
         self._calls += 1
-        rows = [Stepped(length=length) if node.cells else Row(length=length)]
+        rows = [Stepped(length=length, most=steps or length) if node.cells else Row(length=length)]
         if node.copies is None:
             call = Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline)
         else:

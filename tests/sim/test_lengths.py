@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -32,10 +34,33 @@ def test_means_and_medians() -> None:
     assert np.median(Lengths("lognormal:14:0.8:1:1000", [1]).draw(20_000)) == pytest.approx(14, abs=1)
 
 
+def test_lengths_of_a_trace_are_taken_in_turn_and_from_the_beginning_again(tmp_path: Path) -> None:
+    (path := tmp_path / "a:b.csv").write_text("0.5,300,7\n0.9,200,1\n1.5,10,30\n")
+    lengths = Lengths(f"column:2:{path}", [0])
+    assert [*lengths.draw(2), *lengths.draw(3)] == [300, 200, 10, 300, 200]
+    assert (lengths.low, lengths.high, mean(f"column:3:{path}")) == (10, 300, pytest.approx(38 / 3, rel=0.001))
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "message"),
+    [
+        ("0", "1,2\n", "expected the number of a column"),
+        ("3", "1,2\n", "t.csv: "),
+        ("2", "1,b\n", "t.csv: "),
+        ("2", "1,0\n", "expected whole numbers"),
+    ],
+)
+def test_a_trace_without_lengths(tmp_path: Path, column: str, text: str, message: str) -> None:
+    (path := tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ValueError, match=f"^lengths: .*{message}"):
+        Lengths(f"column:{column}:{path}", [0])
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         "",
+        "column:1",
         "fixed",
         "fixed:0",
         "fixed:1.5",

@@ -17,15 +17,20 @@ from .runs import MS, Kept
 TWO = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 2, "4": 2}}, {"batch_ms": {"1": 1, "4": 4}}]})
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
 FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
+WRITER = parse({"max_batch": 2, "stages": [
+    {"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 4}}}, {"batch_ms": {"1": 1, "2": 1}, "cell": True},
+]})  # fmt: skip
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
-def by_length(profile: ModelProfile, times_ms: list[int], lengths: list[int], **options: object) -> list[float]:
+def by_length(
+    profile: ModelProfile, times_ms: list[int], lengths: list[int], steps: list[int] | None = None, **options: object
+) -> list[float]:
     """Milliseconds of each request, in the order of its answer."""
     setup = Setup(profile, 1, lengths="fixed:1", policy="no_wait", **options)  # type: ignore[arg-type]
     tally = Tally(latencies=Kept())
     simulator = Simulator([setup.node(0)], tally)
-    simulator.feed([time * MS for time in times_ms], lengths)
+    simulator.feed([time * MS for time in times_ms], lengths, steps)
     simulator.drain()
     return [latency / MS for latency in tally.latencies]
 
@@ -33,6 +38,17 @@ def by_length(profile: ModelProfile, times_ms: list[int], lengths: list[int], **
 def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
     """Two rows of three steps and one; a third joins when the short one has left."""
     assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
+
+
+def test_a_prompt_is_read_by_its_own_length_and_answered_by_as_many_steps_as_the_text_is_long() -> None:
+    """Two prompts are read together, in the time of the longer one, and then written, for one step and for three."""
+    assert by_length(WRITER, [0, 0], [20, 10], [1, 3]) == [4 + 1, 4 + 1 + 2]
+    assert by_length(WRITER, [0], [10], [3]) == [1 + 3]
+
+
+def test_a_load_of_one_counts_reading_and_writing() -> None:
+    setup = Setup(WRITER, 1.0, prompts="fixed:20", lengths="fixed:3")
+    assert setup.peak == pytest.approx(max(1 / (2 + 3), 2 / (4 + 3)) * 1e3)
 
 
 def test_a_batch_takes_the_time_of_its_longest_row() -> None:
@@ -61,6 +77,8 @@ def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -
     assert cell["completed"] == 2_000
     assert cell["load"] == pytest.approx(300 / 3 / (2 / 0.005), rel=0.01)
     assert run(replace(setup, router="least_waiting"))["completed"] == 2_000
+    texts = replace(setup, profile=WRITER, prompts="uniform:10:20", rate=100)
+    assert run(texts)["mean_ms"] == run(texts, processes=1)["mean_ms"] > run(replace(texts, lengths="1"))["mean_ms"]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +86,11 @@ def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -
     [
         ({}, "lengths: the profile has a cell"),
         ({"lengths": "short"}, "lengths: expected a number"),
+        ({"prompts": "fixed:2"}, "lengths: the profile has a cell"),
+        ({"lengths": "fixed:2", "prompts": "fixed:0"}, "lengths: expected whole numbers"),
+        ({"profile": LONG, "prompts": "fixed:2"}, "prompts: the profile has no cell"),
     ],
 )
-def test_what_is_missing_is_said(change: dict[str, str], message: str) -> None:
+def test_what_is_missing_is_said(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
-        Setup(CELL, 1.0, **change).check()  # type: ignore[arg-type]
+        replace(Setup(CELL, 1.0), **change).check()  # type: ignore[arg-type]

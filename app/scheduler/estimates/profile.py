@@ -131,9 +131,9 @@ class ModelProfile:
         """Nanoseconds of one run, or of one step, of a batch alone whose longest row is so long; 0: not known."""
         return time_at(self.by_length, size, length) if length and self.by_length else self.batch_ns[size - 1]
 
-    def peak_at(self, length: float) -> float:
-        """Rows per second of the best size, for rows of one length that each take as many steps in a cell."""
-        parts = [(part, length if part.cell else 1) for part in self.parts]
+    def peak_at(self, length: float, steps: float = 0) -> float:
+        """Rows per second of the best size, for rows of one length, each of as many steps in a cell or of `steps`."""
+        parts = [(part, steps or length if part.cell else 1) for part in self.parts]
         times = (
             sum(part.time(size, round(length)) * steps for part, steps in parts)
             for size in range(1, self.max_batch + 1)
