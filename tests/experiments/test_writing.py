@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import torch
 from app.bench.stats import Repeat
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models, streaming, streaming_page, streams
+from experiments.writing import live, models, nginx, streaming, streaming_page, streams
 from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
 
@@ -92,6 +93,25 @@ async def test_streams_are_timed_to_their_first_piece(tmp_path: Path) -> None:
         assert {json.dumps(one).encode() for one in asked} <= set(bodies)
         with pytest.raises(MeasurementError, match="expected a text"):
             await streams.first_pieces(port, "steps", bodies, 300.0, 0.01, 0)
+
+
+async def test_events_are_compared_one_by_one_between_two_ports() -> None:
+    """Of texts whose tokens now and then share an event, as many events as all of them have."""
+    events, asked = itertools.cycle([3, 3, 2, 3]), []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        last = b'{"finish_reason":"stop"}' if len(asked) < 9 else b'{"error":"no"}'
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"data: {}\n\n" * next(events) + b"data: %s\n\n" % last)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert len(await nginx.compare(port, port, 3)) == 3
+        assert all(head.startswith(b"POST /v2/models/writer/generate_stream HTTP/1.1\r\n") for head in asked)
+        with pytest.raises(MeasurementError, match="expected a text"):
+            await nginx.compare(port, port, 3)
 
 
 def test_whatever_is_written_has_a_text() -> None:

@@ -1,0 +1,76 @@
+"""How much later nginx passes the events of a stream on: `python -m experiments.writing.nginx`.
+
+The model `writer`, which ships with Starling, writes one text again and again, alone; its client asks the server itself
+and nginx with the drill's configuration in turn. Prints, for each event of the text, how much later it comes through
+nginx: the median over the texts, and of all events the median and the largest of these. nginx is to be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from app.bench.run import in_loop
+from loadtest.common.paths import LOOPBACK, ZOO
+from loadtest.common.servers import MeasurementError, starling
+from loadtest.drill import nginx
+
+MODEL, TEXT, MOST_MS = "writer", "The ferry was", 5.0
+
+
+async def event_times(port: int) -> list[float]:
+    """Ask for the text once -> milliseconds from the request to each of its events."""
+    body = json.dumps({"text_input": TEXT}).encode()
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n"
+    began = time.perf_counter()
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    times, last = [], b""
+    async for line in reader:
+        if line.startswith(b"data: "):
+            times.append(1000 * (time.perf_counter() - began))
+            last = line
+    writer.close()
+    if b'"finish_reason"' not in last:
+        raise MeasurementError(f"expected a text, got {last.decode()!r}")
+    return times
+
+
+async def compare(direct: int, behind: int, texts: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """By event: milliseconds that it comes later from the port `behind` than from `direct`."""
+    for port in (direct, behind):
+        await event_times(port)  # the first text is slower
+    found: dict[int, list[list[float]]] = {direct: [], behind: []}
+    for number in range(texts):
+        for port in (direct, behind) if number % 2 else (behind, direct):
+            found[port].append(await event_times(port))
+    events = min(len(times) for text in found.values() for times in text)  # two tokens may share an event
+    one, other = (np.median([times[:events] for times in found[port]], axis=0) for port in (behind, direct))
+    return one - other
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=40, help="each way [40]")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="starling-nginx-") as name:
+        folder = Path(name)
+        flags = ("--model", f"{MODEL}={ZOO / MODEL}", "--threads", "1", "--profile-budget-s", "0")
+        with starling((*flags, "--profile-dir", str(folder / "profiles"))) as server:
+            server.wait_ready()
+            with nginx.start(folder, [server.port], nginx.directives()) as front:
+                front.wait_ready()
+                later = in_loop(compare(server.port, front.port, chosen.texts))
+    print(f"{len(later)} events, later through nginx: {np.median(later):.2f} ms, at most {later.max():.2f} ms")
+    return int(later.max() > MOST_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
