@@ -29,6 +29,7 @@ LENGTHS = f"lognormal:22:0.65:2:{models.WRITTEN}"  # WMT-like; what is written i
 BODIES = 400
 IN_FLIGHT = 64
 TIMEOUT_S = 300.0
+LOADING_S = 600.0  # six models of GPT-2's size, on a machine that does other things too
 _TOGETHER_S = 0.02
 
 

@@ -121,7 +121,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
             models.write_cells(served / live.CELLS, weights, kind, live.LARGEST)
             bodies = bodies_of(live.write_requests(requests, chosen.seed)[live.CELLS])
             with live.serve(served, chosen.threads) as server:
-                run.say(f"{kind}: ready after {server.wait_ready():.0f} s")
+                run.say(f"{kind}: ready after {server.wait_ready(limit_s=live.LOADING_S):.0f} s")
                 found[kind] = in_loop(alternate(server, chosen, bodies, run))
     settings = {
         "threads": chosen.threads, "closed_s": chosen.closed_s, "rounds": chosen.rounds, "in_flight": chosen.in_flight,

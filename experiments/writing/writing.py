@@ -40,7 +40,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
             names = live.write_models(served, weights, kind)
             paths = live.write_requests(requests, chosen.seed)
             with live.serve(served, chosen.threads) as server:
-                run.say(f"{kind}: ready after {server.wait_ready():.0f} s")
+                run.say(f"{kind}: ready after {server.wait_ready(limit_s=live.LOADING_S):.0f} s")
                 found[kind] = in_loop(live.measure(server, names, paths, chosen, run.say))
     settings = {
         "threads": chosen.threads, "closed_s": chosen.closed_s, "seconds": chosen.seconds, "rounds": chosen.rounds,
