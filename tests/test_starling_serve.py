@@ -30,9 +30,9 @@ def model(folder: Path, source: str, code: str | None = None) -> ModelSource:
 
 
 def command(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
-    """`starling version` with these folders first on the path, as the installed script runs it."""
+    """`starling --version` with these folders first on the path, as the installed script runs it."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    code = "import sys; sys.path.remove(''); sys.argv = ['starling', 'version']; import starling_serve as s; s.main()"
+    code = "import sys; sys.path.remove(''); sys.argv = ['starling', '--version']; import starling_serve as s; s.main()"
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
     )
