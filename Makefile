@@ -61,18 +61,21 @@ check: lint
 
 # Threads of OpenBLAS and of torch are slower than one at matrices this small. Bytecode is kept even where the
 # environment says not to: pytest rewrites the assertions of each file it has no bytecode of.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
+BEHIND := $(ONE_THREAD) nice -n 10 $(BIN)/python -m pytest
 
-# The whole suite as three runs at once, so that two cores are busy to the end. Types are checked beside them. What the
-# others print is shown after the longest, and all must pass. With ARGS all that they choose is one run, after the check.
+# The whole suite as three runs at once, so that two cores are busy to the end. Types are checked beside them. The run
+# with servers goes first where cores are few, since it is the longest and often waits. What the others print is shown
+# after the last, and all must pass. With ARGS all that they choose is one run, after the check.
 ifeq ($(strip $(ARGS)),)
 test: lint
 	@said=$$(mktemp -d); \
-	$(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
+	nice -n 10 $(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
 	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
-	$(PYTEST) $(PURE) >"$$said/pure" 2>&1 & pure=$$!; \
+	$(BEHIND) $(PURE) >"$$said/pure" 2>&1 & pure=$$!; \
 	trap 'kill $$typed $$served $$pure; rm -rf "$$said"' EXIT; \
-	$(PYTEST) $(patsubst %,--ignore=%,$(SERVED) $(PURE) tests/experiments); failed=$$?; \
+	$(BEHIND) $(patsubst %,--ignore=%,$(SERVED) $(PURE) tests/experiments); failed=$$?; \
 	for run in $$served $$pure $$typed; do wait $$run || failed=$$?; done; trap - EXIT; \
 	cat "$$said"/*; rm -rf "$$said"; exit $$failed
 else

@@ -67,7 +67,7 @@ class Lengths:
 
     def _more(self) -> NDArray[np.int64]:
         if self._column is not None:
-            return self._column
+            return np.tile(self._column, -(-_DRAWN // len(self._column)))
         if not self._median:
             return self._random.integers(self.low, self.high + 1, _DRAWN)
         drawn = np.rint(np.exp(self._random.normal(math.log(self._median), self._sigma, _DRAWN))).astype(np.int64)
