@@ -89,7 +89,7 @@ def simulated(
         node.device = StagesGpu(system.gpu)
     drawn = setup.drawn_lengths()
     simulator = Simulator([node], tally)
-    simulator.feed(instants.tolist(), drawn.draw(len(instants)).tolist() if drawn else None)
+    simulator.feed(instants.tolist(), *(one.draw(len(instants)).tolist() for one in drawn))
     simulator.drain()
     return tally, node
 
