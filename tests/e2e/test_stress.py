@@ -17,7 +17,9 @@ from .wire import PATTERNS, Answer, Wire, get, infer, once
 
 MODELS = ("gate", "marked", "wide")
 MEMORY = 40 * MIB  # to hold all answers of the clients that do not read would take 100 MiB
-FLAGS = ("--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0.5", "--hang-floor-s", "60")
+#: Batches so large that no queue is a long one: where clients leave a long queue, fewer may wait from then on.
+BATCH = ("--max-batch", "128")
+FLAGS = ("--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0.5", "--hang-floor-s", "60", *BATCH)
 NUMBERS = count(10)  # every request has one of its own, by which its answer is known
 
 
