@@ -42,7 +42,11 @@ import os, pickle, sys
 os.nice(int(sys.argv[1]))
 sys.path[:] = pickle.load(sys.stdin.buffer)
 solve, args, named = pickle.load(sys.stdin.buffer)
-sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
+try:
+    sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
+    sys.stdout.buffer.flush()
+except BrokenPipeError:
+    os._exit(1)  # the server has ended meanwhile; an ordinary exit would try to write again
 """
 
 

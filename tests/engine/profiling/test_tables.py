@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -53,6 +54,19 @@ async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_m
 def test_a_process_of_its_own_solves_the_same() -> None:
     curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
     assert tables_module.solve_aside(curve, loads=(0.5, 0.9)) == control.solve(curve, loads=(0.5, 0.9))
+
+
+def test_a_process_whose_server_has_ended_says_nothing() -> None:
+    command = [sys.executable, "-c", tables_module._CHILD, "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((len, ([],), {})))
+        process.stdin.close()
+        assert process.stderr.read() == b""
 
 
 @virtual
