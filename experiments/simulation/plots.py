@@ -46,7 +46,7 @@ def against_replicas(cells: Sequence[Cell], path: Path) -> None:
         axes.minorticks_off()
         axes.set_xlabel("replicas")
         axes.set_ylabel("latency, 99th percentile, ms")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * max(cell["p99_ms"] for cell in cells))
         _legend(axes)
 
 

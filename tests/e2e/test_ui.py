@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -16,6 +17,7 @@ import tiny_decoders
 
 from .conftest import Keeper
 from .server import DEMO, PATIENCE_S, Server
+from .test_recurrent import GENERATE, LINES
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -302,6 +304,28 @@ def test_a_text_is_shown_while_it_is_written(run: Any, tmp_path: Path) -> None:
 
     tiny_decoders.save(tmp_path, "gpt2")
     run(look, "--model", f"writer={tmp_path}", "--threads", "1")
+
+
+def test_what_a_recurrent_model_gives_out_is_shown_step_by_step(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#try-model").select_option(label="digits : 1")
+        api.expect(page.locator("#try-way option[value=steps]")).to_be_disabled()
+        page.locator("#try-model").select_option(label="generate : 1")
+        page.locator("#try-way").select_option("steps")
+        tensor = {"name": "prompt", "shape": [2, 9], "datatype": "UINT8", "data": list("".join(LINES).encode())}
+        page.locator("#try-body").fill(json.dumps({"inputs": [tensor]}))
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-status")).to_have_text(re.compile(r"^200 in \S+ \S+, the first after "))
+        shown = page.locator("#answer-body").text_content().splitlines()
+        events = [re.fullmatch(r"row (\d): text \[([\d, ]*)\](, final)?", line).groups() for line in shown]
+        for at, line in enumerate(LINES.values()):
+            codes = [code for row, part, _ in events if int(row) == at for code in re.findall(r"\d+", part)]
+            assert bytes(map(int, codes)).decode() == line + "\n"
+        assert [row for row, _, final in events if final] == ["0", "1"]
+
+    run(look, "--model", f"generate={GENERATE}")
 
 
 def test_all_of_it_works_by_the_keyboard_alone(run: Any) -> None:
