@@ -28,7 +28,7 @@ from experiments.many import workers_page
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Experiment, Run
 
-LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
+LOADS = (0.1, 0.25, 0.45, 0.65, 0.85, 0.9)  # also as far as may be from those that tables are solved for
 DELAYS = (1, 2, 5)  # ms, of window
 #: Times of a batch beside another over its times alone, of some devices; none slow each other on the rest.
 SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3,)}

@@ -36,7 +36,7 @@ from app.scheduler.types import Profile
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
-#: Of several workers, whose tables take longer: with the table of the nearest the mean latency is 0.2 % higher at most.
+#: Of several workers, whose tables take longer and change less from load to load (docs/bench/many-workers.md).
 LOADS_OF_SEVERAL = (0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.96)
 LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
 _STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served
