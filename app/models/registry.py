@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 from app.contract import IndexEntry, Model, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line, without_name
+from app.models.checks.trial import REPLACES_NONE
 from app.models.loading import load as load_model
 from app.models.repository import Repository
 from app.user_code import own_trace
@@ -236,9 +237,7 @@ class Registry:
         if served.model.allow_untried or all(old is None or old.untried is not None for old in replaced):
             return
         await self._stop(served)
-        raise ConfigError(
-            f"{untried}. It replaces no version that works, unless model.toml says allow_untried = true"
-        ) from untried
+        raise ConfigError(f"{untried}. {REPLACES_NONE}") from untried
 
     def _vanish(self, name: str) -> None:
         """The repository no longer holds the model: versions that serve continue until unloaded; no other is loaded."""

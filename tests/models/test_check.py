@@ -36,14 +36,46 @@ def test_check_tries_each_model(tmp_path):
     assert "x: unknown key" in errors["wrong"]
 
 
+#: Takes rows of 7 alone, which are not among those that are made up; an empty batch it takes.
+PICKY = """def build():
+    def call(x):
+        if not (x == 7).all():
+            raise ValueError("no 7")
+        return x
+    return call
+"""
+NO_ROW_FITS = "def build():\n    return lambda x: x.missing"
+ALLOWED = "allow_untried = true\n" + TOML
+
+
 def test_a_model_that_serves_although_it_raises_on_made_up_rows_has_a_warning(tmp_path):
-    write_model(tmp_path / "raises", code="def build():\n    return lambda x: x.missing")
+    write_model(tmp_path / "raises", code=PICKY)
     report = check(str(tmp_path))
     assert (report.ok, report.clean) == (True, False)
     (warning,) = report.results[0].warnings
-    assert "it raises on every made-up row: AttributeError" in warning
-    assert "model.py:2 in <lambda>; an empty batch raises it, too" in warning
-    assert "    return lambda x: x.missing\n" in report.results[0].trace
+    assert "it raises on every made-up row: ValueError: no 7" in warning
+    assert "it would serve as untried, and replace no version that works" in warning
+    assert '    raise ValueError("no 7")\n' in report.results[0].trace
+
+
+@pytest.mark.parametrize(("toml", "ok"), [(TOML, False), (ALLOWED, True)])
+def test_a_model_that_no_row_can_fit_is_an_error_unless_it_may_be_untried(tmp_path, toml, ok):
+    write_model(tmp_path / "raises", toml, NO_ROW_FITS)
+    report = check(str(tmp_path))
+    (result,) = report.results
+    assert report.ok is ok
+    assert "model.py:2 in <lambda>; an empty batch raises it, too" in (result.warnings[0] if ok else result.error)
+    assert "    return lambda x: x.missing\n" in result.trace
+
+
+@pytest.mark.parametrize(("first", "toml", "ok"), [(CODE, TOML, False), (CODE, ALLOWED, True), (PICKY, TOML, True)])
+def test_a_newer_version_that_no_made_up_row_fits_replaces_none_that_works(tmp_path, first, toml, ok):
+    write_model(tmp_path / "m" / "1", code=first)
+    write_model(tmp_path / "m" / "2", toml, PICKY)
+    write_model(tmp_path / "other")
+    report = check(str(tmp_path))
+    assert report.ok is ok
+    assert report.results[1].error.endswith("allow_untried = true") is not ok
 
 
 def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):

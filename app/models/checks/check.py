@@ -11,7 +11,7 @@ import torch
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models.base import without_name
-from app.models.checks.trial import Unfit, call_directly, try_model
+from app.models.checks.trial import REPLACES_NONE, Unfit, call_directly, try_model
 from app.models.description.config import CheckNames, model_info
 from app.models.loading import load, read_declared
 from app.models.repository import Repository
@@ -74,10 +74,17 @@ def check(
     """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
     largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
 
-    Raises ConfigError only where there is no model; a model's own fault is in its result.
+    Raises ConfigError only where there is no model; a model's own fault is in its result. A version that raises on
+    every made-up row is an error where `starling serve` would refuse it beside an older one, or where no row can fit.
     """
     repository = place if isinstance(place, Repository) else Repository(place)
-    return Report(tuple(_try(source, row_check, check_names) for source in _sources(repository)))
+    works: set[str] = set()  # models of which a version has been tried and serves
+    results = []
+    for source in _sources(repository):
+        results.append(_try(source, row_check, check_names, replaces=source.name in works))
+        if not (results[-1].error or results[-1].untried):
+            works.add(source.name)
+    return Report(tuple(results))
 
 
 def _sources(repository: Repository) -> list[ModelSource]:
@@ -92,13 +99,14 @@ def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
         return Listed(source, None, error=str(error))
 
 
-def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None) -> Checked:
+def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None, *, replaces: bool) -> Checked:
+    """`replaces`: an older version of the model works."""
     info: ModelInfo | None = None
     try:
         info = model_info(read_declared(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
         info = info if model.front is None else model.front.face(model.info)
-        warnings, unfit = _tried(model)
+        warnings, unfit = _tried(model, replaces)
     except ConfigError as error:
         return Checked(source, info, error=without_name(str(error), source.name, source.version), trace=_trace(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
@@ -110,11 +118,13 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
     )
 
 
-def _tried(model: Model) -> tuple[list[str], Unfit | None]:
-    """Warnings, and why nothing could be tried. Raises ConfigError for what would not serve."""
+def _tried(model: Model, replaces: bool) -> tuple[list[str], Unfit | None]:
+    """Warnings, and why nothing could be tried. Raises ConfigError for what would not serve, or could answer nobody."""
     try:
         return try_model(model, call_directly(model)), None
     except Unfit as error:
+        if not model.allow_untried and (replaces or error.never_fits):
+            raise ConfigError(f"{error}. {REPLACES_NONE}" if replaces else str(error)) from error
         return [f"{error}; it would serve as untried, and replace no version that works"], error
 
 

@@ -51,8 +51,17 @@ _REMEDIES = {
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
 
+#: Why a model that has run no row is refused where an older version of it works.
+REPLACES_NONE = "It replaces no version that works, unless model.toml says allow_untried = true"
+
+
 class Unfit(Exception):
-    """The model raises on every made-up row, whatever the size of the batch. Says what it raises, where and why."""
+    """The model raises on every made-up row, whatever the size of the batch. Says what it raises, where and why.
+
+    `never_fits`: an empty batch raises it, too, so that no row can fit.
+    """
+
+    never_fits = False
 
 
 def call_directly(model: Model) -> Run:
@@ -108,20 +117,18 @@ def fit_row(model: Model, run: Run) -> SampleRow:
             return row
     assert isinstance(first, Exception)
     what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
-    raise Unfit(
-        f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {_remedy(model, plain, first)}"
-    ) from first
+    remedy, never_fits = f"if such rows are no valid input, {GIVE_ROWS}", _empty_raises(model, plain, first)
+    if never_fits:
+        shapes = ", ".join(f"{spec.name} [{', '.join(spec.axes_shown())}]" for spec in model.info.client_inputs)
+        remedy = "an empty batch raises it, too, so no row can fit: correct the model, or the shapes in model.toml: "
+        remedy += shapes
+    unfit = Unfit(f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {remedy}")
+    unfit.never_fits = never_fits
+    raise unfit from first
 
 
-def _remedy(model: Model, row: SampleRow, error: Exception) -> str:
-    """Whether other values may do. An empty batch has none: what it raises, too, is due to the shapes or the code."""
-    if not _raises_alike(model, row, error):
-        return f"if such rows are no valid input, {GIVE_ROWS}"
-    inputs = ", ".join(f"{spec.name} [{', '.join(spec.axes_shown())}]" for spec in model.info.client_inputs)
-    return f"an empty batch raises it, too, so no row can fit: correct the model, or the shapes in model.toml: {inputs}"
-
-
-def _raises_alike(model: Model, row: SampleRow, error: Exception) -> bool:
+def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
+    """Whether an empty batch raises the same. It has no values: what it raises is due to the shapes or the code."""
     weight = next(model.call.parameters(), None) if isinstance(model.call, nn.Module) else None
     empty = [
         values.to(weight.device)[:0] if isinstance(values, torch.Tensor) and weight is not None else values[:0]

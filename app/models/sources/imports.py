@@ -44,13 +44,15 @@ def one_at_a_time() -> Iterator[None]:
     a model's own code is not waited for.
     """
     taken = PATCHING.acquire(timeout=_longest_wait_s() if _OWN_CODE.is_set() else _LONGEST_BUILD_S)
+    outermost = taken and not _OWN_CODE.is_set()  # a factory may load another model
     try:
-        if taken:
+        if outermost:
             _OWN_CODE.set()
         yield
     finally:
-        if taken:
+        if outermost:
             _OWN_CODE.clear()
+        if taken:
             PATCHING.release()
 
 
