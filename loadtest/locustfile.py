@@ -21,6 +21,7 @@ from locust import FastHttpUser, events, stats, task
 from locust.exception import StopTest
 from locust.runners import MasterRunner
 
+from app.sim.lengths import Lengths
 from loadtest import locust_results, payloads
 from loadtest.batches import bracket, rounded
 from loadtest.locust_shapes import SHAPES, Diurnal, Ramp, Spike, Steps
@@ -113,10 +114,10 @@ class ImageUser(ModelUser):
     make = staticmethod(payloads.image_files)
 
 
-def sizes(text: str) -> str:
+def lengths(text: str) -> str:
     """An option's text, checked; it stays text, because Locust's page shows and sends it."""
     try:
-        payloads.Sizes.parse(text)
+        Lengths(text, [0])
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
@@ -124,7 +125,7 @@ def sizes(text: str) -> str:
 
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("--model", "digits", "Model to call"),
-    ("--rows", "1", "Rows of a V2 request: N, uniform:LO:HI or choice:A,B,..."),
+    ("--rows", "1", "Rows of a V2 request: N or uniform:LOW:HIGH"),
     ("--lengths", "lognormal:14:4:128", "Length of variable axes, as --rows or lognormal:MEAN:SD:MAX"),
     ("--images", str(payloads.SAMPLES), "PNG or JPEG file, or folder of them"),
     ("--pace", 10.0, "Requests a second of each user; 0: as fast as answers come"),
@@ -139,7 +140,7 @@ OPTIONS: tuple[tuple[str, Any, str], ...] = (
 def add_options(parser: Any) -> None:
     """What is not for the page is kept off it: it chooses shapes by itself, with `--class-picker`."""
     for name, default, text in OPTIONS:
-        kind = sizes if name in ("--rows", "--lengths") else type(default)
+        kind = lengths if name in ("--rows", "--lengths") else type(default)
         parser.add_argument(name, type=kind, default=default, help=f"{text} [{default}]")
     parser.add_argument("--api-key", default="", is_secret=True, help="Sent as X-API-Key")
     shape = {"choices": ["none", *SHAPES], "help": "Users over time: none is a constant number [none]"}
@@ -168,7 +169,7 @@ def prepare(environment: Any, **_: Any) -> None:
     options = environment.parsed_options
     try:
         metadata = payloads.metadata_of(environment.host, options.model, options.api_key)
-        mix = payloads.Mix(payloads.Sizes.parse(options.rows), payloads.Sizes.parse(options.lengths), options.seed)
+        mix = payloads.Mix(options.rows, options.lengths, options.seed)
         for user in environment.user_classes:
             more = Path(options.images) if user is ImageUser else mix
             REQUESTS[user.__name__] = user.make(metadata, more)

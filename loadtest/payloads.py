@@ -7,8 +7,6 @@ here imports Locust: its import patches the standard library, which tests cannot
 from __future__ import annotations
 
 import json
-import math
-import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -20,20 +18,16 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.bench.answers import decode
-from app.bench.http import Response
-from app.bench.payload import DTYPES, Model, Tensor
+from app.bench.answers import MALFORMED, decode, misfit
+from app.bench.payload import Model, made_values, v2_body
+from app.sim.lengths import Lengths
 
 SAMPLES = Path(__file__).resolve().parents[1] / "app" / "models" / "demo" / "digits" / "samples"
 IMAGE_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 #: Different bodies for each kind of payload: enough to show a distribution, few enough to keep in memory.
 POOL = 64
 POOL_BYTES = 64 << 20
-#: What reading an answer raises whose JSON is none, or has other types than it should.
-MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-_BIGGEST_INTEGER = 100  # integers are often indices into a vocabulary, and every vocabulary has that many entries
 _HEADER = "Inference-Header-Content-Length"
-_JSON = {"Content-Type": "application/json"}
 #: What a server says when it is asked for more than it can do; a ramp is meant to see it. 0: no connection.
 OVERLOADED = {0, 429, 503, 504}
 
@@ -66,61 +60,11 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """A distribution of whole numbers, at least 1.
-
-    N                        always N
-    uniform:LO:HI            each from LO to HI as often as the others
-    choice:A,B,...           one of these; name one twice to have it twice as often
-    lognormal:MEAN:SD:MAX    this mean and standard deviation, rounded and cut to 1..MAX
-    """
-
-    kind: str
-    numbers: tuple[float, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Sizes:
-        """Raises ValueError that says what was expected."""
-        kind, colon, rest = text.partition(":")
-        if not colon:
-            kind, rest = "choice", text
-        try:
-            numbers = tuple(float(word) for word in rest.split("," if kind == "choice" else ":"))
-        except ValueError:
-            numbers = ()
-        if not all(map(math.isfinite, numbers)):
-            numbers = ()
-        whole = all(number >= 1 and number == math.floor(number) for number in numbers)
-        fits = {
-            "choice": len(numbers) > 0 and whole,
-            "uniform": len(numbers) == 2 and whole and numbers[0] <= numbers[1],
-            "lognormal": len(numbers) == 3 and numbers[0] > 0 and numbers[1] >= 0 and numbers[2] >= 1,
-        }
-        if not fits.get(kind):
-            raise ValueError(
-                "expected N, uniform:LO:HI, choice:A,B,... in whole numbers from 1, or lognormal:MEAN:SD:MAX, "
-                f"got {text!r}"
-            )
-        return cls(kind, numbers)
-
-    def draw(self, rng: random.Random) -> int:
-        if self.kind == "uniform":
-            low, high = self.numbers
-            return rng.randint(int(low), int(high))
-        if self.kind == "choice":
-            return int(rng.choice(self.numbers))
-        mean, deviation, most = self.numbers
-        variance = math.log1p((deviation / mean) ** 2)
-        drawn = rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
-        return int(min(most, max(1, round(drawn))))
-
-
-@dataclass(frozen=True, slots=True)
 class Mix:
-    """What the requests of a run are drawn from. `lengths` are those of variable axes; a request's axes share one."""
+    """What the requests of a run are drawn from, as `Lengths` has it. `lengths`: of variable axes, which share one."""
 
-    rows: Sizes
-    lengths: Sizes
+    rows: str
+    lengths: str
     seed: int = 0
 
 
@@ -158,67 +102,38 @@ def v2_binary(metadata: Mapping[str, Any], mix: Mix) -> list[Request]:
 
 def _requests(metadata: Mapping[str, Any], mix: Mix, *, binary: bool) -> list[Request]:
     """Up to POOL requests, fewer where they are big."""
-    model, rng = Model.parse(orjson.dumps(metadata)), random.Random(mix.seed)
+    model = Model.parse(orjson.dumps(metadata))
+    random = np.random.default_rng([mix.seed, 2])
+    rows, lengths = (
+        Lengths(spec, [mix.seed, stream]).draw(POOL).tolist() for spec, stream in ((mix.rows, 3), (mix.lengths, 4))
+    )
     requests: list[Request] = []
-    while len(requests) < POOL and sum(len(request.body) for request in requests) < POOL_BYTES:
-        rows, length = mix.rows.draw(rng), mix.lengths.draw(rng)
-        values = made_values(model, rows, length, rng.getrandbits(64))
-        requests.append(v2_request(metadata["name"], model, values, rows, binary=binary))
+    for count, length in zip(rows, lengths, strict=True):
+        values = input_values(model, count, length, random)
+        requests.append(v2_request(metadata["name"], model, values, count, binary=binary))
+        if sum(len(request.body) for request in requests) >= POOL_BYTES:
+            break
     return requests
 
 
-def made_values(model: Model, rows: int, length: int, seed: int) -> list[Array]:
+def input_values(model: Model, rows: int, length: int, random: np.random.Generator) -> list[Array]:
     """Values of each input, rows first where it has them; axes of variable length are `length` long."""
-    numbers = np.random.default_rng(seed)
     return [
-        _values(tensor, [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape], numbers)
+        made_values(tensor, [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape], random)
         for tensor in model.inputs
     ]
 
 
 def v2_request(name: str, model: Model, given: Sequence[Array], rows: int, *, binary: bool) -> Request:
     """The request for these values of the inputs."""
-    inputs, parts = [], []
-    for tensor, values in zip(model.inputs, given, strict=True):
-        described = {"name": tensor.name, "shape": values.shape, "datatype": tensor.datatype}
-        if binary:
-            parts.append(_raw(values))
-            inputs.append({**described, "parameters": {"binary_data_size": len(parts[-1])}})
-        else:
-            inputs.append({**described, "data": _listed(values)})
-    asked = {"parameters": {"binary_data_output": True}} if binary else {}
-    head = json.dumps({"inputs": inputs, **asked}, separators=(",", ":")).encode()
-    headers = {"Content-Type": "application/octet-stream", _HEADER: str(len(head))} if binary else _JSON
+    tensors = [
+        (tensor.name, tensor.datatype, values.shape, values)
+        for tensor, values in zip(model.inputs, given, strict=True)
+    ]  # fmt: skip
+    headers, body = v2_body(tensors, {}, binary=binary)
     # What the demo model `echo` must send back; of other models only the form of the answer is known.
     check = V2Check(model, rows, given[0] if name == "echo" else None, binary=binary)
-    return Request(f"/v2/models/{name}/infer", headers, b"".join([head, *parts]), rows, check)
-
-
-def _values(tensor: Tensor, shape: list[int], numbers: np.random.Generator) -> Array:
-    """Plausible values: a mask lets everything through, integers stay small, strings are words."""
-    if tensor.datatype == "BYTES":
-        words = [b"word %d" % n for n in numbers.integers(_BIGGEST_INTEGER, size=math.prod(shape))]
-        return np.array(words).reshape(shape)
-    if tensor.datatype == "BF16":
-        raise ValueError(f"input {tensor.name!r}: values of BF16 are not made here")
-    kind = np.dtype(DTYPES[tensor.datatype])
-    if "mask" in tensor.name:
-        return np.ones(shape, kind)
-    if kind.kind == "f":
-        return numbers.standard_normal(shape).astype(kind)
-    return numbers.integers(2 if kind.kind == "b" else _BIGGEST_INTEGER, size=shape).astype(kind)
-
-
-def _listed(values: Array) -> list[Any]:
-    """Flat. Floats with the digits of a double: the longest that a client would send."""
-    return [item.decode() if isinstance(item, bytes) else item for item in values.ravel().tolist()]
-
-
-def _raw(values: Array) -> bytes:
-    """As on the wire: each element of BYTES behind its length as a little-endian uint32."""
-    if values.dtype.kind != "S":
-        return values.tobytes()
-    return b"".join(len(item).to_bytes(4, "little") + item for item in values.ravel().tolist())
+    return Request(f"/v2/models/{name}/infer", headers, body, rows, check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,28 +149,15 @@ class V2Check:
         length = headers.get(_HEADER, "")
         if bool(length) != self.binary:
             raise WrongAnswer(f"{_HEADER}: expected {'one' if self.binary else 'none'}, got {length or 'none'}")
-        head = f"\r\n{_HEADER}: {length}\r\n".lower().encode() if length else b""
         try:
-            outputs = decode(Response(200, head, body, keep=True))
+            outputs = decode(body, length)
         except MALFORMED as error:
             raise WrongAnswer(f"body: expected V2 JSON with outputs, got {type(error).__name__}: {error}") from None
-        wanted = {tensor.name: tensor for tensor in self.model.outputs}
-        if set(outputs) != set(wanted):
-            raise WrongAnswer(f"outputs: expected {', '.join(wanted)}, got {', '.join(outputs) or 'none'}")
-        for name, (datatype, values) in outputs.items():
-            self._verify(wanted[name], datatype, values)
-
-    def _verify(self, wanted: Tensor, datatype: str, values: Array) -> None:
-        if datatype != wanted.datatype:
-            raise WrongAnswer(f"output {wanted.name}: expected {wanted.datatype}, got {datatype}")
-        shape = [self.rows] * wanted.batched + list(wanted.shape)
-        if len(values.shape) != len(shape) or any(
-            axis not in (-1, got) for axis, got in zip(shape, values.shape, strict=True)
-        ):
-            raise WrongAnswer(f"output {wanted.name}: expected shape {shape}, got {list(values.shape)}")
-        # Equal once rounded to the tensor's type: a float32 may be written with its own digits or with a double's.
-        if self.values is not None and not np.array_equal(values.astype(self.values.dtype), self.values):
-            raise WrongAnswer(f"output {wanted.name}: expected the values that were sent")
+        if fault := misfit(outputs, self.model.outputs, self.rows):
+            raise WrongAnswer(fault)
+        for name, (_, values) in outputs.items():
+            if self.values is not None and not np.array_equal(values, self.values):
+                raise WrongAnswer(f"output {name}: expected the values that were sent")
 
 
 def image_files(metadata: Mapping[str, Any], path: Path = SAMPLES) -> list[Request]:

@@ -14,10 +14,13 @@ import numpy as np
 import orjson
 
 from .http import Response
-from .payload import DTYPES, Body
+from .payload import DTYPES, Body, Tensor
 
 Array = np.ndarray[Any, Any]
+Outputs = dict[str, tuple[str, Array]]  # by name: datatype and values
 
+#: What `decode` raises of an answer that is none.
+MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 UNCHECKED = -1
 _KEEP = 256 * 2**20  # bytes of different answers; further ones are counted as unchecked
 _HEADER = b"inference-header-content-length"
@@ -61,26 +64,16 @@ class Answers:
     def _fault(self, number: int, response: Response) -> str:
         body = self._bodies[number]
         try:
-            outputs = decode(response) if body.outputs is not None else _decode_any(response)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
+            if body.outputs is None:
+                outputs, fault = _decode_any(response), ""
+            else:
+                outputs = decode(response.body, response.header(_HEADER))
+                fault = misfit(outputs, body.outputs, body.rows)
+        except MALFORMED as exc:
             return f"not {'a V2 answer' if body.outputs is not None else 'JSON'}: {exc!r}"
-        if body.outputs is None:
-            return self._differs(number, outputs) if self._values else ""
-        wanted = {tensor.name: tensor for tensor in body.outputs}
-        if set(outputs) != set(wanted):
-            return f"wrong outputs: expected {', '.join(wanted)}, got {', '.join(outputs) or 'none'}"
-        for name, tensor in wanted.items():
-            datatype, values = outputs[name]
-            shape = (body.rows, *tensor.shape) if tensor.batched else tensor.shape
-            fits = len(values.shape) == len(shape) and all(
-                want in (-1, got) for want, got in zip(shape, values.shape, strict=True)
-            )
-            if datatype != tensor.datatype or not fits:
-                got = f"{datatype} {list(values.shape)}"
-                return f"wrong shape: expected {name} {tensor.datatype} {list(shape)}, got {got}"
-        return self._differs(number, outputs) if self._values else ""
+        return fault or (self._differs(number, outputs) if self._values else "")
 
-    def _differs(self, number: int, outputs: dict[str, tuple[str, Array]]) -> str:
+    def _differs(self, number: int, outputs: Outputs) -> str:
         first = self._first.setdefault(number, {name: values for name, (_, values) in outputs.items()})
         for name, (datatype, values) in outputs.items():
             if name not in first or not _same(datatype, first[name], values):
@@ -99,21 +92,39 @@ def _same(datatype: str, first: Array, values: Array) -> bool:
     return bool(np.allclose(values, first, rtol=tolerance, atol=tolerance * largest, equal_nan=True))
 
 
-def decode(response: Response) -> dict[str, tuple[str, Array]]:
-    """Datatype and values of each output, JSON or binary. Raises ValueError, KeyError, TypeError or IndexError."""
-    size = response.header(_HEADER)
-    split = int(size) if size else len(response.body)
-    at = split
+def misfit(outputs: Outputs, wanted: Sequence[Tensor], rows: int) -> str:
+    """What is wrong with the names, datatypes or shapes of an answer's outputs; empty if nothing is."""
+    names = [tensor.name for tensor in wanted]
+    if set(outputs) != set(names):
+        return f"wrong outputs: expected {', '.join(names)}, got {', '.join(outputs) or 'none'}"
+    for tensor in wanted:
+        datatype, values = outputs[tensor.name]
+        shape = (rows, *tensor.shape) if tensor.batched else tensor.shape
+        fits = len(values.shape) == len(shape) and all(
+            want in (-1, got) for want, got in zip(shape, values.shape, strict=True)
+        )
+        if datatype != tensor.datatype or not fits:
+            got = f"{datatype} {list(values.shape)}"
+            return f"wrong shape: expected {tensor.name} {tensor.datatype} {list(shape)}, got {got}"
+    return ""
+
+
+def decode(answer: bytes, json_size: bytes | str = b"") -> Outputs:
+    """Datatype and values of each output, JSON or binary. Raises some of MALFORMED.
+
+    `json_size`: the value of the header Inference-Header-Content-Length; empty where the answer has none.
+    """
+    at = split = int(json_size) if json_size else len(answer)
     outputs = {}
-    for output in orjson.loads(response.body[:split])["outputs"]:
+    for output in orjson.loads(answer[:split])["outputs"]:
         datatype, shape = output["datatype"], output["shape"]
         count = (output.get("parameters") or {}).get("binary_data_size")
         if count is None:
             values = np.array(output["data"], "O" if datatype == "BYTES" else DTYPES[datatype])
         else:
-            if at + count > len(response.body):
+            if at + count > len(answer):
                 raise ValueError(f"{output['name']}: fewer bytes than {count}")
-            values = _unpacked(datatype, response.body[at : at + count])
+            values = _unpacked(datatype, answer[at : at + count])
             at += count
         if values.size != math.prod(shape):
             raise ValueError(f"{output['name']}: {values.size} values for the shape {list(shape)}")
@@ -121,7 +132,7 @@ def decode(response: Response) -> dict[str, tuple[str, Array]]:
     return outputs
 
 
-def _decode_any(response: Response) -> dict[str, tuple[str, Array]]:
+def _decode_any(response: Response) -> Outputs:
     """An answer of the friendly route: its numbers in their order, and what remains of it without them."""
     numbers: list[float] = []
 

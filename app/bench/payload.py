@@ -99,7 +99,7 @@ def prepare(model: Model, plan: Plan) -> list[Body]:
         for tensor in model.inputs:
             row = [length if axis == -1 else axis for axis in shapes[tensor.name]]
             shape = [plan.rows, *row] if tensor.batched else row
-            tensors.append((tensor.name, tensor.datatype, shape, _values(tensor, shape, random)))
+            tensors.append((tensor.name, tensor.datatype, shape, made_values(tensor, shape, random)))
         bodies.append(Body(_encode(tensors, {}, plan), plan.rows, model.outputs))
     return bodies
 
@@ -121,7 +121,8 @@ def _shapes(model: Model, plan: Plan) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -> np.ndarray[Any, Any]:
+def made_values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Values that suit models of any kind, see the module's text."""
     kind, name = tensor.datatype, tensor.name.lower()
     if kind == "BYTES":
         count = math.prod(shape)
@@ -191,12 +192,26 @@ def _array(given: dict[str, Any], shape: list[int]) -> np.ndarray[Any, Any]:
     return np.array([str(item).encode() for item in flat], object).reshape(shape)
 
 
-_Named = tuple[str, str, list[int], np.ndarray[Any, Any]]  # name, datatype, shape, values
+Given = tuple[str, str, Sequence[int], np.ndarray[Any, Any]]  # name, datatype, shape, values
 
 
-def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan) -> bytes:
+def _encode(tensors: Sequence[Given], rest: dict[str, Any], plan: Plan) -> bytes:
     """The bytes of a request. `rest`: its members besides the inputs."""
-    binary = plan.payload == "binary"
+    parameters = dict(rest.get("parameters", {}))
+    if plan.deadline_ms is not None:
+        parameters["timeout"] = round(plan.deadline_ms * 1000)  # V2's, in microseconds
+    if plan.priority is not None:
+        parameters["priority"] = plan.priority
+    headers, body = v2_body(tensors, {**rest, "parameters": parameters}, binary=plan.payload == "binary")
+    lines = [f"POST {plan.path}/infer HTTP/1.1", *fields(plan), *(f"{name}: {text}" for name, text in headers.items())]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("ascii") + body
+
+
+def v2_body(tensors: Sequence[Given], rest: dict[str, Any], *, binary: bool) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a V2 request for these inputs. `rest`: its members besides them.
+
+    `binary`: all tensors are raw bytes behind a JSON head, also those of the answer.
+    """
     inputs: list[dict[str, Any]] = []
     parts: list[bytes] = []
     for name, datatype, shape, values in tensors:
@@ -207,22 +222,14 @@ def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan) -> bytes:
         else:
             text["data"] = _listed(datatype, values)
         inputs.append(text)
-    parameters = dict(rest.get("parameters", {}))
-    if binary:
-        parameters["binary_data_output"] = True
-    if plan.deadline_ms is not None:
-        parameters["timeout"] = round(plan.deadline_ms * 1000)  # V2's, in microseconds
-    if plan.priority is not None:
-        parameters["priority"] = plan.priority
-    request = {**rest, "inputs": inputs, **({"parameters": parameters} if parameters else {})}
+    parameters = {**rest.get("parameters", {}), **({"binary_data_output": True} if binary else {})}
+    others = {name: value for name, value in rest.items() if name != "parameters"}
+    request = {**others, "inputs": inputs, **({"parameters": parameters} if parameters else {})}
     head = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
-    lines = [f"POST {plan.path}/infer HTTP/1.1", *fields(plan)]
-    if binary:
-        lines += ["Content-Type: application/octet-stream", f"Inference-Header-Content-Length: {len(head)}"]
-    else:
-        lines += ["Content-Type: application/json"]
-    lines += [f"Content-Length: {len(head) + sum(map(len, parts))}", "", ""]
-    return "\r\n".join(lines).encode("ascii") + head + b"".join(parts)
+    if not binary:
+        return {"Content-Type": "application/json"}, head
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+    return headers, b"".join([head, *parts])
 
 
 def fields(plan: Plan) -> list[str]:

@@ -120,7 +120,7 @@ class Setup:
     @property
     def peak(self) -> float:
         """Rows per second of one device at best: what a load of 1 means. With lengths, for rows of the mean length."""
-        means = [mean_length(spec) for spec in (self.prompts, self.lengths) if spec]
+        means = [mean_length(spec, option) for option, spec, _ in self._length_specs]
         return self.profile.peak_at(*means) if means else self.profile.peak
 
     @property
@@ -167,8 +167,13 @@ class Setup:
 
     def drawn_lengths(self) -> list[Lengths]:
         """Of all requests, in their order: their lengths, if they have any, and their steps, if those are others."""
-        specs = [(self.prompts, _PROMPTS), (self.lengths, _LENGTHS)]
-        return [Lengths(spec, [self.seed, stream]) for spec, stream in specs if spec]
+        return [Lengths(spec, [self.seed, stream], option) for option, spec, stream in self._length_specs]
+
+    @property
+    def _length_specs(self) -> list[tuple[str, str, int]]:
+        """The options that were given, with the random stream of each."""
+        specs = [("prompts", self.prompts, _PROMPTS), ("lengths", self.lengths, _LENGTHS)]
+        return [one for one in specs if one[1]]
 
     def instants(self) -> Iterator[Instants]:
         """The times of all requests, in chunks; a trace may end sooner."""

@@ -22,9 +22,9 @@ _MEAN = 200_000  # lengths that a mean is taken of
 
 
 class Lengths:
-    """An endless stream of lengths. Raises ValueError for a bad spec."""
+    """An endless stream of lengths. Raises ValueError for a bad spec, which names the option that it is of."""
 
-    def __init__(self, spec: str, seed: list[int]) -> None:
+    def __init__(self, spec: str, seed: list[int], option: str = "lengths") -> None:
         kind, *words = spec.split(":", 2 if spec.startswith("column:") else -1) if ":" in spec else ("fixed", spec)
         try:
             numbers = [float(word) for word in words]
@@ -33,26 +33,26 @@ class Lengths:
         self._median, self._sigma = 0.0, 0.0
         self._column: NDArray[np.int64] | None = None
         if kind == "column" and len(words) == 2:
-            self._column = _column(spec, *words)
+            self._column = _column(option, spec, *words)
             self.low, self.high = int(self._column.min()), int(self._column.max())
         elif kind == "fixed" and len(numbers) == 1:
-            self.low = self.high = _whole(spec, numbers[0])
+            self.low = self.high = _whole(option, spec, numbers[0])
         elif kind == "uniform" and len(numbers) == 2:
-            self.low, self.high = (_whole(spec, number) for number in numbers)
+            self.low, self.high = (_whole(option, spec, number) for number in numbers)
         elif kind == "lognormal" and len(numbers) == 4 and numbers[0] > 0 and numbers[1] > 0:
             self._median, self._sigma = numbers[0], numbers[1]
-            self.low, self.high = (_whole(spec, number) for number in numbers[2:])
+            self.low, self.high = (_whole(option, spec, number) for number in numbers[2:])
         elif kind == "lognormal" and len(numbers) == 3 and numbers[0] > 0 and numbers[1] > 0:
             variance = math.log1p((numbers[1] / numbers[0]) ** 2)
             self._median, self._sigma = numbers[0] / math.exp(variance / 2), math.sqrt(variance)
-            self.low, self.high = 1, _whole(spec, numbers[2])
+            self.low, self.high = 1, _whole(option, spec, numbers[2])
         else:
             raise ValueError(
-                "lengths: expected a number, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, "
+                f"{option}: expected a number, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, "
                 f"lognormal:MEDIAN:SIGMA:LOW:HIGH or column:N:FILE, got {spec!r}"
             )
         if (self._median and not self.low <= numbers[0] <= self.high) or self.low > self.high:
-            raise ValueError(f"lengths: expected LOW up to HIGH, the median or mean between them, got {spec!r}")
+            raise ValueError(f"{option}: expected LOW up to HIGH, the median or mean between them, got {spec!r}")
         self._random = np.random.default_rng(seed)
         self._left = np.zeros(0, dtype=np.int64)
 
@@ -74,24 +74,24 @@ class Lengths:
         return drawn[(drawn >= self.low) & (drawn <= self.high)]
 
 
-def mean(spec: str) -> float:
+def mean(spec: str, option: str = "lengths") -> float:
     """The mean length. Raises ValueError for a bad spec."""
-    return float(Lengths(spec, [0]).draw(_MEAN).mean())
+    return float(Lengths(spec, [0], option).draw(_MEAN).mean())
 
 
-def _column(spec: str, number: str, path: str) -> NDArray[np.int64]:
+def _column(option: str, spec: str, number: str, path: str) -> NDArray[np.int64]:
     if not (number.isdecimal() and int(number)):
-        raise ValueError(f"lengths: expected the number of a column, from 1 on, got {spec!r}")
+        raise ValueError(f"{option}: expected the number of a column, from 1 on, got {spec!r}")
     try:
         values = np.loadtxt(path, delimiter=",", usecols=int(number) - 1, ndmin=1)
     except (ValueError, IndexError) as exc:
-        raise ValueError(f"lengths: {path}: {exc}") from None
+        raise ValueError(f"{option}: {path}: {exc}") from None
     if not len(values):
-        raise ValueError(f"lengths: {path}: expected lengths, got an empty file")
-    return np.array([_whole(spec, value) for value in values.tolist()])
+        raise ValueError(f"{option}: {path}: expected lengths, got an empty file")
+    return np.array([_whole(option, spec, value) for value in values.tolist()])
 
 
-def _whole(spec: str, number: float) -> int:
+def _whole(option: str, spec: str, number: float) -> int:
     if not (number.is_integer() and 1 <= number < 1 << 31):
-        raise ValueError(f"lengths: expected whole numbers from 1 on, got {spec!r}")
+        raise ValueError(f"{option}: expected whole numbers from 1 on, got {spec!r}")
     return int(number)

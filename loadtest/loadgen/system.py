@@ -13,10 +13,11 @@ from http.client import HTTPConnection, HTTPException
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from app.bench.payload import Model
-from loadtest.payloads import Request, WrongAnswer, made_values, refusal, v2_request
+from loadtest.payloads import Request, WrongAnswer, input_values, refusal, v2_request
 
 TIMEOUT_S = 60.0
 
@@ -37,7 +38,7 @@ class Library:
         self._model = Model.parse(orjson.dumps(metadata))
         if not all(tensor.batched for tensor in self._model.inputs):
             raise ValueError(f"model {self._name!r}: expected inputs that lead with rows")
-        self._values = made_values(self._model, count, length, seed=0)
+        self._values = input_values(self._model, count, length, np.random.default_rng(0))
 
     def request(self, samples: Sequence[Sample]) -> Request:
         """A V2 request with a row for each sample, tensors as bytes."""

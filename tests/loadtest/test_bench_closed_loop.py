@@ -114,12 +114,12 @@ def test_json_and_binary_carry_the_same_values() -> None:
 
 
 def test_checking_an_answer() -> None:
-    good = b'{"outputs":[{"name":"y","shape":[1,2],"data":[1,2]}]}'
+    good = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
     bodies.check(bodies.v2_json(METADATA), {}, good)
     with pytest.raises(ValueError, match="shape"):
         bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2]}", b"[1]}"))
-    head = b'{"outputs":[{"name":"y","shape":[1,2],"parameters":{"binary_data_size":8}}]}'
+    head = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}]}'
     length = {"inference-header-content-length": str(len(head))}
     bodies.check(bodies.v2_binary(METADATA), length, head + bytes(8))
-    with pytest.raises(ValueError, match="raw bytes"):
+    with pytest.raises(ValueError, match="fewer bytes"):
         bodies.check(bodies.v2_binary(METADATA), length, head + bytes(7))

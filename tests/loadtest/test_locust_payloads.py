@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.payloads import POOL, SAMPLES, Mix, Request, Sizes, WrongAnswer, image_files, v2_binary, v2_json
+from loadtest.payloads import POOL, SAMPLES, Mix, Request, WrongAnswer, image_files, v2_binary, v2_json
 
 LENGTH = "Inference-Header-Content-Length"
 ECHO = {
@@ -40,7 +39,7 @@ DIGITS = {
         {"name": "scores", "datatype": "FP32", "shape": [-1, 10]},
     ],
 }
-MIX = Mix(Sizes.parse("choice:1,3"), Sizes.parse("uniform:2:9"), seed=5)
+MIX = Mix("uniform:1:3", "uniform:2:9", seed=5)
 
 
 def told(request: Request) -> dict[str, Any]:
@@ -48,19 +47,6 @@ def told(request: Request) -> dict[str, Any]:
     length = request.headers.get(LENGTH)
     found: dict[str, Any] = json.loads(request.body if length is None else request.body[: int(length)])
     return found
-
-
-# --- distributions
-
-
-@pytest.mark.parametrize(
-    ("text", "low", "high"), [("7", 7, 7), ("uniform:2:5", 2, 5), ("choice:1,8", 1, 8), ("lognormal:6:9:40", 1, 40)]
-)
-def test_sizes_stay_in_their_bounds_and_reach_them(text: str, low: int, high: int) -> None:
-    rng, sizes = random.Random(0), Sizes.parse(text)
-    drawn = [sizes.draw(rng) for _ in range(100_000)]
-    assert (min(drawn), max(drawn)) == (low, high)
-    assert set(drawn) == {1, 8} or text != "choice:1,8"
 
 
 # --- requests
@@ -88,7 +74,7 @@ def test_variable_axes_of_a_request_share_one_length() -> None:
     shapes = [{tensor["name"]: tensor["shape"] for tensor in told(request)["inputs"]} for request in requests]
     assert all(shape["ids"] == shape["attention_mask"] == [shape["title"][0], shape["ids"][1]] for shape in shapes)
     assert {shape["ids"][1] for shape in shapes} == set(range(2, 10))
-    assert {request.rows for request in requests} == {1, 3} == {shape["ids"][0] for shape in shapes}
+    assert {request.rows for request in requests} == {1, 2, 3} == {shape["ids"][0] for shape in shapes}
 
 
 def test_strings_have_their_lengths_on_the_wire() -> None:
@@ -99,7 +85,7 @@ def test_strings_have_their_lengths_on_the_wire() -> None:
     strings, count = tail[-sizes[-1] :], 0
     while strings:
         (size,) = struct.unpack_from("<I", strings)
-        assert strings[4 : 4 + size].startswith(b"word ")
+        assert strings[4 : 4 + size].startswith(b"word")
         strings, count = strings[4 + size :], count + 1
     assert count == 2 * request.rows
 
@@ -132,9 +118,9 @@ def test_a_right_json_answer_passes_whatever_its_digits() -> None:
     ("change", "message"),
     [
         ({"name": "z"}, "outputs: expected y, got z"),
-        ({"datatype": "FP64"}, "output y: expected FP32, got FP64"),
+        ({"datatype": "FP64"}, "expected y FP32 .3, 4., got FP64"),
         ({"shape": [7, 4]}, "12 values for the shape"),
-        ({"shape": [2, 6]}, "output y: expected shape"),
+        ({"shape": [2, 6]}, "wrong shape: expected y FP32"),
         ({"shape": None}, "got TypeError"),
         ({"data": [1.0]}, "y: 1 values for the shape"),
         ({"data": None}, "y: 1 values for the shape"),
