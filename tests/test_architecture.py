@@ -24,12 +24,13 @@ OURS: dict[str, set[str] | None] = {
     "machine": set(),
     "process": set(),
     "user_code": set(),
+    "values": {"contract", "errors"},
     "scheduler": set(),
     "sim": {"scheduler"},
-    "models": {"contract", "errors", "user_code"},
+    "models": {"contract", "errors", "user_code", "values"},
     "observe": {"contract", "errors", "scheduler", "http", "lifecycle", "user_code"},  # of http what DOORS says
-    "engine": {"scheduler", "models", "contract", "errors", "observe"},
-    "http": {"contract", "errors", "observe", "lifecycle", "__init__"},
+    "engine": {"scheduler", "models", "contract", "errors", "observe", "values"},
+    "http": {"contract", "errors", "observe", "lifecycle", "values", "__init__"},
     "lifecycle": {"contract"},
     "server": {"contract", "errors", "settings", "machine", "lifecycle", "process", "observe", "http", "__init__"},
     "engine_setup": {
@@ -72,6 +73,7 @@ THEIRS: dict[str, set[str]] = {
     "scheduler": IMPURE,
     "sim": {"torch", "asyncio"},
     "contract": {"torch"},
+    "values": {"torch"},
     "http": {"torch"},
     "observe": {"torch"},
 }

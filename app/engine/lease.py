@@ -17,12 +17,12 @@ from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
 from app.engine.device import Device, Executor
 from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Slots
-from app.engine.ranges import check_range
 from app.engine.tensors import neighbours
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Klass, Reason, Row, RowState
+from app.values.ranges import check_range
 
 log = logging.getLogger("starling.engine")
 

@@ -21,10 +21,10 @@ from app.http.codecs.friendly import Friendly
 from app.http.codecs.generate import Generate, GenerateStream
 from app.http.codecs.infer_stream import InferStream
 from app.http.codecs.rerank import Rerank
-from app.http.codecs.tensors import shown
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
+from app.values.tensors import shown
 
 PATHS = re.compile(
     r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<act>infer|infer_stream|generate|generate_stream)"

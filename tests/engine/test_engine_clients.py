@@ -15,9 +15,9 @@ import torch
 from fakes import MS, virtual
 
 from app.contract import Answer, Lease, TensorSpec
-from app.engine.ranges import check_range
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady
+from app.values.ranges import check_range
 
 from .rig import POISON, Affine, assert_answer, device, make_model, rows_of, serving, tensor
 

@@ -15,8 +15,8 @@ from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge
 from app.http.body import Limits
 from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall, RequestHeaders
-from app.http.codecs.tensors import shown
 from app.http.codecs.v2_decode import load_json
+from app.values.tensors import shown
 
 TOKENS = "tokens"  # the axis of a task's texts
 

@@ -14,8 +14,8 @@ from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.by_body import texts_of, unlike, wrong
 from app.http.codecs.events import Stream, event
-from app.http.codecs.tensors import shown
 from app.http.codecs.writing import Writing, WrittenText
+from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
 #: Fields of which some values are taken, each as OpenAI's default, and why others are not. null counts as not given.

@@ -12,7 +12,7 @@ from app.contract import Answer, Array, Front, ModelInfo, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
 from app.http.codecs.by_body import ByBody, texts_of, tokens_of, wrong
-from app.http.codecs.tensors import shown, to_json
+from app.values.tensors import shown, to_json
 
 _FORMATS = ("float", "base64")
 _LEAST_NORM = 1e-12

@@ -14,8 +14,8 @@ from app.contract import Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia
 from app.http.codecs.base import DecodedCall, client_inputs
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, stacked
-from app.http.codecs.tensors import from_base64, is_base64
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
+from app.values.tensors import from_base64, is_base64
 
 
 def file_columns(served: Served, upload: Upload, lengths: dict[str, int]) -> dict[str, Column]:

@@ -16,9 +16,9 @@ from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCa
 from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
 from app.http.codecs.files import embedded_files, file_columns
 from app.http.codecs.present import json_text, own_rows, present_rows
-from app.http.codecs.tensors import has_bools
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import load_json, too_much_json
+from app.values.tensors import has_bools
 
 
 class Friendly(Codec):

@@ -15,9 +15,9 @@ from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
 from app.http.codecs.by_body import unlike, wrong
 from app.http.codecs.events import event
-from app.http.codecs.tensors import shown
 from app.http.codecs.v2_decode import may_name_class, take_parameters
 from app.http.codecs.writing import Writing
+from app.values.tensors import shown
 
 _TEXT = "text_input"
 _FIELDS = (_TEXT, "parameters", "id")

@@ -14,8 +14,8 @@ import orjson
 from app.contract import ModelInfo, TensorSpec
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.tensors import has_bools, packer
 from app.http.codecs.v2_decode import decode_request, first_data
+from app.values.tensors import has_bools, packer
 
 _PIECE = 64 << 10  # bytes of numbers: some 0.4 ms
 

@@ -11,7 +11,7 @@ import orjson
 from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import ModelFailed, OutputNotJson, StarlingError
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.tensors import has_null, to_json
+from app.values.tensors import has_null, to_json
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
 Rows = Array | list[Array]

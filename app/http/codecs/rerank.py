@@ -15,7 +15,7 @@ from app.contract import Answer, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
 from app.http.codecs.by_body import ByBody, texts_of, tokens_of, unlike, wrong
-from app.http.codecs.tensors import shown, to_json
+from app.values.tensors import shown, to_json
 
 _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]
 

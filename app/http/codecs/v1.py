@@ -16,8 +16,8 @@ from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHead
 from app.http.codecs.columns import by_name, check_rows_agree, json_column, record_columns, stacked
 from app.http.codecs.files import decode_files, embedded_files
 from app.http.codecs.present import Rows, json_rows, json_text, own_rows, present_rows
-from app.http.codecs.tensors import has_bools
 from app.http.codecs.v2_decode import load_json, too_much_json
+from app.values.tensors import has_bools
 
 
 class V1(Codec):

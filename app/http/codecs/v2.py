@@ -17,7 +17,6 @@ from app.errors import BadRequest
 from app.http.body import Limits
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
 from app.http.codecs.pieces import Pieces, pieces_of
-from app.http.codecs.tensors import IN_FALSE, IN_NULL, IN_TRUE, packer, to_json
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import (
     Spans,
@@ -27,6 +26,7 @@ from app.http.codecs.v2_decode import (
     too_much_json,
     why_not_json,
 )
+from app.values.tensors import IN_FALSE, IN_NULL, IN_TRUE, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # bytes from which a binary body is decoded off the loop; tensors are viewed, not parsed

@@ -12,7 +12,7 @@ import numpy as np
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall, client_inputs
-from app.http.codecs.tensors import check_shape
+from app.values.tensors import check_shape
 
 
 def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where: str) -> Array | memoryview:

@@ -13,8 +13,8 @@ import orjson
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 from app.http.codecs.base import DecodedCall, client_inputs, is_made
-from app.http.codecs.tensors import NUMBERS, check_count, check_shape, pack_values, shown
 from app.http.codecs.v2_binary import from_bytes
+from app.values.tensors import NUMBERS, check_count, check_shape, pack_values, shown
 
 #: Parameters that Triton reserves for features which this server does not have: those of a request, and those of an
 #: input or output. A request that sets one is refused, because the answer would not be the one it asks for.

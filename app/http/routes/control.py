@@ -22,11 +22,11 @@ from app import __version__
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 from app.http.access import Access
 from app.http.answers import compress, wanted_encoding
-from app.http.codecs.tensors import shown
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
 from app.observe.logs import fields
+from app.values.tensors import shown
 
 log = logging.getLogger("starling.http")
 

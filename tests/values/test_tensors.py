@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contract import DATATYPES
+from app.contract import DATATYPES, TensorSpec
 from app.errors import BadRequest
-from app.http.codecs.tensors import has_bools, has_null, parse_values, to_json
+from app.values.tensors import has_bools, has_null, parse_values, to_json
 
-from ..catalog import spec
+
+def spec(name: str, datatype: str, *shape: int, missing: bool = False) -> TensorSpec:
+    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape, missing=missing)
+
 
 INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
 

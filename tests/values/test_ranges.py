@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.contract import TensorSpec
-from app.engine.ranges import check_range
 from app.errors import BadRequest
+from app.values.ranges import check_range
 
 CITY = TensorSpec("city", "BYTES", (), (), (), categories=(b"Bonn", "Köln".encode()))
 TENTH = TensorSpec("tenth", "FP32", (), (), (), categories=(0.1, 2))

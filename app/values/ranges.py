@@ -1,4 +1,4 @@
-"""Whether what clients send is among the values that an input may hold."""
+"""Whether what clients send, or a file of samples holds, is among the values that an input may hold."""
 
 from __future__ import annotations
 

@@ -1,0 +1,36 @@
+"""Arrays of numpy's own dtypes into those of inputs, where no value changes but by rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.contract import Array, TensorSpec
+from app.errors import BadRequest
+
+
+def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
+    """Convert to the spec's dtype. Only float precision may be lost; otherwise raises BadRequest."""
+    if spec.datatype == "BYTES":
+        return _as_bytes(array, field)
+    target, source = spec.dtype, array.dtype
+    kinds = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}.get(source.kind, "")
+    if target.kind not in kinds or (spec.datatype == "BF16" and source.newbyteorder("<") != target):
+        raise BadRequest(f"{field}: expected values that fit {spec.datatype}, got dtype {source}")
+    if target.kind in "iu" and source.kind in "iu" and not np.can_cast(source, target, "safe") and array.size:
+        limits = np.iinfo(target)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(target, copy=False)
+    if target.kind == "f" and target.itemsize < source.itemsize and np.any(np.isinf(cast) & np.isfinite(array)):
+        raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    return cast
+
+
+def _as_bytes(array: Array, field: str) -> Array:
+    result = np.empty(array.size, object)
+    for i, value in enumerate(array.flat):
+        if not isinstance(value, str | bytes):
+            raise BadRequest(f"{field}: expected strings, got dtype {array.dtype}")
+        result[i] = value.encode() if isinstance(value, str) else bytes(value)
+    return result.reshape(array.shape)
