@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 
 import pytest
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.record import FORMAT, Entry, RecordingScheduler, feed, scheduler_of, step_entry
+from app.scheduler.record import FORMAT, INPUTS, Entry, RecordingScheduler, feed, scheduler_of, step_entry
+from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
@@ -42,6 +44,12 @@ def session(entries: list[Entry]) -> list[Step]:
     scheduler.cancel(2, 9)
     scheduler.remove_program(1, 9)
     return [*steps, scheduler.step(9)]
+
+
+def test_every_input_is_recorded() -> None:
+    methods = {name: method for name, method in vars(Scheduler).items() if not name.startswith("_")}
+    timed = {name for name, method in methods.items() if callable(method) and "now" in signature(method).parameters}
+    assert timed - {"admit", "step"} == set(INPUTS)  # the one changes nothing, the other is the output
 
 
 def test_first_entry_is_the_configuration() -> None:
