@@ -23,7 +23,8 @@ Failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from app.scheduler import admission
 from app.scheduler.estimates.pairs import PairSlowdowns
@@ -60,7 +61,9 @@ class Scheduler:
         device = preset_class(device.classes.preset).limit(device)
         self.device = device
         self._ledger = Ledger(edf=device.classes.edf)
-        self.states = self._ledger.states  # by program, until its last call has left: for others to read
+        self._states = self._ledger.states
+        #: By program, until its last call has left: for others to read.
+        self.states: Mapping[int, ProgramState] = MappingProxyType(self._states)
         self._workers = Workers(device)
         self._dispatch = Dispatch(device, self._ledger, self._workers)
         self._lost = False
@@ -72,18 +75,18 @@ class Scheduler:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
         entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0), Klass.REALTIME)
         state = ProgramState(program, entry, self.device, now)
-        state.policy.check(self.device, {other.policy.name: other.policy for other in self.states.values()})
-        self.states[program.id] = state
+        state.policy.check(self.device, {other.policy.name: other.policy for other in self._states.values()})
+        self._states[program.id] = state
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
-        state = self.states[program]
+        state = self._states[program]
         state.closed = True
         self._forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
         """Whether `admit` would let in a call of `n` rows without a deadline now. Changes nothing, and costs little."""
-        state = self.states.get(program)
+        state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
         waiting = state.best_effort if klass else state.waiting - state.best_effort
@@ -105,7 +108,7 @@ class Scheduler:
         Without it, what is served would set the rate, and a policy that follows the rate would serve no more. 0 rows:
         refused before they were known; the mean of the calls that have not left is counted.
         """
-        state = self.states.get(program)
+        state = self._states.get(program)
         if state is not None:
             n = n or max(1, round((state.waiting + state.alive) / max(1, state.calls)))
             state.asked[klass] += n
@@ -115,7 +118,7 @@ class Scheduler:
 
         If the device or the program has gone since then, the call leaves with the next Step.
         """
-        state = self.states.get(call.program)
+        state = self._states.get(call.program)
         if self._lost or state is None:
             call.alive = False
             self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
@@ -128,7 +131,7 @@ class Scheduler:
         """The caller has gone: rows that wait are forgotten, results of the others discarded. Unknown: ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
-            state = self.states[call.program]
+            state = self._states[call.program]
             state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
             self._ledger.leave(call)
 
@@ -155,7 +158,7 @@ class Scheduler:
         following: Unit | None = None
         if unit is None:
             return None
-        state = self.states[unit.program]
+        state = self._states[unit.program]
         state.units -= 1
         gate = self._dispatch.gate
         if gate.units or gate.shares:
@@ -184,7 +187,7 @@ class Scheduler:
     def _forget_if_over(self, state: ProgramState) -> None:
         """Of a program that is closed."""
         self._ledger.forget_if_over(state)
-        if state.program.id not in self.states:
+        if state.program.id not in self._states:
             self._dispatch.gate.forget(state.program.id)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
@@ -193,12 +196,12 @@ class Scheduler:
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
-        for state in self.states.values():
+        for state in self._states.values():
             state.tick(now)
 
     def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
         """A program's stage has been measured anew. Unknown programs are ignored: one may have gone meanwhile."""
-        state = self.states.get(program)
+        state = self._states.get(program)
         if state is not None:
             state.reprofile(profile, stage)
 
@@ -207,13 +210,13 @@ class Scheduler:
 
         Rows beyond it that have started go on; no others start until enough of them have ended.
         """
-        state = self.states.get(program)
+        state = self._states.get(program)
         if state is not None and max_alive < state.program.max_alive:
             state.bound(max_alive)
 
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         """Control tables for the policy `adaptive`, solved by the driver; None takes them away."""
-        state = self.states.get(program)
+        state = self._states.get(program)
         if state is not None:
             state.set_control(tables)
 
@@ -266,7 +269,7 @@ class Scheduler:
 
     def waiting(self, program: int, klass: Klass | None = None) -> int:
         """Rows of a program in the ready table, of one class or of both."""
-        state = self.states.get(program)
+        state = self._states.get(program)
         return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
 
     def oldest(self, program: int, klass: Klass) -> int | None:
@@ -275,5 +278,5 @@ class Scheduler:
 
     def waiting_by_stage(self, program: int) -> list[int]:
         """Rows of a program in the ready table, for each of its stages."""
-        state = self.states.get(program)
+        state = self._states.get(program)
         return self._ledger.ready.waiting_by_stage(program, len(state.program.stages)) if state else []
