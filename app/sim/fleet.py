@@ -139,7 +139,7 @@ class Setup:
             self.profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
             complete_wait=self.complete_wait,
         )  # fmt: skip
-        node = Node(scheduler(spec), program, device, None, self.launch_ns + (self.profile.handover_ns or 0), front)
+        node = Node(scheduler(spec), program, device, self.launch_ns + (self.profile.handover_ns or 0), front)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node

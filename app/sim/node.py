@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from app.scheduler.scheduler import Scheduler
@@ -10,7 +9,6 @@ from app.scheduler.types import Program, Row, Unit
 
 from .device import Device
 from .front import Front
-from .transfers import CopyEngine
 
 PROGRAM = 1  # the id of the one program of a node
 
@@ -24,8 +22,8 @@ class Stepped(Row):
 
 
 class Node:
-    """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
-    `front`: what requests pass before they are submitted and when they are answered; None where that takes no time.
+    """One replica. `unanswered`: requests sent to it and not yet answered. `front`: what requests pass before they are
+    submitted and when they are answered; None where that takes no time.
 
     `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and learn of its end. All of it passes
     before the unit computes, which to the scheduler is the same. A unit handed to an idle worker starts that much
@@ -34,7 +32,7 @@ class Node:
     """
 
     __slots__ = (
-        "armed", "cells", "copies", "copying", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
+        "armed", "cells", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
         "scheduler", "submitted", "timer", "touched", "unanswered",
     )  # fmt: skip
 
@@ -43,7 +41,6 @@ class Node:
         scheduler: Scheduler,
         program: Program,
         device: Device,
-        copies: CopyEngine | None = None,
         launch_ns: int = 0,
         front: Front | None = None,
     ) -> None:
@@ -53,19 +50,21 @@ class Node:
         self.scheduler = scheduler
         self.device = device
         self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
-        self.copies = copies
-        self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
         self.launch_ns = launch_ns
         self.front = front
         self.front_due: int | None = None  # the front's `due` of the last scheduled event
         self.submitted = False  # since its last step, by the front
-        self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
+        self.launching: list[tuple[int, int, Unit]] = []  # heap of (when launched, unit id, unit): handed over before
         self.index = 0
         self.due: int | None = None  # the device's `due` of the last scheduled event
         self.timer: int | None = None  # when the scheduler wants a step
         self.armed: int | None = None  # when the wake event is scheduled: not after `timer`, and replaced only then
         self.touched = False  # it has had an input since its last step
         self.unanswered = 0
+
+    def launched_at(self, unit: Unit, now: int) -> int:
+        """When a unit that is handed over now is on the device."""
+        return now + self.launch_ns
 
 
 def ended(unit: Unit) -> tuple[int, ...]:

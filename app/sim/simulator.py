@@ -2,10 +2,10 @@
 
 Rules
     1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
-    2. Events at the same time are handled in the order finished, launched, copied, front, (cancel,) submit, tick, wake.
+    2. Events at the same time are handled in the order finished, launched, front, (cancel,) submit, tick, wake.
        Each finished unit has its own step, unless `one_step` says otherwise; other events of the same time share one
-       step. There is no cancel, because simulated callers do not hang up. A unit waits for its launch and for the
-       copies of its rows before it is on the device. The scheduler is not told of copies.
+       step. There is no cancel, because simulated callers do not hang up. A unit waits for its launch before it is on
+       the device.
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
@@ -25,7 +25,6 @@ from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 from .front import Front, Part, Request, Work
 from .node import PROGRAM, Node, Stepped, ended
 from .report import Tally
-from .transfers import Copied
 
 _FOLD = 8192  # latencies that are moved into the histogram at a time
 
@@ -35,15 +34,14 @@ class Tie(IntEnum):
 
     FINISHED = 0
     LAUNCHED = 1
-    COPIED = 2
-    FRONT = 3
-    SUBMIT = 4
-    TICK = 5
-    WAKE = 6
+    FRONT = 2
+    SUBMIT = 3
+    TICK = 4
+    WAKE = 5
 
 
 # plain integers, compared for each event
-_FINISHED, _LAUNCHED, _COPIED, _FRONT, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)
+_FINISHED, _LAUNCHED, _FRONT, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)
 
 
 class Simulator:
@@ -123,12 +121,7 @@ class Simulator:
             return
         self._calls += 1
         rows = [Stepped(length=length, most=steps or length) if node.cells else Row(length=length)]
-        if node.copies is None:
-            call = Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline)
-        else:
-            copied = node.copies.arrive(now)
-            call = Copied(self._calls, PROGRAM, rows, klass, 0, arrived, deadline, copied=copied)
-        scheduler.submit(call, now)
+        scheduler.submit(Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline), now)
         if node.front is None:
             self._count(node, 1)
             self._touch(node)
@@ -196,10 +189,7 @@ class Simulator:
                 else:
                     self._carry_out(node, node.scheduler.step(time))
         elif tie == _LAUNCHED:
-            self._launched(node, node.launching.popleft())
-            self._watch(node)
-        elif tie == _COPIED:
-            node.device.push(heappop(node.copying)[2], time)
+            node.device.push(heappop(node.launching)[2], time)
             self._watch(node)
         elif tie == _FRONT:
             if node.front is not None and node.front_due == time:
@@ -286,22 +276,14 @@ class Simulator:
             self._at(step.wake_at, _WAKE, node.index)
 
     def _hand_over(self, node: Node, unit: Unit) -> None:
-        if node.launch_ns:
-            node.launching.append(unit)
-            self._at(self.now + node.launch_ns, _LAUNCHED, node.index)
-        else:
-            self._launched(node, unit)
+        """Put a unit on the device, at once or when it has been launched."""
+        launched = node.launched_at(unit, self.now)
+        if launched <= self.now:
+            node.device.push(unit, self.now)
             self._watch(node)
-
-    def _launched(self, node: Node, unit: Unit) -> None:
-        """Put a launched unit on the device, at once or when the last of its rows has been copied."""
-        now = self.now
-        copied = now if node.copies is None else node.copies.copied(unit)
-        if copied <= now:
-            node.device.push(unit, now)
         else:
-            heappush(node.copying, (copied, unit.id, unit))
-            self._at(copied, _COPIED, node.index)
+            heappush(node.launching, (launched, unit.id, unit))
+            self._at(launched, _LAUNCHED, node.index)
 
     def _watch(self, node: Node) -> None:
         """Schedule the event of the next finished unit, if the device's prediction has changed."""

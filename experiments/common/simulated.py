@@ -13,12 +13,11 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Program, Stage, Step, WorkerSpec
+from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
 from app.sim.device import Device
 from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
-from app.sim.transfers import CopyEngine
 
 Instants = NDArray[np.int64]
 
@@ -50,6 +49,25 @@ class Recorder(Scheduler):
         return step
 
 
+class CopyingNode(Node):
+    """A node that copies rows to the device beside the units (Ebird, section V): one after another in order of arrival,
+    each from its arrival on. A unit computes when the last of its rows has been copied.
+    """
+
+    __slots__ = ("_copied",)
+
+    def copy(self, instants: Instants, row_ns: int) -> None:
+        """Rows of calls that arrive at these times will be copied, in `row_ns` each."""
+        self._copied: list[int] = []
+        free = 0
+        for arrived in instants.tolist():
+            free = max(free, arrived) + row_ns
+            self._copied.append(free)
+
+    def launched_at(self, unit: Unit, now: int) -> int:
+        return max(super().launched_at(unit, now), *(self._copied[row.call.id - 1] for row in unit.rows))
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """The simulated server: `running` units at once on workers of these capacities. `copy_ns`: time to copy one row to
@@ -62,15 +80,16 @@ class Server:
     copy_ns: int = 0
     tables: ControlTables | None = None  # of adaptive; solved from the profile if not given
 
-    def node(self, device: Device | None = None) -> Node:
-        """A new node. Without a device, units run one after another and take the profile's times."""
+    def node(self, instants: Instants, device: Device | None = None) -> Node:
+        """A new node for these arrivals. Without a device, units run one after another and take the profile's times."""
         program = Program(
             PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),), self.policy.name,
             self.profile.max_batch, _QUEUE, round(self.policy.delay_ms * 1e6),
         )  # fmt: skip
         spec = DeviceSpec(tuple(map(WorkerSpec, self.workers)), max_running=self.running)
-        copies = CopyEngine(self.copy_ns) if self.copy_ns else None
-        node = Node(Recorder(spec), program, device or Device(self.profile), copies)
+        node = (CopyingNode if self.copy_ns else Node)(Recorder(spec), program, device or Device(self.profile))
+        if isinstance(node, CopyingNode):
+            node.copy(instants, self.copy_ns)
         if self.policy.name == "adaptive":
             tables = self.tables or self._solved()
             node.scheduler.control(PROGRAM, tables, 0)
@@ -96,7 +115,7 @@ class Served:
 def serve(server: Server, instants: Instants, device: Device | None = None, warm: int = 0) -> Served:
     """Simulate the arrivals. Raises RuntimeError if a policy never answered some of the requests."""
     tally = Tally()
-    node = server.node(device)
+    node = server.node(instants, device)
     simulator = Simulator([node], tally)
     simulator.feed(instants[:warm].tolist())
     before, began = node.device.busy_ns, int(instants[warm - 1]) if warm else 0

@@ -100,7 +100,7 @@ def test_deadline_in_the_queue() -> None:
     entries = feed([0, 10], ModelProfile((100,)), deadline_ns=150)
     drops = [(entry["t"], entry["step"]["drop"]) for entry in entries if entry.get("step", {}).get("drop")]
     assert drops == []  # the second is refused: it could not be done in time
-    assert [entry["id"] for entry in entries if entry.get("in") == "submit"] == [1]
+    assert [entry["call"]["id"] for entry in entries if entry.get("in") == "submit"] == [1]
 
 
 def test_deadline_while_held() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from app.scheduler.estimates.profile import ModelProfile, parse
-from app.sim.fleet import Setup
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
+from app.sim.device import Device
+from app.sim.node import PROGRAM
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
-from app.sim.transfers import CopyEngine
-
-from .runs import MS, Kept
+from experiments.common.simulated import CopyingNode
+from tests.sim.runs import MS, Kept
 
 PROFILE = parse({"batch_ms": {"1": 10, "3": 14}})
 
@@ -17,10 +21,13 @@ def latencies(
     times_ms: list[int], copy_ms: int = 3, profile: ModelProfile = PROFILE, launch_ms: int = 0
 ) -> tuple[list[float], float, float]:
     """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
-    node, tally = Setup(profile, 1, policy="no_wait", launch_ns=launch_ms * MS).node(0), Tally(latencies=Kept())
-    node.copies = CopyEngine(copy_ms * MS)
+    program = Program(PROGRAM, "copied", (Stage(profile.stage()),), "no_wait", profile.max_batch)
+    scheduler = Scheduler(DeviceSpec((WorkerSpec(profile.max_batch),)))
+    node, tally = CopyingNode(scheduler, program, Device(profile), launch_ms * MS), Tally(latencies=Kept())
+    instants = np.array(times_ms) * MS
+    node.copy(instants, copy_ms * MS)
     simulator = Simulator([node], tally)
-    simulator.feed([time * MS for time in times_ms])
+    simulator.feed(instants.tolist())
     simulator.drain()
     return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
 
@@ -43,8 +50,3 @@ def test_a_launch_overlaps_with_the_copy() -> None:
 
 def test_the_copy_engine_can_be_the_limit() -> None:
     assert latencies([0, 0, 0], 20, parse({"batch_ms": {"1": 10}})) == ([30, 50, 70], 30, 70)
-
-
-def test_copy_engine() -> None:
-    engine = CopyEngine(3)
-    assert [engine.arrive(now) for now in (0, 1, 20)] == [3, 6, 23]
