@@ -19,10 +19,10 @@ from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnect
 from app.http.access import METRICS, PROBES
 from app.http.answers import closing_send, header_list, respond, respond_and_close
 from app.http.body import Headers, Receive, Scope, Send, inflate
+from app.http.call import FastPath
 from app.http.codecs.events import Stream, event
 from app.http.connection.connection import Exchange
 from app.http.errors import error_parts
-from app.http.fast_path import FastPath
 from app.http.inference_routes import OPENAI, Route, find_route
 from app.http.prefix import redirecting, under, without
 from app.http.resources import Resources

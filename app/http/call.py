@@ -1,73 +1,42 @@
-"""One inference request, from its head to its answer, whichever way its bytes come.
+"""How a call begins: its head, its body, its rows in the queue, whichever way its bytes come.
 
-A call is its own waiter: the engine calls `set_result` on the event loop when the rows have ended, which encodes the
-outputs and gives the answer to the connection. A plain request costs no task and no future. A task runs only what is
-slow: large bodies, code of models, compression of large answers.
+A plain request costs no task and no future: `FastPath` makes a call of it, from the HTTP connection itself and without
+ASGI. A task runs only what is slow: large bodies, code of models.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from abc import abstractmethod
-from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
-from app.contract import CLASSES, Answer, Catalog, Lease, Served
-from app.errors import (
-    BadRequest,
-    BodyTimeout,
-    ClientGone,
-    MethodNotAllowed,
-    NotReady,
-    StarlingError,
-    TooLarge,
-    TooManyConnections,
-)
+from app.contract import Catalog, Lease, Served
+from app.errors import BadRequest, NotFound, NotReady, StarlingError, TooManyConnections
 from app.http.access_log import CallObserver
-from app.http.answers import (
-    BINARY,
-    COMPRESS_FROM,
-    COMPRESSED,
-    HEAD,
-    JSON,
-    QUICK_TO_COMPRESS,
-    compress,
-    wanted_encoding,
-)
+from app.http.answered_call import REALTIME, AnsweredCall
+from app.http.aside import decoded_aside, opened_aside
 from app.http.body import given_id
-from app.http.codecs.base import (
-    OFF_LOOP_BYTES,
-    DecodedCall,
-    RequestHeaders,
-    encode,
-    slow_to_encode,
-)
-from app.http.connection.connection import Carrier, Exchange
-from app.http.errors import error_parts
-from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, parse_class, parse_query
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.codecs.by_body import ByBody
+from app.http.connection.connection import Carrier, HttpProtocol
+from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, find_route, parse_class, parse_query
 from app.http.keys import permit
-from app.http.resources import Resources, log
+from app.http.prefix import without
+from app.http.resources import Resources
 
-REALTIME = CLASSES[0]
-#: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
-_CLOSING = frozenset({408, 503})
-OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
+_OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
 
 
-class Call(Exchange):
-    """Implements contract.Waiter. Answers exactly once, through its connection.
+class Call(AnsweredCall):
+    """One inference request, from its head to its answer.
 
     Whoever has the bytes calls `admit` when the head is there, and `received` with the body. `url` is as the client
     sent it, `path` that of the URL where a proxy has changed it.
     """
 
-    __slots__ = (
-        "admitted", "arrived", "decoded", "ended", "headers", "held", "klass", "lease", "observer", "options",
-        "request_id", "resources", "route", "served", "url",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(
         self,
@@ -92,15 +61,15 @@ class Call(Exchange):
         self.request_id = (given_id(headers) if b"x-request-id" in headers else None) or (
             resources.id_format % next(resources.ids)
         )
-        self.options = NO_OPTIONS  # of its query
-        self.served: Served | None = None
-        self.decoded: DecodedCall | None = None
-        self.lease: Lease | None = None
-        self.klass = ""  # the model's default
-        self.admitted = True  # False: the queue is full, unless the body names the other class
-        self.held = 0  # bytes of the body that count as held
-        self.ended = False  # the answer has been given
-        self.observer: CallObserver | None = None
+        self.options = NO_OPTIONS
+        self.served = None
+        self.decoded = None
+        self.lease = None
+        self.klass = ""
+        self.admitted = True
+        self.held = 0
+        self.ended = False
+        self.observer = None
         if resources.observed:
             self.observer = CallObserver(
                 resources.access_log, resources.tracer, route, headers, method=method, url=url, path=path,
@@ -159,7 +128,7 @@ class Call(Exchange):
                 served.admit(0, self.klass)
             if model.front is not None or (
                 (model.decode is not None or len(body) > OFF_LOOP_BYTES)
-                and (codec.slow_to_decode(served, self.headers, body) or len(body) > OFF_LOOP_WRITE)
+                and (codec.slow_to_decode(served, self.headers, body) or len(body) > _OFF_LOOP_WRITE)
             ):
                 self.run(self.start_slowly(served, body))
                 return
@@ -209,145 +178,110 @@ class Call(Exchange):
             self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
         return lease
 
-    # its answer
+    # what takes long
 
-    def done(self) -> bool:
-        return self.ended
-
-    def set_result(self, answer: Answer) -> None:
-        """The rows have ended: encode the outputs and answer. Raises nothing."""
-        self.release()
-        served, decoded, codec = self.served, self.decoded, self.route.codec
-        assert served is not None  # see `admit`
-        assert decoded is not None  # see `received`
-        try:
-            model = served.model
-            if model.front is None and model.present is None:
-                body, json_length = codec.encode(served, decoded, answer)
-            elif slow_to_encode(served, codec, decoded):
-                self.run(self.encode_slowly(served, decoded, answer))
-                return
-            else:
-                body, json_length = encode(served, codec, decoded, answer)
-            if len(body) < COMPRESS_FROM:
-                self.succeed(served, answer, body, json_length, None)
-            else:
-                self.compress_and_succeed(served, answer, body, json_length)
-        except Exception as exc:
-            self.set_exception(exc)
-
-    def compress_and_succeed(self, served: Served, answer: Answer, body: bytes, json_length: int | None) -> None:
-        wanted = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
-        if wanted is None:
-            self.succeed(served, answer, body, json_length, None)
-        elif len(body) <= QUICK_TO_COMPRESS:
-            self.succeed(served, answer, compress(body, wanted), json_length, wanted)
-        else:
-            self.run(self.compress_slowly(served, answer, body, json_length, wanted))
-
-    def succeed(
-        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str | None
-    ) -> None:
-        if self.ended:  # the client has left while a thread was at work
-            return
-        decoded = self.decoded
-        assert decoded is not None  # see `received`
-        total = time.monotonic_ns() - self.arrived
-        kind = JSON if json_length is None else BINARY % json_length
-        if encoding is not None:
-            kind += COMPRESSED % encoding.encode()
-        head = HEAD % (
-            self.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind, len(body),
-        )  # fmt: skip
-        if (observer := self.observer) is not None:
-            self.observer = None  # asked once: if it raises, the error is answered without it
-            head += observer.succeeded(served, self.klass, decoded.rows, answer)
-        if self.resources.cors is not None:
-            head += self.resources.cors.lines(self.headers.get(b"origin"))
-        self.ended = True  # last: what raised before is still answered, as an error
-        # The connection keeps this object until its next request, and would keep a model that is gone by then.
-        self.served = self.decoded = None
-        served.finish("ok", total, self.klass)
-        if log.isEnabledFor(logging.DEBUG):
-            name = served.info.name
-            log.debug("%s %s: ok, %.3f ms, batch %d", self.request_id.decode(), name, total / 1e6, answer.batch)
-        self.connection.send_answer(self, 200, head, body)
-
-    def set_exception(self, exc: Exception) -> None:
-        """Answer with an error; nothing is written where the client has gone."""
-        if self.ended:
-            return
-        self.ended = True
-        self.release()
-        self.resources.count_failure(exc, self.served, self.klass, self.request_id, self.arrived, self.url)
-        status, lines, body = error_parts(exc, self.route.openai)
-        # The rest of a chunked body may never end. One of a declared length is read to its end and dropped, because a
-        # client that still sends would see a broken connection in place of the answer.
-        endless = status == TooLarge.status and b"content-length" not in self.headers
-        self.final = endless or status in _CLOSING or isinstance(exc, TooManyConnections)
-        lines.append((b"x-request-id", self.request_id))
-        if status == MethodNotAllowed.status:
-            lines.append((b"allow", b"POST"))
-        head = b"".join([b"%s: %s\r\n" % line for line in lines])
-        if self.observer is not None:
-            rows = 0 if self.decoded is None else self.decoded.rows
-            try:
-                head += self.observer.failed(self.served, self.klass, rows, exc, status)
-            except Exception:
-                log.exception("an error is answered that the access log or the tracer does not have")
-        if self.resources.cors is not None:
-            head += self.resources.cors.lines(self.headers.get(b"origin"))
-        self.served = self.decoded = None  # see `succeed`
-        refusals = self.resources.refusals
-        if (status < ClientGone.status or status == NotReady.status) and refusals.needed():
-            self.refused = True
-            refusals.wait(self.connection.loop, partial(self.connection.send_answer, self, status, head, body))
-        else:
-            self.connection.send_answer(self, status, head, body)
-
-    def late(self) -> None:
-        limit_s = self.resources.limits.body_timeout_s
-        self.set_exception(BodyTimeout(f"the body did not arrive within {limit_s:g} s"))
-
-    def left(self) -> None:
-        self.set_exception(ClientGone("the client went away before its answer"))
-
-    # resources
-
-    def release(self) -> None:
-        """Nothing of the request is needed any more but its answer."""
-        if self.held:
-            self.resources.bodies.held -= self.held
-            self.held = 0
-        lease = self.lease
-        if lease is not None:
-            self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
-            lease.close()
-
-    @property
-    def best_effort(self) -> bool:
-        """Whether it leaves the last part of each resource to real time; False where no model was found."""
-        served = self.served
-        return served is not None and (self.klass or served.info.batching.default_class) != REALTIME
-
-    # what takes long: see TaskedCall
-
-    @abstractmethod
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this in a task, which the server waits for when it stops."""
-
-    @abstractmethod
     async def choose_model(self, body: bytes) -> None:
-        """Find the model that the body names; from there the call is like one whose path names it."""
+        route, limits = self.route, self.resources.limits
+        codec, catalog = route.codec, cast("Catalog", self.connection.app_state["catalog"])
+        assert isinstance(codec, ByBody)  # no other route is without a model
+        large = len(body) > OFF_LOOP_BYTES
+        klass = self.klass or REALTIME
+        opened = await opened_aside(self.resources, codec, body, klass) if large else codec.opened(body, limits)
+        name = opened.choose(catalog)
+        self.route = replace(route, codec=opened, model=name)
+        try:
+            served = catalog.find(name)
+        except NotFound as error:
+            error.param = "model"
+            raise
+        if not self.ended:  # the client may have left meanwhile
+            self.served = served
+            served.admit(0, self.klass)
+            self.received(body)
 
-    @abstractmethod
     async def start_slowly(self, served: Served, body: bytes) -> None:
-        """Decode, write and submit with a large body, or one that a model's own code reads."""
+        try:
+            lease = await self._prepared_on_threads(served, body)
+            if lease is not None:
+                self.lease = lease
+                lease.submit(self)
+                if self.observer is not None and not self.ended:
+                    self.observer.submitted(lease)
+        except Exception as exc:
+            self.start_failed(exc, body)
 
-    @abstractmethod
-    async def encode_slowly(self, served: Served, decoded: DecodedCall, answer: Answer) -> None: ...
+    async def _prepared_on_threads(self, served: Served, body: bytes) -> Lease | None:
+        """The lease with the inputs written; None if the client has left meanwhile."""
+        held, self.held = self.held, 0  # threads use the body and the slots to their end, even if the client leaves
+        lease = None
+        try:
+            decoded = await decoded_aside(
+                self.resources, served, self.route.codec, self.headers, body,
+                self.klass or served.info.batching.default_class,
+            )  # fmt: skip
+            if self.done():
+                return None
+            self.decoded = decoded
+            lease = self.take_slots(served, decoded)
+            for index, values in enumerate(decoded.arrays):
+                if values.nbytes > _OFF_LOOP_WRITE:
+                    await self.resources.threads.run_to_end(self.best_effort, lease.write, index, values)
+                else:
+                    lease.write(index, values)
+            if self.done():
+                return None
+            written, lease = lease, None
+            return written
+        finally:
+            if lease is not None:
+                lease.close()
+            self.held = held
+            if self.ended:
+                self.release()
 
-    @abstractmethod
-    async def compress_slowly(
-        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str
-    ) -> None: ...
+
+class FastPath:
+    """Makes calls of plain requests, which the HTTP connection offers it."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._routes: dict[bytes, Route] = {}
+
+    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Call | None:
+        """The call that a plain POST begins, `length` being its Content-Length. Its body is to be passed to it.
+
+        None for a request that is left to ASGI: other paths, streams, and refusals that close the connection.
+        """
+        resources = self._resources
+        route = self._routes.get(url) or self._find(url)
+        if route is None or len(connection.connections) > resources.limits.connections:
+            return None
+        if resources.keyed and resources.access.key_of(headers) is None:
+            return None
+        if connection.app_state["health"].closing:
+            return None
+        call = Call(connection, resources, route, url, headers)
+        try:
+            bodies, most_held = resources.bodies, call.admit()
+            if length > bodies.limits.body or bodies.held + length > most_held:
+                bodies.check_size(length, most_held)
+            bodies.held += length
+            call.held = length
+        except (NotReady, TooManyConnections):
+            return None
+        except Exception as exc:
+            call.set_exception(exc)
+        return call
+
+    def _find(self, url: bytes) -> Route | None:
+        if b"%" in url:  # rare: left to ASGI, which decodes the path
+            return None
+        path, _, query = url.partition(b"?")
+        route = find_route(without(self._resources.root_path, path.decode("latin-1")), query)
+        if route is None or route.codec.may_stream:
+            return None
+        if len(url) <= _LONGEST_ROUTE:
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            self._routes[url] = route
+        return route

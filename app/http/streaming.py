@@ -9,10 +9,10 @@ import time
 from typing import Any, Protocol
 
 from app.contract import Answer, Lease, Served
+from app.http.call import Call
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import Stream
 from app.http.connection.connection import Carrier
-from app.http.tasked_call import TaskedCall
 
 #: nginx does not buffer an answer that says so.
 _HEAD = (
@@ -29,7 +29,7 @@ class StreamCarrier(Carrier, Protocol):
         ...
 
 
-class StreamingCall(TaskedCall):
+class StreamingCall(Call):
     """A call that is carried by ASGI."""
 
     __slots__ = ("_pieces",)

@@ -1,0 +1,207 @@
+"""How a call is answered: with the outputs of its rows, or with an error.
+
+The engine calls `set_result` on the event loop when the rows have ended, which encodes the outputs and gives the answer
+to the connection. A task runs only what is slow there: code of models, compression of large answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from app.contract import CLASSES, Answer, Lease, Served
+from app.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotReady, TooLarge, TooManyConnections
+from app.http.access_log import CallObserver
+from app.http.answers import (
+    BINARY,
+    COMPRESS_FROM,
+    COMPRESSED,
+    HEAD,
+    JSON,
+    QUICK_TO_COMPRESS,
+    compress,
+    wanted_encoding,
+)
+from app.http.codecs.base import DecodedCall, RequestHeaders, encode, slow_to_encode
+from app.http.connection.connection import Exchange
+from app.http.errors import error_parts
+from app.http.inference_routes import QueryOptions, Route
+from app.http.resources import Resources, log
+
+REALTIME = CLASSES[0]
+#: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
+_CLOSING = frozenset({408, 503})
+
+
+class AnsweredCall(Exchange):
+    """Implements contract.Waiter. Answers exactly once, through its connection. `Call` begins it."""
+
+    __slots__ = (
+        "admitted", "arrived", "decoded", "ended", "headers", "held", "klass", "lease", "observer", "options",
+        "request_id", "resources", "route", "served", "url",
+    )  # fmt: skip
+
+    resources: Resources
+    route: Route
+    url: bytes
+    headers: RequestHeaders
+    request_id: bytes
+    arrived: int
+    options: QueryOptions  # of its query
+    served: Served | None
+    decoded: DecodedCall | None
+    lease: Lease | None
+    klass: str  # "": the model's default
+    admitted: bool  # False: the queue is full, unless the body names the other class
+    held: int  # bytes of the body that count as held
+    ended: bool  # the answer has been given
+    observer: CallObserver | None
+
+    def done(self) -> bool:
+        return self.ended
+
+    def set_result(self, answer: Answer) -> None:
+        """The rows have ended: encode the outputs and answer. Raises nothing."""
+        self.release()
+        served, decoded, codec = self.served, self.decoded, self.route.codec
+        assert served is not None  # see `admit`
+        assert decoded is not None  # see `received`
+        try:
+            model = served.model
+            if model.front is None and model.present is None:
+                body, json_length = codec.encode(served, decoded, answer)
+            elif slow_to_encode(served, codec, decoded):
+                self.run(self.encode_slowly(served, decoded, answer))
+                return
+            else:
+                body, json_length = encode(served, codec, decoded, answer)
+            if len(body) < COMPRESS_FROM:
+                self.succeed(served, answer, body, json_length, None)
+            else:
+                self.compress_and_succeed(served, answer, body, json_length)
+        except Exception as exc:
+            self.set_exception(exc)
+
+    def compress_and_succeed(self, served: Served, answer: Answer, body: bytes, json_length: int | None) -> None:
+        wanted = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
+        if wanted is None:
+            self.succeed(served, answer, body, json_length, None)
+        elif len(body) <= QUICK_TO_COMPRESS:
+            self.succeed(served, answer, compress(body, wanted), json_length, wanted)
+        else:
+            self.run(self.compress_slowly(served, answer, body, json_length, wanted))
+
+    def succeed(
+        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str | None
+    ) -> None:
+        if self.ended:  # the client has left while a thread was at work
+            return
+        decoded = self.decoded
+        assert decoded is not None  # see `received`
+        total = time.monotonic_ns() - self.arrived
+        kind = JSON if json_length is None else BINARY % json_length
+        if encoding is not None:
+            kind += COMPRESSED % encoding.encode()
+        head = HEAD % (
+            self.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind, len(body),
+        )  # fmt: skip
+        if (observer := self.observer) is not None:
+            self.observer = None  # asked once: if it raises, the error is answered without it
+            head += observer.succeeded(served, self.klass, decoded.rows, answer)
+        if self.resources.cors is not None:
+            head += self.resources.cors.lines(self.headers.get(b"origin"))
+        self.ended = True  # last: what raised before is still answered, as an error
+        # The connection keeps this object until its next request, and would keep a model that is gone by then.
+        self.served = self.decoded = None
+        served.finish("ok", total, self.klass)
+        if log.isEnabledFor(logging.DEBUG):
+            name = served.info.name
+            log.debug("%s %s: ok, %.3f ms, batch %d", self.request_id.decode(), name, total / 1e6, answer.batch)
+        self.connection.send_answer(self, 200, head, body)
+
+    def set_exception(self, exc: Exception) -> None:
+        """Answer with an error; nothing is written where the client has gone."""
+        if self.ended:
+            return
+        self.ended = True
+        self.release()
+        self.resources.count_failure(exc, self.served, self.klass, self.request_id, self.arrived, self.url)
+        status, lines, body = error_parts(exc, self.route.openai)
+        # The rest of a chunked body may never end. One of a declared length is read to its end and dropped, because a
+        # client that still sends would see a broken connection in place of the answer.
+        endless = status == TooLarge.status and b"content-length" not in self.headers
+        self.final = endless or status in _CLOSING or isinstance(exc, TooManyConnections)
+        lines.append((b"x-request-id", self.request_id))
+        if status == MethodNotAllowed.status:
+            lines.append((b"allow", b"POST"))
+        head = b"".join([b"%s: %s\r\n" % line for line in lines])
+        if self.observer is not None:
+            rows = 0 if self.decoded is None else self.decoded.rows
+            try:
+                head += self.observer.failed(self.served, self.klass, rows, exc, status)
+            except Exception:
+                log.exception("an error is answered that the access log or the tracer does not have")
+        if self.resources.cors is not None:
+            head += self.resources.cors.lines(self.headers.get(b"origin"))
+        self.served = self.decoded = None  # see `succeed`
+        refusals = self.resources.refusals
+        if (status < ClientGone.status or status == NotReady.status) and refusals.needed():
+            self.refused = True
+            refusals.wait(self.connection.loop, partial(self.connection.send_answer, self, status, head, body))
+        else:
+            self.connection.send_answer(self, status, head, body)
+
+    def late(self) -> None:
+        limit_s = self.resources.limits.body_timeout_s
+        self.set_exception(BodyTimeout(f"the body did not arrive within {limit_s:g} s"))
+
+    def left(self) -> None:
+        self.set_exception(ClientGone("the client went away before its answer"))
+
+    def release(self) -> None:
+        """Nothing of the request is needed any more but its answer."""
+        if self.held:
+            self.resources.bodies.held -= self.held
+            self.held = 0
+        lease = self.lease
+        if lease is not None:
+            self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
+            lease.close()
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it leaves the last part of each resource to real time; False where no model was found."""
+        served = self.served
+        return served is not None and (self.klass or served.info.batching.default_class) != REALTIME
+
+    # what takes long
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        tasks = self.connection.tasks
+        task = self.connection.loop.create_task(self._guarded(work))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as exc:
+            self.set_exception(exc)
+        except asyncio.CancelledError:
+            self.left()
+            raise
+
+    async def encode_slowly(self, served: Served, decoded: DecodedCall, answer: Answer) -> None:
+        threads, codec = self.resources.threads, self.route.codec
+        body, json_length = await threads.run(self.best_effort, encode, served, codec, decoded, answer)
+        self.compress_and_succeed(served, answer, body, json_length)
+
+    async def compress_slowly(
+        self, served: Served, answer: Answer, body: bytes, json_length: int | None, encoding: str
+    ) -> None:
+        compressed = await self.resources.threads.run(self.best_effort, compress, body, encoding)
+        self.succeed(served, answer, compressed, json_length, encoding)
