@@ -6,11 +6,11 @@ limit, before anything is allocated.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import mimetypes
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from math import prod
 from typing import Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from app.contract import MAX_PIXELS, Array
 from app.errors import BadRequest, TooLarge
@@ -54,7 +54,7 @@ class Upload:
     media: str
     data: bytes
     field: str
-    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fields: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
 def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
@@ -67,27 +67,29 @@ def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
     if media != "multipart/form-data":
         return [_classified(media, body, "body", "")]
     parts = _parts(content_type or "", body)
-    files = [part for part in parts if part.is_file]
-    fields = _fields(part for part in parts if not part.is_file)
+    files = [part for part in parts if isinstance(part, File)]
+    fields = _fields(part for part in parts if isinstance(part, Field))
     uploads = []
     for number, file in enumerate(files, 1):
         which = f" (file {number} of {len(files)})" if len(files) > 1 else ""
-        field = f"part {file.name!r}{which}"
-        upload = _classified(_media_type(file.content_type), bytes(file.data), field, file.path)
-        uploads.append(replace(upload, fields=fields))
+        field = f"part {_text(file.field_name)[:_LONGEST_NAME]!r}{which}"
+        file.file_object.seek(0)
+        data, path = file.file_object.read(), _text(file.file_name)
+        uploads.append(replace(_classified(_media_type(file.content_type), data, field, path), fields=fields))
     return uploads
 
 
-def _fields(parts: Iterable[_Part]) -> dict[str, str]:
+def _fields(parts: Iterable[Field]) -> dict[str, str]:
     """The form's fields. Raises BadRequest for one that is there twice or is no text."""
     fields: dict[str, str] = {}
     for part in parts:
-        if part.name in fields:
-            raise BadRequest(f"part {part.name!r}: expected one field of that name, got several")
+        name = _text(part.field_name)[:_LONGEST_NAME]
+        if name in fields:
+            raise BadRequest(f"part {name!r}: expected one field of that name, got several")
         try:
-            fields[part.name] = part.data.decode()
+            fields[name] = (part.value or b"").decode()
         except UnicodeDecodeError:
-            raise BadRequest(f"part {part.name!r}: expected a file name, or a field of UTF-8 text") from None
+            raise BadRequest(f"part {name!r}: expected a file name, or a field of UTF-8 text") from None
     return fields
 
 
@@ -119,91 +121,35 @@ def sniffed(data: bytes, media: str, field: str) -> Upload:
     return Upload("unknown", media, data, field)
 
 
-@dataclass(slots=True)
-class _Part:
-    """One with a file name is a file."""
-
-    is_file: bool
-    name: str
-    content_type: str | None = None
-    path: str = ""
-    data: bytearray = field(default_factory=bytearray)
-
-
-class _PartCollector:
-    """Callbacks of the multipart parser."""
-
-    def __init__(self) -> None:
-        self.parts: list[_Part] = []
-        self.complete = False
-        self._begun = 0
-        self._disposition: dict[bytes, bytes] = {}
-        self._content_type: str | None = None
-        self._header = bytearray()
-        self._value = bytearray()
-
-    def begin(self) -> None:
-        self._begun += 1
-        if self._begun > _MAX_PARTS:
-            raise BadRequest(f"body: expected at most {_MAX_PARTS} parts in a multipart/form-data upload")
-        self._disposition, self._content_type = {}, None
-
-    def header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
-
-    def header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def header_end(self) -> None:
-        header, value = bytes(self._header).lower(), bytes(self._value)
-        self._header.clear()
-        self._value.clear()
-        if header == b"content-disposition":
-            self._disposition = parse_options_header(value)[1]
-        elif header == b"content-type":
-            self._content_type = value.decode("latin-1")
-
-    def headers_end(self) -> None:
-        options = self._disposition
-        is_file = b"filename" in options or b"filename*" in options
-        name, path = (options.get(key, b"").decode("utf-8", "replace") for key in (b"name", b"filename"))
-        self.parts.append(_Part(is_file, name[:_LONGEST_NAME], self._content_type, path))
-
-    def part_data(self, data: bytes, start: int, end: int) -> None:
-        self.parts[-1].data += data[start:end]
-
-    def end(self) -> None:
-        self.complete = True
-
-
-def _parts(content_type: str, body: bytes) -> list[_Part]:
-    """The parts of a multipart/form-data body, in order; at least one is a file."""
+def _parts(content_type: str, body: bytes) -> list[File | Field]:
+    """The parts of a multipart/form-data body, in order, those with a file name as File; at least one is such."""
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
         raise BadRequest("Content-Type: multipart/form-data needs a boundary")
-    collector = _PartCollector()
+    parts: list[File | Field] = []
+    ended: list[bool] = []
+
+    def add(part: File | Field) -> None:
+        if len(parts) == _MAX_PARTS:
+            raise BadRequest(f"body: expected at most {_MAX_PARTS} parts in a multipart/form-data upload")
+        parts.append(part)
+
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}  # else large files would be written to the disk
     try:
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": collector.begin,
-                "on_header_field": collector.header_field,
-                "on_header_value": collector.header_value,
-                "on_header_end": collector.header_end,
-                "on_headers_finished": collector.headers_end,
-                "on_part_data": collector.part_data,
-                "on_end": collector.end,
-            },
-        )
+        parser = FormParser("multipart/form-data", add, add, lambda: ended.append(True), boundary, config=in_memory)
         parser.write(body)
         parser.finalize()
     except FormParserError as exc:
         raise BadRequest(f"body: malformed multipart/form-data: {exc}") from None
-    if not collector.complete:
+    if not ended:
         raise BadRequest("body: the multipart/form-data upload ends before its closing boundary")
-    if not any(part.is_file for part in collector.parts):
+    if not any(isinstance(part, File) for part in parts):
         raise BadRequest("body: expected a multipart/form-data upload with a file part, as curl -F file=@NAME sends")
-    return collector.parts
+    return parts
+
+
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode("utf-8", "replace")
 
 
 def read_npy(data: bytes, field: str) -> Array:
