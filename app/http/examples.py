@@ -11,7 +11,6 @@ import orjson
 
 from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
 from app.errors import OutputNotJson
-from app.http.codecs.base import client_inputs
 from app.http.codecs.present import json_rows
 
 #: Values of a row, or bytes of its texts and files, up to which examples are written out.
@@ -22,7 +21,7 @@ _TEXT = "text"
 
 def in_json(info: ModelInfo) -> bool:
     """Whether a client can send all inputs as JSON: BF16 travels as binary only."""
-    return all(spec.datatype != "BF16" for spec in client_inputs(info))
+    return all(spec.datatype != "BF16" for spec in info.client_inputs)
 
 
 def example_values(served: Served) -> dict[str, Any] | None:
@@ -34,7 +33,7 @@ def example_values(served: Served) -> dict[str, Any] | None:
     row = served.example
     if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > READABLE:
         return None
-    specs = client_inputs(served.info)
+    specs = served.info.client_inputs
     try:
         named = {spec.name: _column(spec, array) for spec, array in zip(specs, row.arrays, strict=True)}
     except OutputNotJson:
@@ -68,7 +67,7 @@ def v2_example(served: Served, values: dict[str, Any], rows: int = 1) -> dict[st
     assert row is not None  # there are values
     inputs = [
         _tensor(spec, (rows, *array.shape), [values[spec.name]] * rows)
-        for spec, array in zip(client_inputs(served.info), row.arrays, strict=True)
+        for spec, array in zip(served.info.client_inputs, row.arrays, strict=True)
     ]
     return {**({"parameters": dict(row.parameters)} if row.parameters else {}), "inputs": inputs}
 
@@ -96,7 +95,7 @@ def form_body(served: Served) -> dict[str, Any]:
     values = example_values(served)
     if values is not None:
         return v2_example(served, values)
-    row, specs = served.example, client_inputs(served.info)
+    row, specs = served.example, served.info.client_inputs
     shapes = [_short(spec) for spec in specs] if row is None else [array.shape for array in row.arrays]
     return {"inputs": [_plain(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]}
 

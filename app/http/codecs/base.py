@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.contract import Answer, Array, FinishedBatch, Front, ModelInfo, Served, TensorSpec, Translated
+from app.contract import Answer, Array, FinishedBatch, Front, ModelInfo, Served, Translated
 from app.errors import BadText, StarlingError
 from app.http.body import Limits
 from app.http.codecs.events import Stream
@@ -94,14 +94,6 @@ class Codec:
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         """The answer's body, and the length of its JSON part where binary tensors follow it."""
         raise NotImplementedError
-
-
-def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
-    """The inputs that a client must send, in declared order; `Lease.write` counts them in this order.
-
-    A client that sends an input which is not listed here gets 400 that names it.
-    """
-    return info.client_inputs
 
 
 def is_made(info: ModelInfo, name: object) -> bool:

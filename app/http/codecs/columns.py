@@ -15,7 +15,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
-from app.http.codecs.base import DecodedCall, client_inputs, is_made
+from app.http.codecs.base import DecodedCall, is_made
 from app.values.arrays import cast_array
 from app.values.tensors import check_shape, is_base64, parse_values, shown
 
@@ -51,7 +51,7 @@ def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int
 
     `bools`: see `json_column`. Raises BadRequest.
     """
-    inputs = client_inputs(info)
+    inputs = info.client_inputs
     value = _table(value, inputs, field)
     if isinstance(value, list) and any(by_name(row, inputs[0]) for row in value[:1]):
         return record_columns(info, value, field, lengths, bools)
@@ -72,7 +72,7 @@ def record_columns(
     """All inputs from a list of objects by input name, one for each row. `bools`: as above. Raises BadRequest."""
     named = [named_inputs(info, row, f"{field}[{place}]") for place, row in enumerate(rows)]
     columns = {}
-    for spec in client_inputs(info):
+    for spec in info.client_inputs:
         values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
         columns[spec.name] = json_column(spec, values, where, lengths, many=True, bools=_refuses_bools(spec, bools))
     return columns
@@ -146,7 +146,7 @@ def by_name(value: object, spec: TensorSpec) -> bool:
 
 def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
     """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
-    names = [spec.name for spec in client_inputs(info)]
+    names = [spec.name for spec in info.client_inputs]
     if not isinstance(value, dict) or len(value) != len(names) or not all(name in value for name in names):
         raise _misnamed(info, value, field)
     return {name: value[name] for name in names}
@@ -154,7 +154,7 @@ def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
 
 def _misnamed(info: ModelInfo, value: Any, field: str) -> BadRequest:
     """Why a JSON value is no object with all inputs and nothing else."""
-    inputs = client_inputs(info)
+    inputs = info.client_inputs
     expected = f"expected an object with {input_names(inputs)}"
     if not isinstance(value, dict):
         return BadRequest(f"{field}: {expected}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia
-from app.http.codecs.base import DecodedCall, client_inputs
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, stacked
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
 from app.values.tensors import from_base64, is_base64
@@ -20,14 +20,14 @@ from app.values.tensors import from_base64, is_base64
 
 def file_columns(served: Served, upload: Upload, lengths: dict[str, int]) -> dict[str, Column]:
     """The rows of one file that is no JSON, by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
-    columns = array_columns(client_inputs(served.info), _arrays(served, upload), upload.field, lengths)
+    columns = array_columns(served.info.client_inputs, _arrays(served, upload), upload.field, lengths)
     check_rows_agree(columns, upload.field)
     return columns
 
 
 def takes_files(served: Served) -> bool:
     """Whether a file that is no JSON and no .npy can be a row."""
-    return served.model.decode is not None or _takes_bytes(client_inputs(served.info))
+    return served.model.decode is not None or _takes_bytes(served.info.client_inputs)
 
 
 def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
@@ -36,7 +36,7 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
     None where the value is anything else, and for a model with an input of bytes, whose values they are.
     """
     values = value if isinstance(value, list) else [value]
-    takes_bytes = any(spec.datatype == "BYTES" for spec in client_inputs(served.info))
+    takes_bytes = any(spec.datatype == "BYTES" for spec in served.info.client_inputs)
     if served.model.decode is None or takes_bytes or not values or not all(map(is_base64, values)):
         return None
     named = [f"{field}[{index}]" for index in range(len(values))] if isinstance(value, list) else [field]
@@ -52,7 +52,7 @@ def decode_files(served: Served, files: Sequence[Upload]) -> DecodedCall:
 def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     """Arrays by input name: that of an .npy file, what the model's own `decode` returns for another, or its bytes."""
     info = served.info
-    inputs = client_inputs(info)
+    inputs = info.client_inputs
     if upload.kind == "npy":
         if len(inputs) != 1:
             raise BadRequest(
@@ -94,7 +94,7 @@ def _one_element(spec: TensorSpec, data: bytes) -> Array:
 
 def _unsupported(info: ModelInfo, upload: Upload) -> str:
     takes = "application/json"
-    if len(client_inputs(info)) == 1:
+    if len(info.client_inputs) == 1:
         takes += ", application/x-npy"
     came = f"content type {upload.media!r}" if upload.kind == "other" else "a body whose type is not named or known"
     came = came if upload.data else "nothing"

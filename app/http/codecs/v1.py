@@ -12,7 +12,7 @@ from typing import Any
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders, client_inputs
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
 from app.http.codecs.columns import by_name, check_rows_agree, json_column, record_columns, stacked
 from app.http.codecs.files import decode_files, embedded_files
 from app.http.codecs.present import Rows, json_rows, json_text, own_rows, present_rows
@@ -57,7 +57,7 @@ def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
     files = embedded_files(served, instances, "instances")
     if files is not None:
         return decode_files(served, files)
-    inputs = client_inputs(served.info)
+    inputs = served.info.client_inputs
     lengths: dict[str, int] = {}
     if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
         arrays = record_columns(served.info, instances, "instances", lengths, bools)

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
-from app.http.codecs.base import DecodedCall, client_inputs
+from app.http.codecs.base import DecodedCall
 from app.values.tensors import check_shape
 
 
@@ -50,7 +50,7 @@ def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
 
 def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
     """A raw request: the body is the bytes of the only input. Its size gives the rows, or the length of the axis."""
-    inputs = client_inputs(info)
+    inputs = info.client_inputs
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)
         raise BadRequest(f"Inference-Header-Content-Length: a raw request needs a model of one input, not {names}")

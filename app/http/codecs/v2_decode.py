@@ -12,7 +12,7 @@ import orjson
 
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
-from app.http.codecs.base import DecodedCall, client_inputs, is_made
+from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
 from app.values.tensors import NUMBERS, check_count, check_shape, pack_values, shown
 
@@ -52,7 +52,7 @@ def decode_request(
 
 def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarge:
     """The refusal of a body with too many bytes of JSON; it shows the V2 request that carries the same as binary."""
-    specs = client_inputs(info)
+    specs = info.client_inputs
     message = f"{where}: expected at most {limit} bytes of JSON (--max-json-mib), got {size}"
     if any(not spec.bounded or spec.datatype == "BYTES" for spec in specs):
         return TooLarge(f"{message}; send tensors as binary, with V2")
@@ -88,7 +88,7 @@ def first_data(text: bytes, info: ModelInfo) -> tuple[TensorSpec, int] | None:
         name, shape, known = tensor["name"], tensor["shape"], tensor["data"] == []
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError):
         return None
-    spec = next((spec for spec in client_inputs(info) if spec.name == name), None)
+    spec = next((spec for spec in info.client_inputs if spec.name == name), None)
     if not known or spec is None or spec.datatype not in NUMBERS or type(shape) is not list:
         return None
     where = f"inputs[0] ({spec.name})"
@@ -225,7 +225,7 @@ def _decode_inputs(
         raise BadRequest("inputs: expected a list of tensors")
     found: dict[str, Array | memoryview] = {}
     spans: dict[str, tuple[int, int]] = {}
-    specs = {spec.name: spec for spec in client_inputs(info)}
+    specs = {spec.name: spec for spec in info.client_inputs}
     offset = 0
     for index, tensor in enumerate(inputs):
         spec = _spec_of(tensor, specs, index, info)

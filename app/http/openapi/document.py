@@ -13,7 +13,6 @@ import orjson
 from app import __version__
 from app.contract import Catalog, ModelInfo, Served, TensorSpec
 from app.http import examples
-from app.http.codecs.base import client_inputs
 from app.http.openapi.components import ABOUT, COMPONENTS, KEYS, SCHEMES, TAGS
 from app.http.openapi.control_paths import GET, POST, PROBES, REPOSITORY
 from app.http.openapi.inference_paths import FRIENDLY, INFERENCE, V1, V2
@@ -135,7 +134,7 @@ def _bodies(served: Served) -> dict[str, dict[str, Any]]:
 def _about(info: ModelInfo) -> str:
     """The model in Markdown."""
     return (
-        f"Version {info.version} ({info.platform}). In: {_shapes(client_inputs(info))}. Out: {_shapes(info.outputs)}. "
+        f"Version {info.version} ({info.platform}). In: {_shapes(info.client_inputs)}. Out: {_shapes(info.outputs)}. "
         f"At most {info.batching.max_queue} rows in a request; batches of up to {info.batching.max_batch}."
     )
 

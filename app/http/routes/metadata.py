@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 
 from app.contract import Catalog, ModelInfo, TensorSpec
 from app.errors import NotReady
-from app.http.codecs.base import client_inputs
 
 router = APIRouter()
 
@@ -43,7 +42,7 @@ def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
         "name": info.name,
         "versions": list(versions),
         "platform": info.platform,
-        "inputs": [describe(spec) for spec in client_inputs(info)],
+        "inputs": [describe(spec) for spec in info.client_inputs],
         "outputs": [describe(spec) for spec in info.outputs],
     }
 
@@ -78,7 +77,7 @@ def configuration(info: ModelInfo) -> dict[str, Any]:
         "name": info.name,
         "platform": info.platform,
         "max_batch_size": info.batching.max_batch,
-        "input": [describe(spec) for spec in client_inputs(info)],
+        "input": [describe(spec) for spec in info.client_inputs],
         "output": [describe(spec) for spec in info.outputs],
         "dynamic_batching": {},
         "parameters": {"max_request_rows": {"string_value": str(info.batching.max_queue)}},

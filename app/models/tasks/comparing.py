@@ -11,32 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, SampleRow, TensorSpec, Translated
+from app.contract import Array, SampleRow
 from app.models.tasks import faces
 from app.models.tasks.answers import Answers, Outputs, best_first
-from app.models.tasks.texts import CallTexts, TextReader
+from app.models.tasks.texts import CallTexts, ReaderOfTexts, TextReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
 
 
-class SentencesReader:
+class SentencesReader(ReaderOfTexts):
     """A source sentence and those to compare it with: a row of the model each. The note is how many that makes."""
 
     sent = faces.COMPARED
-    reads_texts = True
 
-    def __init__(self, reader: TextReader) -> None:
-        self._reader = reader
-        self.inputs: tuple[TensorSpec, ...] = reader.inputs
-
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        return self._reader.translated([self._call_texts(arrays) for arrays in calls])
-
-    def _call_texts(self, arrays: Sequence[Array]) -> CallTexts:
-        sources = self._reader.texts(arrays[0], "source_sentence")
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
+        sources = self.reader.texts(arrays[0], "source_sentence")
         count = arrays[1].shape[1]
         name = partial(_element, "sentences", count=count, rows=len(sources))
-        others = self._reader.texts(arrays[1], name)
+        others = self.reader.texts(arrays[1], name)
         texts = []
         for row, source in enumerate(sources):
             texts += [source, *others[row * count : (row + 1) * count]]
@@ -49,7 +41,7 @@ class SentencesReader:
         return CallTexts(texts, name_of, count + 1)
 
     def example(self) -> SampleRow | None:
-        one = self._reader.example()
+        one = self.reader.example()
         if one is None:
             return None
         (text,) = one.arrays
@@ -57,33 +49,28 @@ class SentencesReader:
         return SampleRow((text, np.array([text.item(), shorter], object)), {"sentences": 2})
 
 
-class LabelsReader:
+class LabelsReader(ReaderOfTexts):
     """A text and the labels that may fit it: each is a row of the model, that the text says so. The note is the labels.
 
     `template` makes a sentence of a label.
     """
 
     sent = faces.LABELLED
-    reads_texts = True
 
     def __init__(self, reader: TextReader, template: str) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._template = template
-        self.inputs: tuple[TensorSpec, ...] = reader.inputs
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        return self._reader.translated([self._call_texts(arrays) for arrays in calls])
-
-    def _call_texts(self, arrays: Sequence[Array]) -> CallTexts:
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         given, labels = arrays
-        texts, count = self._reader.texts(given, "text"), labels.shape[1]
+        texts, count = self.reader.texts(given, "text"), labels.shape[1]
         name = partial(_element, "candidate_labels", count=count, rows=len(texts))
-        sentences = [self._template.replace("{}", label) for label in self._reader.texts(labels, name)]
+        sentences = [self._template.replace("{}", label) for label in self.reader.texts(labels, name)]
         pairs = [(texts[place // count], sentence) for place, sentence in enumerate(sentences)]
         return CallTexts(pairs, lambda place: f"text and {name(place)}", labels)
 
     def example(self) -> SampleRow | None:
-        one = self._reader.example()
+        one = self.reader.example()
         labels: Array = np.array([b"weather", b"politics"], object)
         return None if one is None else SampleRow((one.arrays[0], labels), {"candidate_labels": 2})
 

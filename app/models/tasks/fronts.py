@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec, Translated
 from app.models.tasks.answers import Answers, Outputs
-
-
-class Reader(Protocol):
-    """From what clients send, `sent`, to the model's own `inputs`."""
-
-    @property
-    def sent(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def reads_texts(self) -> bool: ...
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        """See contract.Front."""
-        ...
-
-    def example(self) -> SampleRow | None:
-        """A made-up row that `read` takes, if there is one."""
-        ...
+from app.models.tasks.readers import Reader
 
 
 class TaskFront:

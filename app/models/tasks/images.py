@@ -12,13 +12,14 @@ from PIL import Image, ImageOps
 from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.tasks import faces
+from app.models.tasks.readers import Reader
 
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # that Pillow reads without starting another program
 _SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one
 _RAMP = 16  # pixels each way of the image that is an example
 
 
-class ImageReader:
+class ImageReader(Reader):
     """Image files, one a row, to `pixel_values`. `inputs` are the model's; a larger image than `max_pixels` is refused.
 
     Pixels are turned as the file's EXIF data says and made RGB, as transformers does.

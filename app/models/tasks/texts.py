@@ -21,6 +21,7 @@ from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import faces
 from app.models.tasks.answers import Tokens
 from app.models.tasks.heads import MASK
+from app.models.tasks.readers import Reader
 from app.models.tasks.slow_tokenizer import backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
@@ -66,14 +67,12 @@ class CallTexts:
     note: Any = None
 
 
-class TextReader:
+class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
     `sent` are the inputs of clients: where there are two, each row's texts are read as a pair. `inputs` are the
     model's, in order. `keep` returns what answering needs of a row's encoding.
     """
-
-    reads_texts = True
 
     def __init__(
         self,
@@ -188,6 +187,21 @@ class TextReader:
                 values = [one.ids, one.type_ids] if self._types else [one.ids]
                 rows.append(SampleRow(tuple(np.array(each, np.int64) for each in values), {TOKENS: len(one)}))
         return tuple(rows)
+
+
+class ReaderOfTexts(Reader):
+    """Makes texts of what clients send, which a TextReader reads. A row of a client may be several texts."""
+
+    def __init__(self, reader: TextReader) -> None:
+        self.reader = reader
+        self.inputs = reader.inputs
+
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        return self.reader.translated([self.call_texts(arrays) for arrays in calls])
+
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
+        """The texts of a call. Raises BadText."""
+        raise NotImplementedError
 
 
 def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: int | None, pairs: bool = False) -> int:

@@ -12,7 +12,7 @@ import pytest
 from app.contract import UNBOUNDED, Answer, Array
 from app.errors import BadRequest, ModelFailed
 from app.http.body import Limits
-from app.http.codecs.base import Codec, DecodedCall, client_inputs
+from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.friendly import Friendly
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
@@ -51,10 +51,6 @@ def test_there_and_back(codec: Codec, body: Any) -> None:
     assert not codec.slow_to_encode(SUM, call)  # type: ignore[arg-type]
     payload, binary_from = codec.encode(SUM, call, Answer([np.ones((2, 2), "f4")], 0, 0, 1))  # type: ignore[arg-type]
     assert (b"1.0,1.0" in payload, binary_from) == (True, None)
-
-
-def test_a_client_sends_all_inputs_in_declared_order() -> None:
-    assert [one.name for one in client_inputs(SUM.info)] == ["a", "b"]
 
 
 # inputs that the server makes, and axes without a bound
