@@ -21,9 +21,10 @@ from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.papers import ebird_page
 from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
-from experiments.papers.schedules import HIGH, LOW, STEPS
 from loadtest.common.experiment import Data, Experiment, Run
 
+LOW, HIGH = 0.3, 0.9  # Figure 8: shares of the largest rate
+STEPS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Figure 2: of the same, 150 requests each
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
 PAPER_DELAY_MS = 30.0  # the paper's OPT Wait for ResNet-152; other networks in proportion to T(32)
 UNITS = 6  # units at once, one for each of Ebird's workers

@@ -1,15 +1,14 @@
 """Runs a closed loop of one request with the load generator of `starling bench`, in its own process.
 
 A client that shares the server's interpreter lock measures itself. So `run` starts `python -m
-loadtest.bench.closed_loop`, which reads a load as JSON from stdin and writes the result as JSON to stdout.
+loadtest.bench.closed_loop`, which reads a pickled load from stdin and writes the pickled result to stdout.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import itertools
-import json
+import pickle
 import subprocess
 import sys
 
@@ -22,7 +21,7 @@ from app.bench.http import Response
 from app.bench.plan import Target
 from app.bench.run import in_loop, without_collections
 from app.bench.stats import Repeat, collect, percentile
-from loadtest.bench.load import REFUSED, TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
+from loadtest.bench.load import REFUSED, TIMEOUT_S, Load, LoadError, Result, TimedAnswer
 from loadtest.common.paths import LOOPBACK, ROOT
 
 _START_S = 20.0  # the interpreter's own start on a busy machine
@@ -85,42 +84,19 @@ def run(load: Load) -> Result:
     limit_s = load.seconds + TIMEOUT_S + _START_S
     try:
         done = subprocess.run(
-            command, input=write_job(load), capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False
+            command, input=pickle.dumps(load), capture_output=True, timeout=limit_s, cwd=ROOT, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise LoadError(f"the load client did not end within {limit_s:g} s") from error
     if done.returncode:
-        raise LoadError(f"the load client failed: {done.stderr.strip()[-500:]}")
-    fields = json.loads(done.stdout)
-    return Result(**{**fields, "timed": [TimedAnswer(**one) for one in fields["timed"]]})
-
-
-def write_job(load: Load) -> str:
-    """A load as JSON for the child process, with bodies in base64."""
-    job = dataclasses.asdict(load)
-    job["request"]["body"] = base64.b64encode(load.request.body).decode()
-    job["answer"] = None if load.answer is None else base64.b64encode(load.answer).decode()
-    return json.dumps(job)
-
-
-def read_job(text: str) -> Load:
-    """The load that `write_job` wrote."""
-    job = json.loads(text)
-    request, answer = job["request"], job["answer"]
-    headers = tuple((name, value) for name, value in request["headers"])
-    body = base64.b64decode(request["body"])
-    return Load(
-        **{
-            **job,
-            "request": Request(request["name"], request["path"], headers, body),
-            "answer": None if answer is None else base64.b64decode(answer),
-        }
-    )
+        raise LoadError(f"the load client failed: {done.stderr.decode().strip()[-500:]}")
+    result: Result = pickle.loads(done.stdout)
+    return result
 
 
 def main() -> None:
-    result = in_loop(drive(read_job(sys.stdin.read())))
-    json.dump(dataclasses.asdict(result), sys.stdout)
+    result = in_loop(drive(pickle.load(sys.stdin.buffer)))
+    sys.stdout.buffer.write(pickle.dumps(result))
 
 
 if __name__ == "__main__":
