@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from app.bench.run import in_loop
+from experiments.common.loads import CONNECTIONS, Answers, post, run_once
 from experiments.peers import page
 from experiments.peers.contenders import CONTENDERS, Contender, python_of, serving, version_of
-from experiments.peers.loads import CONNECTIONS, Answers, run_once
 from loadtest.bench.reference_servers import TorchLoop
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server
 
 BODIES = 16
@@ -39,9 +39,7 @@ def bodies(seed: int) -> list[np.ndarray[Any, Any]]:
 
 def request_of(contender: Contender, server: Server, row: np.ndarray[Any, Any]) -> bytes:
     x = row.tolist()
-    body = json.dumps({"x": [x] if contender.batched else x}).encode()
-    head = f"POST {contender.path} HTTP/1.1\r\nHost: {LOOPBACK}:{server.port}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return post(contender.path, server.port, json.dumps({"x": [x] if contender.batched else x}).encode())
 
 
 def values_of(contender: Contender, body: bytes) -> np.ndarray[Any, Any]:
@@ -62,7 +60,8 @@ def of_one(
         in_loop(run_once(payloads, server.port, answers, chosen.seconds / 4, None, seed))
         for rate in rates:
             name = "closed" if rate is None else f"{rate:.0f}"
-            found[name] = in_loop(run_once(payloads, server.port, answers, chosen.seconds, rate, seed))
+            answered = in_loop(run_once(payloads, server.port, answers, chosen.seconds, rate, seed))
+            found[name] = answered.figures(chosen.seconds)
     for pick, body in answers.first.items():
         values = values_of(contender, body)
         if not np.allclose(values, wanted.setdefault(pick, values), rtol=1e-3, atol=1e-3):

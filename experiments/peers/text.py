@@ -17,11 +17,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from app.bench.run import in_loop
+from experiments.common.loads import CONNECTIONS, Answers, post, run_once
 from experiments.peers import bert, text_page
 from experiments.peers.contenders import APPS, PeerServer
-from experiments.peers.loads import CONNECTIONS, Answers, run_once
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
 
 SENTENCES = 512
@@ -48,12 +47,6 @@ def serving(name: str, folder: Path) -> Iterator[Server]:
         yield theirs
 
 
-def request_of(name: str, port: int, text: str) -> bytes:
-    body = json.dumps({"text": text})
-    head = f"POST {PATHS[name]} HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-
-
 def scores_of(name: str, body: bytes) -> dict[str, float]:
     answer = json.loads(body)
     return {one["label"]: one["score"] for one in (answer["top"] if name == OURS else answer)}
@@ -64,12 +57,12 @@ class Contender:
 
     def __init__(self, name: str, server: Server, texts: list[str]) -> None:
         self.name, self.server = name, server
-        self.payloads = [request_of(name, server.port, text) for text in texts]
+        self.payloads = [post(PATHS[name], server.port, json.dumps({"text": text}).encode()) for text in texts]
         self.answers = Answers()
 
     def run(self, seconds: float, rate: float | None, seed: int) -> Data:
         before = self.server.cpu_seconds()
-        got = in_loop(run_once(self.payloads, self.server.port, self.answers, seconds, rate, seed))
+        got = in_loop(run_once(self.payloads, self.server.port, self.answers, seconds, rate, seed)).figures(seconds)
         after = self.server.cpu_seconds()
         if before is not None and after is not None:
             got["cpu_ms"] = 1e3 * (after - before) / got["requests"]

@@ -10,7 +10,6 @@ given at once, then many clients each send requests of their own; the library ru
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -23,16 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.alarm import clock
-from app.bench.client import Pool, Request
-from app.bench.plan import Target
 from app.bench.run import in_loop
+from experiments.common.loads import Answers, post, run_once
 from experiments.policies.lengths import GLUE
 from experiments.texts import compared_page
 from experiments.texts.tasks import TASKS, Array, Task
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
 
 #: Lines of `[batching]`, by way.
@@ -62,41 +58,13 @@ def asked(server: Server, task: Task, given: Sequence[str]) -> Array:
 
 async def many_clients(port: int, task: Task, bodies: Sequence[bytes], clients: int, seconds: float) -> Array:
     """Latencies in ms of what so many clients in a closed loop are answered within the time."""
-    payloads = [
-        f"POST {task.path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-        for body in bodies
-    ]
-    picks = np.random.default_rng(0).integers(0, len(bodies), 1 << 16).tolist()
-    latencies: list[float] = []
-    faults: list[str] = []
-    end = clock() + round(seconds * 1e9)
-    left, over = clients, asyncio.get_running_loop().create_future()
-
-    def ended(request: Request) -> Request | None:
-        nonlocal left
-        if request.fault:
-            faults.append(request.fault)
-        elif request.ended <= end:
-            latencies.append((request.ended - request.intended) / 1e6)
-        if request.ended < end and not faults:
-            return Request(clock(), picks[len(latencies) % len(picks)])
-        left -= 1
-        if not left:
-            over.set_result(None)
-        return None
-
-    async with Pool(
-        Target.parse(f"{LOOPBACK}:{port}"), payloads, lambda pick, response: 0, limit=clients, timeout_s=_TIMEOUT_S
-    ) as pool:
-        pool.begin(ended)
-        for index in range(clients):
-            pool.offer(Request(clock(), picks[-index]))
-        await over
-    if faults:
-        raise MeasurementError(f"{task.path}: {faults[0]}")
-    return np.array(latencies)
+    payloads = [post(task.path, port, body) for body in bodies]
+    found = await run_once(
+        payloads, port, Answers(), seconds, None, 0, connections=clients, timeout_s=_TIMEOUT_S
+    )  # fmt: skip
+    if found.faults:
+        raise MeasurementError(f"{task.path}: {found.faults[0]}")
+    return found.latency_ns[found.in_time] / 1e6
 
 
 def one_by_one(

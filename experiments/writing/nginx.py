@@ -12,45 +12,34 @@ import asyncio
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
 from app.bench.run import in_loop
-from loadtest.common.paths import LOOPBACK, ZOO
-from loadtest.common.servers import MeasurementError, starling
+from experiments.writing.streams import event_times
+from loadtest.common.paths import ZOO
+from loadtest.common.servers import starling
 from loadtest.drill import nginx
 
 MODEL, TEXT, MOST_MS = "writer", "The ferry was", 5.0
 
 
-async def event_times(port: int) -> list[float]:
+async def waits_ms(port: int) -> list[float]:
     """Ask for the text once -> milliseconds from the request to each of its events."""
-    body = json.dumps({"text_input": TEXT}).encode()
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n"
-    began = time.perf_counter()
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    times, last = [], b""
-    async for line in reader:
-        if line.startswith(b"data: "):
-            times.append(1000 * (time.perf_counter() - began))
-            last = line
-    writer.close()
-    if b'"finish_reason"' not in last:
-        raise MeasurementError(f"expected a text, got {last.decode()!r}")
-    return times
+    began = asyncio.get_running_loop().time()
+    times = await event_times(port, MODEL, json.dumps({"text_input": TEXT}).encode())
+    return [1000 * (time - began) for time in times]
 
 
 async def compare(direct: int, behind: int, texts: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """By event: milliseconds that it comes later from the port `behind` than from `direct`."""
     for port in (direct, behind):
-        await event_times(port)  # the first text is slower
+        await waits_ms(port)  # the first text is slower
     found: dict[int, list[list[float]]] = {direct: [], behind: []}
     for number in range(texts):
         for port in (direct, behind) if number % 2 else (behind, direct):
-            found[port].append(await event_times(port))
+            found[port].append(await waits_ms(port))
     events = min(len(times) for text in found.values() for times in text)  # two tokens may share an event
     one, other = (np.median([times[:events] for times in found[port]], axis=0) for port in (behind, direct))
     return one - other

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.bench.run import in_loop
+from experiments.common.loads import post
 from experiments.writing import live, models
 from experiments.writing.streaming_page import PAGE
 from experiments.writing.streams import bodies_of
@@ -63,8 +64,7 @@ async def closed_loop(server: Server, way: str, bodies: Iterator[bytes], in_flig
         try:
             while True:
                 body = next(bodies)
-                head = f"POST /v2/models/{live.CELLS}/{way} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-                writer.write(head.encode() + body)
+                writer.write(post(f"/v2/models/{live.CELLS}/{way}", server.port, body))
                 came = await read_answer(reader)
                 events += came
                 ends.append((time.monotonic() - begin, server.cpu_seconds() or 0.0))

@@ -1,4 +1,4 @@
-"""Texts that are sent while they are written: how long until the first piece of each."""
+"""Texts that are sent while they are written: when their pieces come."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from experiments.common.loads import post
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError
 
@@ -33,23 +33,22 @@ async def first_pieces(
 
     async def one(due_s: float, body: bytes) -> float:
         await asyncio.sleep(start + due_s - loop.time())
-        return await _first(port, model, body) - start - due_s
+        return (await event_times(port, model, body))[0] - start - due_s
 
     waits = await asyncio.gather(*(one(at, bodies[number]) for at, number in zip(due.tolist(), chosen, strict=True)))
     return [1000 * wait for wait in waits]
 
 
-async def _first(port: int, model: str, body: bytes) -> float:
-    """When the first piece of a text had arrived, on the loop's clock. Reads to the end."""
+async def event_times(port: int, model: str, body: bytes) -> list[float]:
+    """When each event of a text had arrived, on the loop's clock. Reads to the end."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n"
-    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-    first, last = 0.0, b""
+    writer.write(post(f"/v2/models/{model}/generate_stream", port, body, "Connection: close"))
+    times, last = [], b""
     async for line in reader:
         if line.startswith(b"data: "):
-            first, last = first or asyncio.get_running_loop().time(), line
+            times.append(asyncio.get_running_loop().time())
+            last = line
     writer.close()
-    ended: dict[str, Any] = json.loads(last.removeprefix(b"data: ") or b"{}")
-    if "finish_reason" not in ended:
-        raise MeasurementError(f"{model}: expected a text, got {ended}")
-    return first
+    if b'"finish_reason"' not in last:
+        raise MeasurementError(f"{model}: expected a text, got {last.decode()!r}")
+    return times
