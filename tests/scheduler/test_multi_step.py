@@ -164,6 +164,13 @@ class TestJoining:
         scheduler, unit = self.running(times, policy)
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
 
+    def test_at_once_where_a_program_has_one_unit(self) -> None:
+        """How long texts become is not known, and what rows read is not in the times of steps."""
+        stages = (Stage(Profile(self.LINEAR, handover_ns=5), repeats=True, most_steps=7, own_steps=True),)
+        scheduler = serving(make_program(stages=stages, policy="adaptive", max_batch=4, one_unit=True))
+        (unit,) = enter(scheduler, make_call(1, lengths=(1,))).start
+        assert enter(scheduler, make_call(2, lengths=(1,), arrived=35)).recall == [unit]
+
 
 class TestContinuing:
     """A worker goes on with the other rows of a unit by itself when some end."""

@@ -2,8 +2,9 @@
 
 New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
 has written its text, or the unit is recalled. Nothing is padded but what rows read. Before each step rows read for as
-long as `_READ_NS`, a long prompt in pieces, so that it holds up the steps of others no longer. Where the least that can
-be read at once takes longer, that is all: some tokens of a prompt, but the whole of a row that an encoder reads.
+long as `_READ_STEPS` steps take, a long prompt in pieces, so that it holds up the steps of others no longer. Where the
+least that can be read at once takes longer, that is all: some tokens of a prompt, but the whole of a row that an
+encoder reads. The mean latency is least where all rows read at once that wait (`experiments/writing/simulated.py`).
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -29,7 +30,8 @@ if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import Encoding, Prompts
 
 _TRIED = 8  # tokens of a trial: later steps show nothing else
-_READ_NS = 50_000_000  # how long rows that read may hold up a step of others
+_READ_STEPS = 3  # as long as so many steps take rows that read may hold up the next one of others
+_READ_NS = 50_000_000  # and so long where that is more
 _LEAST = 16  # tokens of a piece: fewer read no faster
 _FIRST = 64  # tokens of the first piece, before it is known how long one takes
 _ALIKE = 8  # tokens that rows which read together may differ: more padding costs more than another call of the model
@@ -62,6 +64,7 @@ class DecodingExecutor(CpuExecutor):
         self._reading: _Reading | None = None
         self._token_ns = 0.0  # of a prompt
         self._step_ns: list[int] = []  # of the unit that runs
+        self._last_ns = 0  # what the last step took
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """A few steps of the rows, as one batch."""
@@ -139,8 +142,8 @@ class DecodingExecutor(CpuExecutor):
     def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
         """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
         rows that have begun, those of `going` first."""
-        begin = time.perf_counter_ns()
-        tokens, least = self._tokens_in(_READ_NS), 0
+        begin, most_ns = time.perf_counter_ns(), max(_READ_NS, _READ_STEPS * self._last_ns)
+        tokens, least = self._tokens_in(most_ns), 0
         while new and tokens >= least:
             reading = self._reading_of(new, tokens)
             rows, before, started = len(reading.slots), reading.pieces.left, time.perf_counter_ns()
@@ -151,7 +154,7 @@ class DecodingExecutor(CpuExecutor):
                 self._reading = None
                 going = [*going, *self.activations.begin(reading.slots, reading.texts, begun, going)]
                 new = [slot for slot in new if slot not in reading.slots]
-            tokens = self._tokens_in(begin + _READ_NS - time.perf_counter_ns())
+            tokens = self._tokens_in(begin + most_ns - time.perf_counter_ns())
             least = self._least_of(new[0]) if new else 0
         return going
 
@@ -194,7 +197,8 @@ class DecodingExecutor(CpuExecutor):
         logits = self._call.step([text.last for text in texts], places.cache, rows[0].end, written, read)
         self._call.extend(texts, self._call.choose(texts, logits))
         places.stepped(rows)
-        self._step_ns.append(time.perf_counter_ns() - begin)
+        self._last_ns = time.perf_counter_ns() - begin
+        self._step_ns.append(self._last_ns)
 
     def _whole(self, slots: Slots, size: int, most: int) -> Ran:
         begin = time.perf_counter_ns()

@@ -90,11 +90,16 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
 
 def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:
     """Whether the policy would have a running cell end for the rows that wait there. Always, where times are unknown,
-    and where others wait at stages before it."""
+    and where others wait at stages before it.
+
+    And of a program of one unit: what rows read is not in the times of its steps, nor is it known how much they write.
+    Predicted by the most that they may, fewer join, and first tokens come later (`python -m
+    experiments.writing.simulated`).
+    """
     latency, head, rows = state.latency[unit.stage], ready.head(), len(unit.rows)
     cell = state.program.stages[unit.stage]
     joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
-    if head is None or not latency.known or state.waiting_of(unit.klass) > ready.count:
+    if head is None or not latency.known or state.program.one_unit or state.waiting_of(unit.klass) > ready.count:
         return True
     stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
 
