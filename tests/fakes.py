@@ -20,7 +20,7 @@ import torch
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, Completion, Executor, Freed, Job, Ran, Report
+from app.engine.device import WHOLE, Completion, Executor, Job, Ran, Report
 from app.engine.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
@@ -275,7 +275,7 @@ class FakeDevice:
         self._queues: list[deque[Pushed]] = [deque() for _ in capacities]
         self._lost: dict[int, str] = {}
 
-    def start(self, report: Report, freed: Freed | None = None) -> None:
+    def start(self, report: Report) -> None:
         assert self.report is None, "started twice"
         self.report = report
 

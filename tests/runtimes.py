@@ -111,6 +111,9 @@ class FakeRuntime:
         assert not stream.graphs, "work on a stream whose workspace graphs use that may be running"
         stream.work.append(("run", work))
 
+    def fired(self, event: FakeEvent) -> bool:
+        return event.mark.fired
+
     def synchronize(self, event: FakeEvent) -> None:
         mark = event.mark
         while not mark.fired:
@@ -268,6 +271,9 @@ class HostRuntime:
 
     def enqueue(self, stream: HostStream, work: Callable[[], None]) -> None:
         stream.work.put(work)
+
+    def fired(self, event: HostEvent) -> bool:
+        return event.mark.fired.is_set()
 
     def synchronize(self, event: HostEvent) -> None:
         assert event.mark.fired.wait(30), "an event that never fires"

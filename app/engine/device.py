@@ -180,7 +180,6 @@ class Completion:
 
 #: Called on a device's threads, see `Device.start`.
 Report = Callable[[Completion], None]
-Freed = Callable[[Pool, Slots], None]
 
 
 class Device(Protocol):
@@ -193,12 +192,8 @@ class Device(Protocol):
     #: Rows are copied to the device when `arrive` announces them, or when a unit of theirs is pushed.
     staged: bool
 
-    def start(self, report: Report, freed: Freed | None = None) -> None:
-        """Start the workers, on whose threads both are called.
-
-        `report` with each job that has ended; `freed` with slots that were given back while their rows were still being
-        copied, and may be reused now.
-        """
+    def start(self, report: Report) -> None:
+        """Start the workers, on whose threads `report` is called with each job that has ended."""
         ...
 
     def open(self, model: Model, slots: int) -> Executor:

@@ -25,7 +25,6 @@ from app.engine.device import Completion, Device, Job
 from app.engine.lease import Intake, Lease
 from app.engine.memory import Memory
 from app.engine.pieces import send_pieces
-from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
@@ -91,7 +90,7 @@ class Driver:
     def start(self) -> None:
         """Start the device. On the event loop."""
         self._loop = asyncio.get_running_loop()
-        self.device.start(self._report, self._release)
+        self.device.start(self._report)
 
     def stop(self) -> None:
         """Ask for no more steps."""
@@ -278,15 +277,6 @@ class Driver:
             self._loop.call_soon_threadsafe(self._finished, completion)
         except RuntimeError:  # the loop is closed: nobody waits for this unit any more
             log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
-
-    def _release(self, pool: Pool, slots: Slots) -> None:
-        """Nothing reads the rows of these slots any more, which were given back before."""
-        self._on_loop(self._released, pool, slots)
-
-    def _released(self, pool: Pool, slots: Slots) -> None:
-        for served in self.models.values():
-            if served.pool is pool:
-                served.give_back(slots)
 
     def _on_loop(self, what: Callable[..., object], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more

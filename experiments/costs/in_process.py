@@ -34,7 +34,7 @@ from uvicorn.server import ServerState
 from app import process
 from app.contract import ModelSource, Served
 from app.engine.cpu.device import CpuDevice, run
-from app.engine.device import Freed, Job, Report
+from app.engine.device import Job, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.http.access import Access
@@ -58,7 +58,7 @@ LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, body_timeout_s=30, connec
 class OnLoop(CpuDevice):
     """A CPU device whose worker is the event loop."""
 
-    def start(self, report: Report, freed: Freed | None = None) -> None:
+    def start(self, report: Report) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard = report
 

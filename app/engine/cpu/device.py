@@ -29,7 +29,6 @@ from app.engine.device import (
     Completion,
     DeviceOptions,
     Executor,
-    Freed,
     Job,
     Ran,
     Report,
@@ -152,7 +151,7 @@ class CpuDevice:
         self._placement = options.placement
         self._workers: list[Worker] = []
 
-    def start(self, report: Report, freed: Freed | None = None) -> None:
+    def start(self, report: Report) -> None:
         # Process-wide, so before the first operation; two threads for one worker's small operators lose to one.
         torch.set_num_threads(self.threads)
         # Alone, a worker is what a real-time unit waits for: a best-effort one on it must not give way to anybody.

@@ -64,7 +64,7 @@ def memory(index: int) -> tuple[int, int]:
 
 
 class CudaRuntime:
-    """Any call may raise once the device has failed; only `synchronize` blocks.
+    """Any call but `fired` may raise once the device has failed; only `synchronize` blocks.
 
     Streams are first in, first out, and independent of one another but for events. An event that is recorded again is a
     new event to those who wait for it from then on. The lower a stream's priority, the sooner its work is taken up.
@@ -111,6 +111,12 @@ class CudaRuntime:
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
         """What is enqueued on the stream from now on waits for the event."""
         stream.wait_event(event)
+
+    def fired(self, event: torch.cuda.Event) -> bool:
+        """Whether the event has fired; False once the device has failed. On any thread."""
+        with suppress(RuntimeError):
+            return bool(event.query())  # type: ignore[no-untyped-call]
+        return False
 
     def synchronize(self, event: torch.cuda.Event) -> None:
         """Block this thread, without the interpreter lock, until the event has fired."""

@@ -11,8 +11,8 @@ Threads
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
-    The queues hold at most a message for each model and each row given back, `push_depth` units for each worker, and
-    the steps that were planned of one of them.
+    The queues hold at most a message for each model, `push_depth` units for each worker, and the steps that were
+    planned of one of them.
 Failure
     A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
     is reported as lost, each unit once.
@@ -36,14 +36,13 @@ from app.engine.device import (
     Device,
     DeviceOptions,
     Executor,
-    Freed,
     Job,
     Ran,
     Report,
     failed,
     push_depth,
 )
-from app.engine.pool import Pool, Slots
+from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import Copies, StreamPool
@@ -95,7 +94,6 @@ class StreamDevice:
         self._spare_host = host
         self._host: Device | None = None  # when it has been started
         self._report: Report
-        self._freed: Freed
         self._closed = False
         self._closing = threading.Lock()  # so that nothing is sent behind the end
 
@@ -107,8 +105,6 @@ class StreamDevice:
             StreamWorker(index, spec, runtime, streams, self.copies, self.health, clock)
             for index, spec in enumerate(workers)
         ]
-        #: Waits for slots whose copies are not over.
-        self.watcher = self._thread("event watcher")
         #: Waits, for an unloaded model, for all units that were launched.
         self.leaving = self._thread("unloading")
         trying = Trying(runtime, streams.take(0), self.health, clock)
@@ -126,15 +122,15 @@ class StreamDevice:
 
     @property
     def waiters(self) -> list[DeviceThread]:
-        return [self.watcher, self.leaving, *(worker.completer for worker in self.workers)]
+        return [self.leaving, *(worker.completer for worker in self.workers)]
 
     def _thread(self, name: str) -> DeviceThread:
         return DeviceThread(name, self.runtime, self.health.lose)
 
     # what the engine asks
 
-    def start(self, report: Report, freed: Freed | None = None) -> None:
-        self._report, self._freed = report, freed or _give_back
+    def start(self, report: Report) -> None:
+        self._report = report
         self._spawn()
 
     def open(self, model: Model, slots: int) -> Executor:
@@ -148,7 +144,7 @@ class StreamDevice:
             return self._open_on_host(model, slots)
         memory = self.runtime.pinned, self.runtime.empty
         inputs = model.info.client_inputs
-        make_pool = partial(StreamPool, inputs, slots, self.copies, memory, self.keep)
+        make_pool = partial(StreamPool, inputs, slots, self.copies, memory, self.runtime.fired)
         return self._loader.open(model, slots, make_pool, graphs=self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
@@ -251,10 +247,6 @@ class StreamDevice:
         """Wait for what a completer will bring."""
         return done.result()
 
-    def keep(self, pool: StreamPool, slots: Slots) -> None:
-        """Slots were given back whose copies may not be over: they come back later. Any thread."""
-        self._send(self.copier, self._watch, pool, slots)
-
     # on the launchers
 
     def _copy(self, pool: StreamPool) -> None:
@@ -268,13 +260,6 @@ class StreamDevice:
     def _launch(self, unit: UnitRun) -> None:
         self._copy(unit.executor.pool)
         unit.launch(self.runtime, self.health, self._clock)
-
-    def _watch(self, pool: StreamPool, slots: Slots) -> None:
-        """Slots were given back whose copies may not be over."""
-        self._copy(pool)
-        if self.health.lost is None:
-            number, event = pool.in_event(slots)
-            self.watcher.send(self._when, [event], partial(self._copied, number, pool, slots))
 
     def _unload(self, executor: StreamExecutor, worker: StreamWorker) -> None:
         """A worker has been given all units of a model. Until the streams have come this far, a graph may be running,
@@ -294,17 +279,13 @@ class StreamDevice:
         self.runtime.record(event, stream)
         return event
 
-    # on the threads that wait for events
+    # on the thread that waits for streams
 
     def _when(self, events: Sequence[Any], then: Callable[[], None]) -> None:
         """Call `then` when the events have fired; never, if the device fails."""
         for event in events:
             self.runtime.synchronize(event)
         then()
-
-    def _copied(self, number: int, pool: StreamPool, slots: Slots) -> None:
-        self.copies.over(number)
-        self._freed(pool, slots)
 
     def _release(self, executor: StreamExecutor, worker: StreamWorker) -> None:
         memory = executor.memories[worker.index]
@@ -326,7 +307,3 @@ def _all_end(threads: Sequence[DeviceThread], end: float) -> bool:
         if one.thread.ident is not None:
             one.thread.join(max(0.0, end - time.monotonic()))
     return not any(one.thread.is_alive() for one in threads)
-
-
-def _give_back(pool: Pool, slots: Slots) -> None:
-    pool.give_back(slots)

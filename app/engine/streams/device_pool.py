@@ -9,7 +9,7 @@ Rules
        are copied together has a number, and a unit waits for the in-event of the highest number among its slots, and
        for no other.
     3. A staging row is not handed out again before its in-event has fired, nor a device row before the out-event of its
-       unit has: until then `give_back` keeps the slot.
+       unit has: slots that are given back earlier, because nobody waits for their rows any more, are kept until then.
     4. Results are not written into slots: see `results.py`.
 """
 
@@ -46,8 +46,7 @@ class Copies:
 class StreamPool(Pool):
     """A Pool in pinned memory, with a device row for each slot.
 
-    `arrive` and `give_back` belong to the pool's owner, `copy_arrived` and `in_event` to the launchers. `keep` gets
-    slots that were given back before their copy was over, and gives them back again when it is.
+    `take`, `arrive` and `give_back` belong to the pool's owner, `copy_arrived` and `in_event` to the launchers.
     """
 
     def __init__(
@@ -56,9 +55,9 @@ class StreamPool(Pool):
         slots: int,
         copies: Copies,
         memory: tuple[Allocate, Allocate],
-        keep: Callable[[StreamPool, Slots], None],
+        fired: Callable[[Any], bool],
     ) -> None:
-        """`memory` allocates pinned host memory and device memory."""
+        """`memory` allocates pinned host memory and device memory; `fired`: whether an event has."""
         pinned, device = memory
         super().__init__(specs, slots, allocate=pinned)
         self.copies = copies
@@ -69,7 +68,8 @@ class StreamPool(Pool):
         #: Per slot the number of the copy of its row, 0 for none, and the in-event that follows that copy.
         self.numbers = [0] * slots
         self.events: list[Any] = [None] * slots
-        self._keep = keep
+        self._fired = fired
+        self._late: list[int] = []  # given back, but their copies may not be over
         self._arrived: list[int] = []  # slots that no launcher has come to
 
     def arrive(self, slots: Slots) -> bool:
@@ -126,15 +126,32 @@ class StreamPool(Pool):
             self.numbers[slot] = 0
 
     def give_back(self, slots: Slots) -> None:
-        """As any pool does; slots whose copy may not be over yet come back later."""
-        done, numbers = self.copies.done, self.numbers
-        late = [slot for slot in slots if numbers[slot] > done]
+        """As any pool does, but that slots whose copy may not be over yet are not handed out before it is."""
+        late = [slot for slot in slots if not self._copied(slot)]
         if late:
-            slots = [slot for slot in slots if numbers[slot] <= done]
+            self._late += late
+            self.used -= len(late)
+            slots = sorted({*slots}.difference(late))
         self.renew(slots)
         super().give_back(slots)
-        if late:
-            self._keep(self, late)
+
+    @property
+    def free(self) -> int:
+        """Slots that `take` may hand out: also those that were kept, if their copies are over by now."""
+        late, self._late = self._late, []
+        self.used += len(late)
+        self.give_back(late)
+        return super().free - len(self._late)
+
+    def take(self, n: int) -> Slots:
+        if self._late and n > self.free:
+            raise MemoryError(f"pool: {n} slots wanted, fewer are free")
+        return super().take(n)
+
+    def _copied(self, slot: int) -> bool:
+        """Whether the copy of a slot's row, if there was one, is known to be over."""
+        number = self.numbers[slot]
+        return number <= self.copies.done or (number != _TO_COME and self._fired(self.events[slot]))
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:

@@ -56,6 +56,22 @@ def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
     assert len(bench.arrivals.work) == 2, "the third row's copy has not begun"
 
 
+def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over():
+    """Also where no unit ever runs; and a model is drained before that."""
+    bench = Bench()
+    pool = bench.pool
+    pool.give_back([*bench.arrive(*map(float, range(5))), *bench.arrive(1.0, 2.0, 3.0)])
+    assert (pool.used, pool.free) == (0, 0)
+    with pytest.raises(MemoryError):
+        pool.take(1)
+    bench.launch()
+    with pytest.raises(MemoryError, match="1 slots wanted"):
+        pool.take(1)
+    bench.run(bench.arrivals)
+    assert len(pool.take(8)) == 8
+    assert (pool.used, pool.free) == (8, 0)
+
+
 @pytest.mark.parametrize(
     ("slots", "expected"),
     [
@@ -72,6 +88,6 @@ def test_runs_of_neighbours(slots, expected):
 def test_a_pool_is_staged_once_for_each_input():
     runtime = FakeRuntime()
     specs = [X, tensor("ids", "INT64", ("n", 5))]
-    pool = StreamPool(specs, 6, Copies(), (runtime.pinned, runtime.empty), lambda pool, slots: None)
+    pool = StreamPool(specs, 6, Copies(), (runtime.pinned, runtime.empty), runtime.fired)
     assert [rows.shape for rows in pool.rows] == [(6, 2), (6, 5)]
     assert all(rows.is_contiguous() for rows in pool.rows)
