@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from loadtest.common.paths import LOOPBACK, ROOT, ZOO
+from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import STOP_LIMIT_S, Child, MeasurementError, Server, free_port
 
 OUT = ROOT / "out" / "load"
@@ -162,9 +162,8 @@ def execute(plan: Plan) -> int:
         server = start_server(plan, stack)
         print("starting the server", flush=True)
         server.wait_ready()
-        url = f"http://{LOOPBACK}:{server.port}"
-        print(f"server ready at {url}", flush=True)
-        status = run_locust(locust_command(plan, url), server)
+        print(f"server ready at {server.url}", flush=True)
+        status = run_locust(locust_command(plan, server.url), server)
         if server.process.poll() is not None:
             raise MeasurementError(f"the server ended with {server.process.returncode} during the load")
         if ended := end(server, signal.SIGTERM):

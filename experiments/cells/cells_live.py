@@ -23,7 +23,7 @@ from app.bench.run import Session
 from app.bench.stats import Repeat, percentile
 from app.models.zoo.lstm.model import build
 from app.sim.lengths import Lengths
-from loadtest.common.paths import LOOPBACK
+from experiments.common.live import right
 from loadtest.common.servers import MeasurementError, Server, starling
 
 LARGEST = 64  # rows of a batch
@@ -169,7 +169,7 @@ class DataSet:
         self._chosen = chosen
         self._say = lambda text: say(f"{name}: {text}")
         self._plan = Plan(
-            url=f"http://{LOOPBACK}:{server.port}", model=CELLS, payload="binary", data=data, seed=chosen.seed,
+            url=server.url, model=CELLS, payload="binary", data=data, seed=chosen.seed,
             connections=CONNECTIONS, timeout_s=TIMEOUT_S, rate=1.0,
         )  # fmt: skip
         self._sessions: dict[str, Session] = {}
@@ -195,10 +195,7 @@ class DataSet:
         }  # fmt: skip
 
     async def _once(self, model: str, plan: Plan, seed: int, duration_s: float) -> Repeat:
-        repeat = await self._sessions[model].once(plan, seed, duration_s)
-        if repeat.errors:
-            raise MeasurementError(f"{model}: {next(iter(repeat.examples.values()))}")
-        return repeat
+        return right(model, await self._sessions[model].once(plan, seed, duration_s))
 
     async def _most(self, models: Sequence[str]) -> dict[str, float]:
         """Rows per second with IN_FLIGHT requests in flight: medians over rounds in which each model has its turn."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import in_loop
-from loadtest.common.servers import Server
+from app.bench.stats import Repeat
+from loadtest.common.servers import MeasurementError, Server
 
 
 def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:
@@ -23,6 +24,13 @@ def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None
     rate = in_loop(find_peak(replace(plan, duration_s=try_s, repeats=1), slo_ms, told)).result.plan.rate
     assert rate is not None
     return rate
+
+
+def right(name: str, repeat: Repeat) -> Repeat:
+    """The run, if every answer is right. Raises MeasurementError with the name of who was asked."""
+    for example in repeat.examples.values():
+        raise MeasurementError(f"{name}: {example}")
+    return repeat
 
 
 class OtherProcesses:

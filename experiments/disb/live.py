@@ -25,7 +25,6 @@ from experiments.disb.live_models import PLACES, write_models
 from experiments.disb.modelled import NETWORKS
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.disb.clients import Clients, SentAs, WorkloadPlan
 from loadtest.disb.figures import by_class
@@ -130,7 +129,7 @@ class Scene:
         return found
 
     def plan(self, server: str, workload: Workload, classes: SentAs = "header") -> WorkloadPlan:
-        url = f"http://{LOOPBACK}:{self.servers[server].port}"
+        url = self.servers[server].url
         return WorkloadPlan(url=url, workload=workload.mapped(used(workload)), classes=classes, seed=self.chosen.seed)
 
     async def alone(self) -> None:

@@ -20,7 +20,7 @@ from app.bench.stats import Repeat
 from experiments.many import deadlines_live_page
 from experiments.many.deadlines import Device
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.paths import ROOT
 from loadtest.common.servers import Server, starling
 
 MODEL = "sleep"
@@ -64,7 +64,7 @@ async def in_turns(chosen: argparse.Namespace, servers: Mapping[str, Server], ra
     for index in range(chosen.repeats):
         for way, server in servers.items():
             plan = Plan(
-                url=f"http://{LOOPBACK}:{server.port}", model=MODEL, payload="binary", rate=rate, seed=index,
+                url=server.url, model=MODEL, payload="binary", rate=rate, seed=index,
                 duration_s=chosen.seconds, warmup_s=1.0, connections=512, deadline_ms=chosen.deadline,
             )  # fmt: skip
             async with Session(plan) as session:

@@ -24,7 +24,7 @@ from app.bench.stats import Repeat
 from experiments.common.live import peak_rate
 from experiments.policies import start_page as page
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK, ROOT, ZOO
+from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import Server, starling
 
 SOURCES = {"mlp": ZOO / "mlp", "encoder": ZOO / "encoder", "digits": ROOT / "app" / "models" / "demo" / "digits"}
@@ -56,7 +56,7 @@ def neighbour(busy: bool) -> Iterator[None]:
 
 def plan_of(model: str, server: Server, chosen: argparse.Namespace, rate: float | None = None) -> Plan:
     return Plan(
-        url=f"http://{LOOPBACK}:{server.port}", model=model, payload="binary", seed=chosen.seed, rate=rate,
+        url=server.url, model=model, payload="binary", seed=chosen.seed, rate=rate,
         duration_s=chosen.seconds, repeats=chosen.repeats, max_lag_ms=chosen.max_lag_ms, timeout_s=TIMEOUT_S,
     )  # fmt: skip
 

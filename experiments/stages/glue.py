@@ -30,7 +30,7 @@ from experiments.policies.lengths import GLUE
 from experiments.stages import glue_page
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server, starling
 
 MODEL = "glue"
@@ -68,10 +68,9 @@ class Scene:
 
     def profile(self) -> ModelProfile:
         """Measure batch times into the folder where the servers look for them. All ways have the same."""
-        ran = command.starling(
-            "profile", MODEL, "--model", f"{MODEL}={self.source('by length')}", "--threads", str(self.chosen.threads),
-            "--workers", "1", "--budget-s", str(self.chosen.budget), "--no-suggest", "--json",
-            profile_dir=self.folder / "profiles",
+        chosen = self.chosen
+        ran = command.profile(
+            MODEL, self.source("by length"), self.folder / "profiles", chosen.budget, chosen.threads
         )  # fmt: skip
         measured = profiles.parse(ran.cell)
         if not measured.by_length:
@@ -86,7 +85,7 @@ class Scene:
 
     def plan(self, server: Server, **options: Any) -> Plan:
         return Plan(
-            url=f"http://{LOOPBACK}:{server.port}", model=MODEL, payload="binary", data=self.data,
+            url=server.url, model=MODEL, payload="binary", data=self.data,
             seed=self.chosen.seed, duration_s=self.chosen.seconds, repeats=self.chosen.repeats, warmup_s=1.0,
             timeout_s=_TIMEOUT_S, connections=1024, max_lag_ms=20.0, **options,
         )  # fmt: skip

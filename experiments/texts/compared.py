@@ -96,11 +96,7 @@ class Scene:
 
     def profile(self, task: Task) -> None:
         """Measure batch times into the folder where both servers look for them."""
-        command.starling(
-            "profile", task.name, "--model", f"{task.name}={self.source('by length', task)}", "--threads", "1",
-            "--workers", "1", "--budget-s", str(self.chosen.budget), "--no-suggest", "--json",
-            profile_dir=self.folder / "profiles",
-        )  # fmt: skip
+        command.profile(task.name, self.source("by length", task), self.folder / "profiles", self.chosen.budget)
 
     def serve(self, way: str) -> Server:
         models = [word for task in TASKS for word in ("--model", f"{task.name}={self.source(way, task)}")]

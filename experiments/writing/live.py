@@ -17,11 +17,11 @@ from app.bench.plan import Plan
 from app.bench.run import Session
 from app.bench.stats import Repeat, percentile
 from app.sim.lengths import Lengths
+from experiments.common.live import right
 from experiments.writing import models
 from experiments.writing.page import CELLS
 from experiments.writing.streams import bodies_of, first_pieces
-from loadtest.common.paths import LOOPBACK
-from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.common.servers import Server, starling
 
 SIZES, WIDTHS = (1, 16, 32), (32, models.READ)  # of whole batches, and of the buckets of what they read
 LARGEST = max(SIZES)
@@ -102,7 +102,7 @@ async def measure(
     """Rows a second of all models in a closed loop, then latencies of ours and the best whole one at shares of that,
     and of ours how long until the first piece of a text."""
     plan = Plan(
-        url=f"http://{LOOPBACK}:{server.port}", model=CELLS, payload="json", seed=chosen.seed, connections=256,
+        url=server.url, model=CELLS, payload="json", seed=chosen.seed, connections=256,
         timeout_s=TIMEOUT_S, rate=1.0,
     )  # fmt: skip
     async with AsyncExitStack() as stack:
@@ -114,10 +114,7 @@ async def measure(
         }
 
         async def once(name: str, plan: Plan, seed: int, seconds: float) -> Repeat:
-            repeat = await sessions[name].once(plan, seed, seconds)
-            if repeat.errors:
-                raise MeasurementError(f"{name}: {next(iter(repeat.examples.values()))}")
-            return repeat
+            return right(name, await sessions[name].once(plan, seed, seconds))
 
         closed = replace(plan, rate=None, concurrency=IN_FLIGHT)
         rates: dict[str, list[float]] = {name: [] for name in names}

@@ -79,6 +79,14 @@ def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
         return Ran(out.read(), wall_s, _children_cpu_s() - cpu_before_s, samples)
 
 
+def profile(model: str, source: Path, folder: Path, budget_s: float, threads: int = 1) -> Ran:
+    """Measure the batch times of a model of one worker into the folder where servers look for them."""
+    return starling(
+        "profile", model, "--model", f"{model}={source}", "--threads", str(threads), "--workers", "1", "--budget-s",
+        str(budget_s), "--no-suggest", "--json", profile_dir=folder,
+    )  # fmt: skip
+
+
 def transcript(*arguments: str) -> list[str]:
     """The command as typed and the lines that it printed, without lines that hold paths of this machine."""
     lines = starling(*arguments).output.rstrip().splitlines()

@@ -134,6 +134,10 @@ class Server(Child):
             self.process.stdin.write(feed)
             self.process.stdin.close()
 
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
     def wait_ready(self, path: str = READY_PATH, limit_s: float = READY_LIMIT_S) -> float:
         """Poll `path` until it answers 200; returns the seconds since the process was started. Raises ServerError."""
         while (elapsed_s := time.perf_counter() - self.started_s) < limit_s:

@@ -29,7 +29,6 @@ from app.bench.run import Lagging, Session, in_loop
 from app.bench.stats import Repeat, percentile
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, free_port
 from loadtest.soak import page
 from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
@@ -80,7 +79,7 @@ def start(folder: Path) -> Server:
 
 
 def plan_of(server: Server, rate: float, seed: int) -> Plan:
-    return Plan(url=f"http://{LOOPBACK}:{server.port}", model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
+    return Plan(url=server.url, model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
 
 
 def peak_of(plan: Plan, say: Say) -> float:
@@ -200,10 +199,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         folder = Path(name)
         if chosen.budget:
             # Before: under load it would be found idle now and then for minutes, and tables solved in between.
-            command.starling(
-                "profile", MODEL, "--model", f"{MODEL}={HERE}", "--threads", "1", "--workers", "1", "--budget-s",
-                str(chosen.budget), "--no-suggest", profile_dir=folder,
-            )  # fmt: skip
+            command.profile(MODEL, HERE, folder, chosen.budget)
         steady = stack.enter_context(start(folder))
         stack.callback(steady.process.send_signal, signal.SIGINT)  # the grace would only be waited for
         steady.wait_ready()

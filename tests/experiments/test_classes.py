@@ -15,6 +15,7 @@ from app.bench.stats import Repeat
 from app.engine.device import Job, Ran
 from app.models.repository import Repository
 from experiments.classes import bulk, preemption, preemption_page
+from experiments.common.live import right
 from loadtest.common.servers import MeasurementError
 
 MS = 1_000_000
@@ -79,4 +80,4 @@ def test_rows_of_a_batch_share_its_computing() -> None:
     assert (told["requests"], told["p99_ms"], told["batch"]) == (4, 50, pytest.approx(4 / 3))
     assert bulk.best_effort_of(run)["per_s"] == 3  # the last answer comes after the end
     with pytest.raises(MeasurementError, match="reef: status 429: full"):
-        bulk._right("reef", repeat([1], [1], [1], errors=1))
+        right("reef", repeat([1], [1], [1], errors=1))
