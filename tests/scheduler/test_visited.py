@@ -6,14 +6,14 @@ from itertools import product
 from typing import Any, ClassVar
 
 import pytest
-from tiers import few, some
+from tiers import some
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Profile, Row, Stage, Unit
 
 from .world import make_device, make_program
 
-WAITING = max(250, few(1_000))  # more than the rows that are moved
+WAITING = 250  # more than the rows that are moved
 FULL = 4
 STEPS = 60
 TIMES = Profile((10, 11, 12, 13), handover_ns=5)

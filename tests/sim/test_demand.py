@@ -14,7 +14,7 @@ from app.sim.report import Tally
 from app.sim.simulator import Simulator
 
 S = 1_000_000_000
-REQUESTS = 2000
+REQUESTS = 1000
 QUICK, SLOW = linear(7, 0.6, 16), linear(140, 12, 16)
 QUEUE_TARGET_S = 0.05  # mean queue time at which an autoscaler that went by it would ask for another pod
 

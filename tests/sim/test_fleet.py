@@ -19,7 +19,7 @@ from app.sim.routers import Blind, LeastWaiting
 from app.sim.simulator import Simulator
 
 PROFILE = linear(7, 0.6, 16)
-SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=few(4000), replicas=6, seed=3)
+SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=few(2000), replicas=6, seed=3)
 
 
 def nodes(count: int) -> list[Node]:
@@ -68,7 +68,7 @@ def nodes_of(setup: Setup) -> list[Node]:
 
 @full
 def test_processes_give_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_PART", 1000)
+    monkeypatch.setattr(fleet, "_PART", 500)
     heard: list[int] = []
     one, two = run(SETUP), run(SETUP, processes=2, progress=heard.append)
     assert (one.pop("simulated"), two.pop("simulated")) == ("split, 1 process", "split, 2 processes")
@@ -89,7 +89,7 @@ def test_looking_helps_single_rows() -> None:
     """Without batches the order is known: shortest queue, then two choices, then blind chance."""
     profile = linear(7, 0.6, 1)
     cells: dict[str, dict[str, Any]] = {
-        router: run(Setup(profile, 10 * 0.8 * profile.peak, "no_wait", requests=8000, replicas=10, router=router))
+        router: run(Setup(profile, 10 * 0.8 * profile.peak, "no_wait", requests=3000, replicas=10, router=router))
         for router in ("least_waiting", "power_of_two", "random")
     }
     assert cells["least_waiting"]["mean_ms"] < cells["power_of_two"]["mean_ms"] < 0.7 * cells["random"]["mean_ms"]

@@ -115,7 +115,7 @@ def test_deadline_while_held() -> None:
 
 
 def test_one_wake_a_node_however_many_deadlines() -> None:
-    setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(3000))
+    setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(1000))
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
     for chunk in setup.instants():
         simulator.feed(chunk.tolist())
@@ -144,7 +144,7 @@ SETUPS = {
 @pytest.mark.parametrize("name", some(SETUPS, 4))
 def test_littles_law(name: str) -> None:
     """The number in the system, integrated, is the sum of the times spent in it; and all that came has left."""
-    setup = replace(SETUPS[name], requests=few(3000))
+    setup = replace(SETUPS[name], requests=few(1000))
     node = setup.node(0, Counting)
     tally = drive(setup, node)
     assert isinstance(node.scheduler, Counting)
@@ -164,7 +164,7 @@ def test_simulated_run_replays(name: str) -> None:
 
 
 def test_chunks_do_not_matter() -> None:
-    times = np.cumsum(np.random.default_rng(0).integers(0, 3 * MS, few(2000))).tolist()
+    times = np.cumsum(np.random.default_rng(0).integers(0, 3 * MS, few(800))).tolist()
     tallies = []
     for step in (1, 7, len(times)):
         tally = Tally()
@@ -178,11 +178,11 @@ def test_chunks_do_not_matter() -> None:
 
 
 def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
-    """The mean latency over independent runs is within four standard errors, which are themselves below 3 %."""
+    """The mean latency over independent runs is within four standard errors, which are themselves below 4 %."""
     tallies = [drive(seeded, seeded.node(0)) for seeded in (replace(setup, seed=seed) for seed in range(runs))]
     means = np.array([tally.total_ns / tally.completed for tally in tallies])
     error = means.std(ddof=1) / np.sqrt(runs)
-    assert error < 0.03 * expected_ns
+    assert error < 0.04 * expected_ns
     assert abs(means.mean() - expected_ns) < 4 * error
 
 
@@ -191,7 +191,7 @@ def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
 def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance: float) -> None:
     """M/D/1, M/M/1 and between: the mean wait is rho T (1 + cv^2) / (2 (1 - rho))."""
     rho, time = 0.6, 4 * MS
-    setup = Setup(ModelProfile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=6000)
+    setup = Setup(ModelProfile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=2500)
     assert_mean(setup, time * (1 + rho * (1 + variance) / (2 * (1 - rho))))
 
 
@@ -201,7 +201,7 @@ def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
     profile = linear(2, 1, largest)
     rate = 0.7 * profile.peak
     expected = mean_ns(profile.batch_ns, rate, lambda waiting: min(waiting, largest))
-    assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=6000), expected)
+    assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=2500), expected)
 
 
 def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Policy]:
@@ -225,7 +225,7 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: flo
     profile = parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4}})
     best = solve(profile.batch_ns, load * profile.peak, weight=weight * MS)
     monkeypatch.setitem(POLICIES, "table", follow(best.table, best.sizes, best.tail))
-    setup = Setup(profile, load * profile.peak, policy="table", requests=30_000, seed=1)
+    setup = Setup(profile, load * profile.peak, policy="table", requests=12_000, seed=1)
     tally = drive(setup, setup.node(0))
     assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.015)
     assert tally.rows / tally.units == pytest.approx(best.mean_batch, rel=0.015)

@@ -39,5 +39,5 @@ def test_the_simulator_agrees() -> None:
     """`adaptive` on the scheduler itself, in one run whose standard error is about 1 %."""
     profile = SLOWED[1.2]
     rate = 0.6 * peak(profile)
-    setup = Setup(profile, rate, requests=20_000, device="shared", workers=(6, 6), max_queue=1 << 30)
+    setup = Setup(profile, rate, requests=8_000, device="shared", workers=(6, 6), max_queue=1 << 30)
     assert run(setup)["mean_ms"] == pytest.approx(solved(profile, rate)[0].mean_ns / 1e6, rel=0.04)

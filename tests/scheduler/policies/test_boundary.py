@@ -132,7 +132,7 @@ PROFILES = {
 def at_load(name: str, load: float) -> tuple[Setup, float]:
     """A profile served whole at a share of its peak, and the mean latency in ms."""
     profile = PROFILES[name]
-    setup = Setup(profile, load * profile.peak, "adaptive", requests=2_000, max_queue=1 << 20)
+    setup = Setup(profile, load * profile.peak, "adaptive", requests=1_000, max_queue=1 << 20)
     return setup, run(setup)["mean_ms"]
 
 
