@@ -12,10 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import typer
 
 from app.cli.commands import cli
+from app.scheduler.optimal.tables import solve
+from app.sim import sizing
 from app.sim.replay import replay
 from loadtest import run_locust
 from loadtest.disb import __main__ as disb
@@ -30,6 +33,7 @@ Rule = Callable[[Command, World], None]
 SHORT = {
     "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
     "disb": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
+    "size": ("--requests", "100"),
     "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
     "stages": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
 }
@@ -86,6 +90,16 @@ def prints(command: Command, world: World) -> None:
     assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
     assert command.answer is not None, f"{command}: no output stands below it"
     assert same_lines(command.answer, done.stdout), f"{command}: it prints\n{done.stdout}"
+
+
+def sizes(command: Command, world: World) -> None:
+    """`starling size`, in short runs and with tables for a few loads: the figures of the page take 20 s of CPU."""
+    assert solve.__kwdefaults__ is not None
+    few = {**solve.__kwdefaults__, "loads": (0.1, 0.5, 0.9)}
+    with mock.patch.object(sizing, "_EACH", 100), mock.patch.object(solve, "__kwdefaults__", few):
+        done = world.starling(*command.words[1:], *SHORT["size"])
+    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
+    _labelled(command, done.stdout)
 
 
 def measures_a_server(command: Command, world: World) -> None:
@@ -221,7 +235,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"curl (-N )?localhost:8000/\S*(writer|infer_stream)\S*", writes_a_text),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
-    ("starling (simulate|optimum|size) ", prints),
+    ("starling (simulate|optimum) ", prints),
+    ("starling size ", sizes),
     ("starling bench ", measures_a_server),
     ("python -m loadtest.disb ", plays_a_workload),
     ("starling profile ", measures_a_model),
