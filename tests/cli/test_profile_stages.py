@@ -67,7 +67,6 @@ def check_figures(got: dict[str, Any], stages: int) -> None:
 
 def test_figures_of_one_way_to_cut(options: tuple[str, ...]) -> None:
     for name, asked, stages, paste in (
-        ("net", ("--stages", "2"), 2, "stages = 2"),
         ("net", ("--cuts", "0", "--cuts", "2"), 3, 'cuts = ["0", "2"]'),
         ("cut", ("--stages", "auto"), 2, ""),
     ):

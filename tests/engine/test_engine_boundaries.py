@@ -181,7 +181,7 @@ async def test_rows_join_and_leave_between_steps(place: Place, policy: str, boun
         by_steps = place.kind == "cpu" or bound != UNBOUNDED
         assert (served.executor.steps is not None) == by_steps
         assert bound == UNBOUNDED or getattr(served.executor, "captured", False) == place.graphs
-        await asyncio.gather(*(one(served, number) for number in range(60)))
+        await asyncio.gather(*(one(served, number) for number in range(30)))
         if by_steps:
             assert_settled(served)
         await engine.stop(served)
@@ -297,7 +297,6 @@ class Tail(nn.Module):
         pytest.param(Tagger, 40, layer_steps.LEAST, "fp32", id="tagger"),
         pytest.param(Tagger, 40, 1, "fp32", id="tagger-strides"),
         pytest.param(Tagger, UNBOUNDED, 1, "fp32", id="tagger-unbounded"),
-        pytest.param(Tail, 12, layer_steps.LEAST, "fp32", id="tail"),
         pytest.param(Tail, 12, layer_steps.LEAST, "bf16", id="tail-bf16"),
     ],
 )

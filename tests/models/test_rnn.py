@@ -137,7 +137,7 @@ def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:
     return [value[0] for value in values]
 
 
-@repeatable(150)
+@repeatable(80)
 @given(st.sampled_from(list(NETS)), st.sampled_from(list(KINDS)), st.integers(1, 3), st.booleans(), st.booleans(),
        LENGTHS, st.integers(0, 2))  # fmt: skip
 def test_the_same_answers_as_the_plain_module(

@@ -194,7 +194,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(10, 8)
         layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(3))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(2))
         self.sequence_first = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=False)
     def forward(self, ids, mask):
         x = self.embed(ids)

@@ -25,7 +25,7 @@ from .world import Trace, World, make_call, make_device, make_program
 
 MS = 1_000_000
 REAL, BEST = Klass
-FEW = repeatable(8)
+FEW = repeatable(5)
 
 
 def scheduler_of(*capacities: int, **options: Any) -> Scheduler:

@@ -140,7 +140,7 @@ MAKERS: dict[str, Callable[[FakeRuntime], World]] = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(seed=SEEDS)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_each_row_gets_its_own_outputs_in_every_order(kind: str, seed: int) -> None:
     world = tried(MAKERS[kind](FakeRuntime(seed)))
     assert world.executor.captured == ("eager" not in kind)
@@ -152,7 +152,7 @@ def test_each_row_gets_its_own_outputs_in_every_order(kind: str, seed: int) -> N
 
 @pytest.mark.parametrize("options", [EAGER, DeviceOptions()], ids=["eager", "graphs"])
 @given(seed=SEEDS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_a_row_that_fails_at_any_step_takes_nobody_with_it(options: DeviceOptions, seed: int) -> None:
     world = tried(World(Stepped(FakeRuntime(seed), (4, 2), options), sums(BAD)))
     for _ in range(300):
@@ -175,7 +175,7 @@ def test_so_does_one_that_fails_when_it_is_finished(seed: int) -> None:
 
 
 @given(seed=SEEDS, breaks_at=st.integers(1, 150))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_when_the_device_fails_each_unit_is_reported_once(seed: int, breaks_at: int) -> None:
     runtime = FakeRuntime(seed)
     world = tried(World(Stepped(runtime, (4, 2)), counts()))

@@ -261,7 +261,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_mutated_json(data: st.DataObject) -> None:
     """A value anywhere in a valid request is replaced by any other, NaN and infinities among them."""
     info, body, length = data.draw(st.sampled_from(VALID[:4]))
