@@ -27,6 +27,13 @@ _PR_SET_NAME = 15  # of prctl
 _GIVEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
+def prepare() -> None:
+    """All that a process that computes with models sets; call it before torch and numpy are imported."""
+    quiet_native_libraries()
+    keep_freed_memory()
+    switch_threads_often()
+
+
 def keep_freed_memory() -> bool:
     """Set the thresholds, for the whole process; False where they were given or the C library has none."""
     if any(name in os.environ for name in _GIVEN):

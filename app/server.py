@@ -197,7 +197,6 @@ def serve(
         ws="none",  # offers of websockets are declined like any other
         ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
-    process.switch_threads_often()
     if (most := process.allow_open_files(settings.max_connections)) is not None:
         log.warning(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections

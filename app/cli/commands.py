@@ -83,8 +83,7 @@ def _serve(**given: Any) -> None:
     settings = settings_from(given)
     from app import process
 
-    process.quiet_native_libraries()
-    process.keep_freed_memory()
+    process.prepare()
     from app.cli.banner import announce, starting
     from app.http.tls import Certificate
     from app.lifecycle import Lifecycle

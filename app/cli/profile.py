@@ -119,9 +119,7 @@ def profile(
     output.check_folder(out)
     from app import process
 
-    process.quiet_native_libraries()
-    process.keep_freed_memory()
-    process.switch_threads_often()
+    process.prepare()
     from app.engine.profiling.cache import ProfileCache, default_folder
     from app.models.repository import Repository
 

@@ -87,9 +87,7 @@ def stored(
     """
     from app import process
 
-    process.quiet_native_libraries()
-    process.keep_freed_memory()
-    process.switch_threads_often()
+    process.prepare()
     from app.cli.profile_measure import measure_model
     from app.engine.profiling.cache import ProfileCache, default_folder
 

@@ -83,25 +83,17 @@ class BodyReader:
 
     async def read(self, receive: Receive, most: int) -> bytes:
         """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout."""
-        parts: list[bytes] = []
-        size = 0
+        before = 0
+
+        def take(size: int) -> None:
+            nonlocal before
+            self.hold(size, most, before)
+            before += size
+
         try:
-            async with asyncio.timeout(self.limits.body_timeout_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone("the client went away before its body had arrived")
-                    part = message.get("body", b"")
-                    self.hold(len(part), most, size)
-                    size += len(part)
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            self.release(size)
-            raise BodyTimeout(f"the body did not arrive within {self.limits.body_timeout_s:g} s") from None
+            return await read_body(receive, self.limits.body_timeout_s, take)
         except BaseException:
-            self.release(size)
+            self.release(before)
             raise
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
@@ -114,6 +106,26 @@ class BodyReader:
 
     def release(self, size: int) -> None:
         self.held -= size
+
+
+async def read_body(receive: Receive, limit_s: float, take: Callable[[int], None]) -> bytes:
+    """A whole body. `take` is called with the bytes of each part, and raises where they are too many.
+
+    Raises ClientGone or BodyTimeout.
+    """
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(limit_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone("the client went away before its body had arrived")
+                parts.append(message.get("body", b""))
+                take(len(parts[-1]))
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {limit_s:g} s") from None
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:

@@ -48,9 +48,7 @@ def replica_settings(given: Mapping[str, Any], cores: float | None = None) -> Se
 
 def set_process(settings: Settings) -> None:
     """What `starling serve` sets for its process, for one that has a replica and nothing else."""
-    process.quiet_native_libraries()
-    process.keep_freed_memory()
-    process.switch_threads_often()
+    process.prepare()
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
 
 

@@ -107,6 +107,15 @@ def texts_of(value: object, field: str) -> list[str]:
     return value
 
 
+def texts_or_one(value: object, field: str) -> list[str]:
+    """One text, or a list of them, as OpenAI's clients send either. Raises BadRequest as `texts_of`."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
+        raise wrong(field, "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer")
+    return texts_of(value, field)
+
+
 def tokens_of(call: DecodedCall) -> int:
     """How many tokens the call's texts have; 0 of a model that has no tokens."""
     own = (call.own_lengths or {}).get(TOKENS)

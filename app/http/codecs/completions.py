@@ -12,7 +12,7 @@ import orjson
 from app.contract import Answer, Front, Served
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.by_body import texts_of, unlike, wrong
+from app.http.codecs.by_body import texts_or_one, unlike, wrong
 from app.http.codecs.events import Stream, event
 from app.http.codecs.writing import Writing, WrittenText
 from app.values.tensors import shown
@@ -57,14 +57,7 @@ class Completions(Writing):
     # what is asked
 
     def columns(self, served: Served) -> list[list[str]]:
-        value = self.body.get("prompt")
-        if isinstance(value, str):
-            return [[value]]
-        if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
-            raise wrong(
-                "prompt", "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer"
-            )
-        return [texts_of(value, "prompt")]
+        return [texts_or_one(self.body.get("prompt"), "prompt")]
 
     def place(self, name: str, row: int | None) -> str:
         return self.sent if isinstance(self.body.get(self.sent), str) else f"{self.sent}[{row or 0}]"

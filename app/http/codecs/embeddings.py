@@ -11,7 +11,7 @@ import orjson
 from app.contract import Answer, Array, Front, ModelInfo, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
-from app.http.codecs.by_body import ByBody, texts_of, tokens_of, wrong
+from app.http.codecs.by_body import ByBody, texts_or_one, tokens_of, wrong
 from app.values.tensors import shown, to_json
 
 _FORMATS = ("float", "base64")
@@ -47,14 +47,7 @@ class Embeddings(ByBody):
         return call
 
     def columns(self, served: Served) -> list[list[str]]:
-        value = self.body.get("input")
-        if isinstance(value, str):
-            return [[value]]
-        if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
-            raise wrong(
-                "input", "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer"
-            )
-        return [texts_of(value, "input")]
+        return [texts_or_one(self.body.get("input"), "input")]
 
     def place(self, name: str, row: int | None) -> str:
         return "input" if isinstance(self.body.get("input"), str) else f"input[{row or 0}]"

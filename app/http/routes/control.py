@@ -8,7 +8,6 @@ object whose `render()` gives the text and its content type). No decisions are m
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from typing import Any, TypeVar, cast
@@ -16,12 +15,12 @@ from typing import Any, TypeVar, cast
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
 from app import __version__
-from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
+from app.errors import BadRequest, NotFound, TooLarge
 from app.http.access import Access
 from app.http.answers import compress, wanted_encoding
+from app.http.body import read_body
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
@@ -131,16 +130,12 @@ async def _parsed(request: Request, model: type[_Model]) -> _Model:
 
 async def _read(request: Request) -> bytes:
     """The body, bounded in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
-    limit_s: float = request.state.settings.body_timeout_s
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limit_s):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_CONTROL_BODY:
-                    raise TooLarge(f"body: expected at most {MAX_CONTROL_BODY} bytes on this route")
-    except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {limit_s:g} s") from None
-    except ClientDisconnect:
-        raise ClientGone("the client went away before its body had arrived") from None
-    return bytes(body)
+    left = MAX_CONTROL_BODY
+
+    def take(size: int) -> None:
+        nonlocal left
+        left -= size
+        if left < 0:
+            raise TooLarge(f"body: expected at most {MAX_CONTROL_BODY} bytes on this route")
+
+    return await read_body(request.receive, request.state.settings.body_timeout_s, take)
