@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -41,8 +41,7 @@ from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
 from app.observe.last_errors import LastErrors
-from app.observe.prometheus import Metrics
-from app.observe.snapshot import Status
+from app.observe.prometheus import Metrics, of_server
 from app.observe.tracing.setup import open_tracing
 from app.observe.ui.history import Machine
 from app.observe.ui.hub import Hub
@@ -123,7 +122,10 @@ def create_app(
                 "access": access,
                 "health": lifecycle,
                 "settings": settings,
-                "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build, front, rejected)),
+                "metrics": Metrics(
+                    engine.snapshot,
+                    partial(of_server, lifecycle, build, lambda: resources.bodies.held, rejected),
+                ),
                 "engine": engine,
                 "hub": hub,
             }
@@ -155,8 +157,7 @@ def create_app(
         rejected=rejected,
         errors=errors if settings.ui else None,
     )
-    front = HttpApp(app, resources, open_paths)
-    return front
+    return HttpApp(app, resources, open_paths)
 
 
 def _document(settings: Settings, access: Access) -> Document:
@@ -176,23 +177,6 @@ def _given(settings: Settings) -> dict[str, object]:
     """Settings of models given as flags or variables: they beat every model.toml."""
     values = {name: getattr(settings, name) for name in _OVERRIDES}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _status(
-    lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str], front: HttpApp, rejected: Counter[str]
-) -> Status:
-    """For a scrape: what the probes would answer, every model of the index, and counts of HTTP."""
-    models = [(entry.name, entry.version, entry.serves) for entry in registry.index()]
-    return Status(
-        build,
-        lifecycle.live() is None,
-        lifecycle.ready() is None,
-        models,
-        connections=lifecycle.connections(),
-        held_bytes=front.held,
-        certificate_expires=lifecycle.certificate_expires(),
-        rejected={**rejected, "malformed": lifecycle.malformed()},
-    )
 
 
 def _about(device: Device, access: Access, device_memory: int | None) -> dict[str, Any]:

@@ -9,13 +9,10 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.observe.tracing.export import Readable, SpanSender, resource
+from app.observe.tracing.export import SpanSender
+from app.observe.tracing.tracer import Record
 
 PATIENCE_S = 30.0
-
-
-def readable() -> Readable:
-    return Readable(resource("0"), "0")
 
 
 class Collected:
@@ -43,11 +40,19 @@ class Collected:
 @contextmanager
 def collecting() -> Iterator[Collected]:
     exporter = InMemorySpanExporter()
-    sender = SpanSender(exporter, readable())
+    sender = SpanSender(exporter, "0")
     try:
         yield Collected(sender, exporter)
     finally:
         sender.close(PATIENCE_S)
+
+
+def made_of(record: Record) -> ReadableSpan:
+    """The span of one record."""
+    with collecting() as collected:
+        collected.sender.offer(record)
+        (span,) = collected.spans()
+    return span
 
 
 def told(span: Any) -> Mapping[str, Any]:

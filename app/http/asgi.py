@@ -49,11 +49,6 @@ class HttpApp:
         """
         return cast(AbstractAsyncContextManager[Mapping[str, Any]], self._app.router.lifespan_context(self._app))
 
-    @property
-    def held(self) -> int:
-        """Bytes of the bodies that are held."""
-        return self._resources.bodies.held
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)

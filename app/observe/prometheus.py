@@ -13,15 +13,16 @@ from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from app.lifecycle import Lifecycle
 from app.observe.metrics import BEST_EFFORT, Histogram
-from app.observe.snapshot import Between, Gauges, Snapshot, Status
+from app.observe.snapshot import Between, Gauges, Snapshot
 
 #: Ends of the buckets on a page; what is counted is finer. Buckets without a count stay: where all requests are slower
 #: than a bound, an alert on the share below it would find no series.
 _SECONDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10)))
 _REFUSAL_SECONDS = frozenset(map(str, (0.001, 0.01, 0.1, 1)))
 #: Refusals that are on a page before there are any.
-_REASONS = ("malformed", "not_found", "too_many_connections", "unauthorized")
+_REASONS = ("not_found", "too_many_connections", "unauthorized")
 #: Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER.
 _TRITON_REASONS = {
     "queue_full": "REJECTED",
@@ -41,12 +42,12 @@ Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample]]]
 class Metrics:
     """Renders a snapshot taken at each scrape.
 
-    `status`: how the server is at that moment; None leaves it out.
+    `server`: the families of the server as it is at that moment, see `of_server`.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], status: Callable[[], Status] | None = None) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], server: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
         self._snapshot = snapshot
-        self._status = status
+        self._server = server
         self._process = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 
     def render(self) -> tuple[bytes, str]:
@@ -58,8 +59,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """What has our names."""
-        if self._status is not None:
-            yield from _of_status(self._status())
+        yield from self._server()
         snapshot = self._snapshot()
         yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
         yield from _histograms(snapshot.models)
@@ -112,20 +112,26 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
     return {"model": gauges.stats.model, "version": gauges.stats.version, **more}
 
 
-def _of_status(status: Status) -> Iterator[Metric]:
-    yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(status.build), 1))
-    yield _family("gauge", "live", "What the liveness probe says: 1 is well.", status.live)
-    yield _family("gauge", "ready", "What the readiness probe says: 1 is ready.", status.ready)
-    models = (({"model": name, "version": version}, ready) for name, version, ready in status.models)
+def of_server(
+    lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: Callable[[], int], rejected: Mapping[str, int]
+) -> Iterator[Metric]:
+    """What the probes would answer, every model of the index, and HTTP. `build`: what runs.
+
+    `held_bytes`: of all bodies; `rejected`: requests that count for no model, by their error's code.
+    """
+    yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(build), 1))
+    yield _family("gauge", "live", "What the liveness probe says: 1 is well.", lifecycle.live() is None)
+    yield _family("gauge", "ready", "What the readiness probe says: 1 is ready.", lifecycle.ready() is None)
+    models = (({"model": one.name, "version": one.version}, one.serves) for one in lifecycle.models())
     yield _family("gauge", "model_ready", "1 where the model can be called.", *models)
-    yield _family("gauge", "open_connections", "Connections that are open.", status.connections)
-    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", status.held_bytes)
-    if status.certificate_expires is not None:
+    yield _family("gauge", "open_connections", "Connections that are open.", lifecycle.connections())
+    yield _family("gauge", "held_bytes", "Bytes of the bodies that are held.", held_bytes())
+    if (expires := lifecycle.certificate_expires()) is not None:
         text = "When the certificate is no longer valid, in seconds since the epoch."
-        yield _family("gauge", "certificate_expiry_seconds", text, status.certificate_expires)
-    rejected = {**dict.fromkeys(_REASONS, 0), **status.rejected}
+        yield _family("gauge", "certificate_expiry_seconds", text, expires)
+    counts = {**dict.fromkeys(_REASONS, 0), **rejected, "malformed": lifecycle.malformed()}
     text = "Requests that count for no model, by why they were refused."
-    yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(rejected.items())))
+    yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(counts.items())))
 
 
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:

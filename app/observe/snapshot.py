@@ -1,4 +1,4 @@
-"""What a scrape and the live page show of one moment: the models that serve, the device, the server."""
+"""What a scrape and the live page show of one moment: the models that serve, and the device."""
 
 from __future__ import annotations
 
@@ -74,17 +74,3 @@ class Snapshot:
     busy_s: list[float]
     energy: Callable[[], Energy] | None = None
     lag_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What the server is and how it is: its build, what its probes say, whether each model can be called, its HTTP."""
-
-    build: Mapping[str, str]
-    live: bool
-    ready: bool
-    models: Sequence[tuple[str, str, bool]]  # name, version, ready
-    connections: int = 0  # open
-    held_bytes: int = 0  # of bodies
-    certificate_expires: float | None = None  # seconds since the epoch; None: no HTTPS
-    rejected: Mapping[str, int] = field(default_factory=dict)  # requests that count for no model, by error code

@@ -8,7 +8,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from app.observe.tracing.export import Readable, SpanSender, resource
+from app.observe.tracing.export import SpanSender
 from app.observe.tracing.tracer import Record, Tracer
 
 
@@ -30,7 +30,7 @@ class Traced:
 
     def __init__(self, ratio: float) -> None:
         self._encoder = Encoder()
-        self._sender = SpanSender(self._encoder, Readable(resource("0"), "0"))
+        self._sender = SpanSender(self._encoder, "0")
         self._offered = 0
         self.tracer = Tracer(self._offer, ratio)
 

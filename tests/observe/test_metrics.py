@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.contract import IndexEntry
+from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
-from app.observe.prometheus import Metrics
-from app.observe.snapshot import Between, Gauges, Snapshot, Status
+from app.observe.prometheus import Metrics, of_server
+from app.observe.snapshot import Between, Gauges, Snapshot
 
 MS = 1_000_000
 
@@ -139,10 +144,13 @@ def test_rows_at_each_stage() -> None:
 
 
 def test_what_the_server_is_and_how() -> None:
-    status = Status(
-        {"version": "1.2.3", "device": 'a "fast" one'}, True, False, [("echo", "1", True), ("m", "2", False)]
-    )
-    text, _ = Metrics(lambda: Snapshot([], []), lambda: status).render()
+    lifecycle = Lifecycle()
+    entries = [IndexEntry("echo", "1", "READY"), IndexEntry("m", "2", "LOADING", required=True)]
+    lifecycle.catalog = SimpleNamespace(index=lambda: entries)  # type: ignore[assignment]
+    lifecycle.connections, lifecycle.malformed = lambda: 3, lambda: 2
+    build = {"version": "1.2.3", "device": 'a "fast" one'}
+    server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5})
+    text, _ = Metrics(lambda: Snapshot([], []), server).render()
     lines = text.decode().splitlines()
     for line in (
         'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0',
@@ -150,6 +158,11 @@ def test_what_the_server_is_and_how() -> None:
         "starling_ready 0.0",
         'starling_model_ready{model="echo",version="1"} 1.0',
         'starling_model_ready{model="m",version="2"} 0.0',
+        "starling_open_connections 3.0",
+        "starling_held_bytes 7.0",
+        'starling_rejected_total{reason="bad_request"} 5.0',
+        'starling_rejected_total{reason="malformed"} 2.0',
+        'starling_rejected_total{reason="not_found"} 0.0',
     ):
         assert line in lines
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -41,27 +41,12 @@ class _Ended:
         self.record = record
 
 
-class _Making(SpanExporter):
-    """Makes spans of records, on the processor's thread, and passes them to an exporter."""
-
-    def __init__(self, exporter: SpanExporter, make: Callable[[Record, int], ReadableSpan]) -> None:
-        self._exporter = exporter
-        self._make = make
-
-    def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        # Anew each time, because the clock of the world may be set while the server runs.
-        epoch = time.time_ns() - time.monotonic_ns()
-        return self._exporter.export([self._make(ended.record, epoch) for ended in spans])
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-
 class SpanSender:
     """OpenTelemetry's BatchSpanProcessor, for records. Its settings are OpenTelemetry's variables OTEL_BSP_*."""
 
-    def __init__(self, exporter: SpanExporter, make: Callable[[Record, int], ReadableSpan]) -> None:
-        self._processor = BatchSpanProcessor(_Making(exporter, make))
+    def __init__(self, exporter: SpanExporter, version: str, scheme: str = "http") -> None:
+        """`version`: the server's; `scheme`: what it speaks, http or https."""
+        self._processor = BatchSpanProcessor(_SpansOfRecords(exporter, version, scheme))
 
     def offer(self, record: Record) -> None:
         """Take a record, from the event loop. Never waits: what there is no room for is dropped."""
@@ -79,8 +64,8 @@ class SpanSender:
 
 
 def sender(endpoint: str | None, version: str, scheme: str) -> SpanSender:
-    """A sender to the collector at a URL; None: where OpenTelemetry's own variables say. `scheme`: http or https."""
-    return SpanSender(OTLPSpanExporter(endpoint=endpoint), Readable(resource(version), version, scheme))
+    """A sender to the collector at a URL; None: where OpenTelemetry's own variables say."""
+    return SpanSender(OTLPSpanExporter(endpoint=endpoint), version, scheme)
 
 
 def resource(version: str) -> Resource:
@@ -92,16 +77,25 @@ def resource(version: str) -> Resource:
     return given.merge(Resource(ours))
 
 
-class Readable:
-    """Makes spans of records. `epoch` is what to add to a record's times; `scheme`: what the server speaks."""
+class _SpansOfRecords(SpanExporter):
+    """Makes spans of records, on the processor's thread, and passes them to an exporter."""
 
-    def __init__(self, resource: Resource, version: str, scheme: str = "http") -> None:
-        self._resource = resource
+    def __init__(self, exporter: SpanExporter, version: str, scheme: str) -> None:
+        self._exporter = exporter
+        self._resource = resource(version)
         self._scheme = scheme
         self._scope = InstrumentationScope("starling", version)
 
-    def __call__(self, record: Record, epoch: int) -> ReadableSpan:
-        return self._of_call(record, epoch) if isinstance(record, CallSpan) else self._of_batch(record, epoch)
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        # What to add to a record's times: anew, because the clock of the world may be set while the server runs.
+        epoch = time.time_ns() - time.monotonic_ns()
+        records = [ended.record for ended in spans]
+        return self._exporter.export(
+            [self._of_call(one, epoch) if isinstance(one, CallSpan) else self._of_batch(one, epoch) for one in records]
+        )
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
 
     def _of_call(self, call: CallSpan, epoch: int) -> ReadableSpan:
         state = _state(call.headers.get(b"tracestate")) if call.parent else None

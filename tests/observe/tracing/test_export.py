@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from collected import PATIENCE_S, collecting, readable
+from collected import PATIENCE_S, collecting
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -50,7 +50,7 @@ def test_what_is_offered_arrives_once_and_in_order() -> None:
 def test_closing_ends_at_its_limit() -> None:
     """The collector takes the message, and does not answer."""
     exporter = Hanging()
-    sender = SpanSender(exporter, readable())
+    sender = SpanSender(exporter, "0")
     sender.offer(batch(1))
     sender.close(0.1)
     assert not exporter.open.is_set()
@@ -63,7 +63,7 @@ def test_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}/v1/traces", timeout=0.1)
-        sender = SpanSender(exporter, readable())
+        sender = SpanSender(exporter, "0")
         sender.offer(batch(1))
         sender.close(PATIENCE_S)
     assert [record for record in caplog.records if record.name.startswith("opentelemetry.exporter")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from collected import collecting, readable, told
+from collected import collecting, made_of, told
 
 from app.contract import Answer, ModelInfo
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, QueueFull
@@ -137,7 +137,7 @@ def test_a_call_of_many_batches_stays_small() -> None:
         batch = BatchSpan(INFO, number, 0, "idle", "on", "realtime", 1, 1, None, 1, 10, 20, (1, 2, 3))
         tracer.batch_ended(batch, tracer.of([7, 8, 7]))
     span.succeeded(INFO, "", answer())
-    made = readable()(span, 0)
+    made = made_of(span)
     assert len(made.links) == MOST_BATCHES
     assert told(made)["starling.batches_left_out"] == 5
 
@@ -152,7 +152,7 @@ def test_a_call_of_long_words_stays_small() -> None:
     span.failed(None, "", QueueFull("full"), 429)
     kept = [span.method, span.path, span.model, *span.headers.values()]
     assert sum(map(len, kept)) < 5000
-    made = readable()(span, 0)
+    made = made_of(span)
     assert made.context is not None
     assert not made.context.trace_state
     assert str(told(made)["url.path"]).startswith("/predict/xxx")
