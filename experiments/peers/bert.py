@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from experiments.common.tokenizer import SPECIAL, bert_tokenizer
+
 WORDS = 30_522
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SHORTEST, LONGEST = 5, 30  # words of a sentence
 _STARTS, _VOWELS, _ENDS = (
     ["b", "c", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr"],
@@ -48,24 +48,10 @@ def sentences(count: int, seed: int) -> list[str]:
 def save(folder: Path) -> None:
     """The weights and the tokenizer, as `save_pretrained` writes them."""
     import transformers
-    from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
-    from tokenizers.models import WordPiece
 
     _, vocabulary = words_and_vocabulary()
     vocabulary[len(SPECIAL) + 1] = "."
-    ids = {token: place for place, token in enumerate(vocabulary)}
-    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
-    named: dict[str, Any] = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=512, **named,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    ).save_pretrained(folder)  # fmt: skip
+    bert_tokenizer(vocabulary, 512).save_pretrained(folder)
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512,
         max_position_embeddings=512, initializer_range=0.2,

@@ -4,44 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, pre_tokenizers, processors
-from tokenizers.models import WordLevel
 
 from app.sim.lengths import Lengths
+from experiments.common.tokenizer import SPECIAL, bert_tokenizer
 
 WORDS = 2_000
 MOST = 128  # tokens
 LAYERS, WIDTH = 6, 256
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 def save_encoder(folder: Path, *, scores: bool) -> None:
     """One that makes vectors, or one that gives a pair of texts one score."""
     config = transformers.BertConfig(
-        vocab_size=WORDS + len(_SPECIAL), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=4,
+        vocab_size=WORDS + len(SPECIAL), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=4,
         intermediate_size=4 * WIDTH, max_position_embeddings=MOST, id2label={0: "score"}, label2id={"score": 0},
     )  # fmt: skip
     torch.manual_seed(0)
     kind = transformers.BertForSequenceClassification if scores else transformers.BertModel
     kind(config).eval().save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
 
 
-def _tokenizer() -> transformers.PreTrainedTokenizerFast:
-    names = [*_SPECIAL, *(f"word{number}" for number in range(WORDS))]
-    made = Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        model_max_length=MOST, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )  # fmt: skip
+def tokenizer() -> Any:
+    return bert_tokenizer([*SPECIAL, *(f"word{number}" for number in range(WORDS))], MOST, pieces=False)
 
 
 def texts(count: int, lengths: str, *, special: int, seed: int) -> list[str]:

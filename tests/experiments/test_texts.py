@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bench.scripted import Scripted, http, serving
 
-from experiments.texts import compared, tasks
-from experiments.texts.models import _tokenizer, texts
+from experiments.texts import compared, models, tasks
+from experiments.texts.models import texts
 from experiments.texts.tasks import TASKS
 from loadtest.common.servers import MeasurementError
 
@@ -16,7 +16,7 @@ VECTORS, RANKER = TASKS
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_rows_are_as_long_as_asked_for(task: tasks.Task) -> None:
-    tokenizer = _tokenizer()
+    tokenizer = models.tokenizer()
     for text in task.texts(5, "fixed:20", seed=3):
         pair = (tasks.QUERY, text) if task.scores else (text,)
         ids = tokenizer(*pair)["input_ids"]

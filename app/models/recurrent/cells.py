@@ -98,11 +98,6 @@ class CellModel(nn.Module):
         """Whether `finish` reads the last states, and all `ys` of every step."""
         return self._declared.finishes
 
-    @property
-    def shortens(self) -> bool:
-        """Whether `max_steps` may end rows before their length; then no output is as long as its input."""
-        return self.axis.shortens
-
     def keeps(self, place: int) -> bool:
         """Whether `finish` wants `ys[place]` of every step, [rows, longest, ...]; if not, of each row's last."""
         return self.finishes or leads(self._info.outputs[place])
@@ -225,7 +220,7 @@ class CellModel(nn.Module):
         given, lengths = self.taken(inputs)
         begun = self.begin(given, lengths, **keywords)
         limits = self.limits(begun, lengths)
-        columns = max(limits) if begun.x is None or self.shortens else begun.x.shape[1]
+        columns = max(limits) if begun.x is None or self.axis.shortens else begun.x.shape[1]
         state, ys, made = run_together(self, begun, limits, columns)
         return self.finished(state, ys, made, self.axis.most or columns), int(made.max())
 
