@@ -1,7 +1,9 @@
-"""Measures what requests cost a server beside their batches: CPU time of its event loop and of its helper threads.
+"""Measures what requests cost a server beside their batches: CPU time of its event loop and of its helper threads, and
+how much longer than alone the batches take.
 
-A server is started for it and gets a few requests a second, and then several at once. Both runs give the loop's CPU
-time for so many requests in so many batches, so that a request's part and a batch's part can be told apart.
+A server is started for it and gets a few requests a second, then several at once, and then shares of the rate that it
+answered then. Each run gives the loop's CPU time for so many requests in so many batches, so that a request's part and
+a batch's part can be told apart; and the times of its batches, while the front is at work for more or less of the time.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.bench.plan import Plan
 from app.bench.run import Session, Unusable, in_loop
@@ -25,7 +28,8 @@ from app.errors import ConfigError
 from app.sim.front import FrontCosts
 
 _SPARSE = 50.0  # requests a second, which seldom meet: they pay for cold caches, as those of light traffic do
-_IN_FLIGHT = 8  # requests: as many as meet at a busy server, not so many that they share all work
+_IN_FLIGHT = 16  # requests: as many as meet at a busy server, not so many that they share all work
+_SHARES = (0.3, 0.6, 0.9)  # of the rate at which those are answered
 _WARM_S, _RUN_S = 0.5, 2.0
 _END_S = 30.0
 _ANY_LAG_MS = 1e5
@@ -43,6 +47,17 @@ class _Used:
     repeat: Repeat
 
     @property
+    def held(self) -> float:
+        """Threads that were at work, on average."""
+        return (self.loop_ns + self.helpers_ns) / (self.repeat.elapsed_s * 1e9)
+
+    def over(self, batch_ns: Sequence[int]) -> NDArray[np.float64]:
+        """By request: how long its batch took, over what the profile says."""
+        known = (self.repeat.batch > 0) & (self.repeat.compute_ns > 0)
+        sizes = np.minimum(self.repeat.batch[known], len(batch_ns))
+        return np.asarray(self.repeat.compute_ns[known] / np.array(batch_ns)[sizes - 1], np.float64)
+
+    @property
     def requests(self) -> int:
         return len(self.repeat.latency_ns)
 
@@ -52,12 +67,17 @@ class _Used:
 
 
 def measure_front(
-    model: str, serve: Sequence[str], alone_ns: int, payload: str = "json", data: Path | None = None
+    model: str,
+    serve: Sequence[str],
+    batch_ns: Sequence[int],
+    handover_ns: int,
+    payload: str = "json",
+    data: Path | None = None,
 ) -> FrontCosts:
     """Of requests of one row, over loopback: made up, or as `--data` of `starling bench`.
 
-    Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. `alone_ns`: of a
-    batch of one row, by the profile, handed over. Raises ConfigError where that fails, and where the system does not
+    Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. `batch_ns`, by
+    size, and `handover_ns`: of the model's profile. Raises ConfigError where that fails, and where the system does not
     tell what a thread costs.
     """
     with _server(serve) as (process, url):
@@ -73,36 +93,56 @@ def measure_front(
     for run in runs:
         if not len(run.repeat.completed):
             raise ConfigError(f"http: no request was answered: {', '.join(run.repeat.examples.values())}")
-    return _front(runs, alone_ns)
+    return _front(runs, batch_ns, handover_ns)
 
 
 async def _runs(plan: Plan, pid: int) -> list[_Used]:
-    found = []
     async with Session(plan) as session:
-        for load in (replace(plan, concurrency=None, rate=_SPARSE), replace(plan, concurrency=_IN_FLIGHT)):
+
+        async def run(load: Plan) -> _Used:
             await session.once(load, plan.seed, _WARM_S)
             before = _threads_ns(pid)
             repeat = await session.once(load, plan.seed, _RUN_S)
             loop, helpers = (after - earlier for after, earlier in zip(_threads_ns(pid), before, strict=True))
-            found.append(_Used(loop, helpers, repeat))
-    return found
+            return _Used(loop, helpers, repeat)
+
+        sparse = await run(replace(plan, concurrency=None, rate=_SPARSE))
+        several = await run(replace(plan, concurrency=_IN_FLIGHT))
+        most = several.requests / several.repeat.elapsed_s
+        rates = [max(_SPARSE, share * most) for share in _SHARES]
+        return [sparse, several, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
 
 
-def _front(runs: Sequence[_Used], alone_ns: int) -> FrontCosts:
+def _front(runs: Sequence[_Used], batch_ns: Sequence[int], handover_ns: int) -> FrontCosts:
     call, batch = _parts(runs, [run.loop_ns for run in runs])
     decode, group = _parts(runs, [run.helpers_ns for run in runs])
-    repeat = runs[0].repeat
-    # By the profile: a batch now and then, on cores that have cooled down, takes longer than one after another.
-    path = float(np.quantile(repeat.completed, _QUICK)) - alone_ns - call - batch - decode - group
-    return FrontCosts(*(round(float(ns)) for ns in (call, batch, decode, group, path)))
+    sparse, _, *others = runs
+    scale, slowed, spread = _slowed([sparse, *others], batch_ns)
+    alone = scale * (1 + slowed * sparse.held) * batch_ns[0] + handover_ns
+    path = float(np.quantile(sparse.repeat.completed, _QUICK)) - alone - call - batch - decode - group
+    return FrontCosts(round(call), round(batch), round(decode), round(group), round(path), scale, slowed, spread)
+
+
+def _slowed(runs: Sequence[_Used], batch_ns: Sequence[int]) -> tuple[float, float, float]:
+    """`scale`, `slowed` and `spread` of FrontCosts: the line through what batches of an open loop took."""
+    times = [run.over(batch_ns) for run in runs]
+    if not all(len(one) for one in times):  # the server does not say what its batches take
+        return 1.0, 0.0, 0.0
+    held, means = [run.held for run in runs], [float(one.mean()) for one in times]
+    slope, at_rest = np.polyfit(held, means, 1)
+    if slope < 0 or at_rest <= 0:  # noise
+        slope, at_rest = 0.0, float(np.mean(means))
+    spread = np.mean([one.std() / one.mean() for one in times])
+    return float(at_rest), float(slope / at_rest), float(spread)
 
 
 def _parts(runs: Sequence[_Used], used_ns: Sequence[int]) -> tuple[float, float]:
     """What each request and each batch took of what was used. Requests that are read together are batched together."""
-    alone, several = runs
+    alone, several, *_ = runs
     if several.requests / several.batches > _ALIKE * alone.requests / alone.batches:
-        counts = np.array([[run.requests, run.batches] for run in runs])
-        each, shared = np.linalg.solve(counts, used_ns)
+        requests = np.array([run.requests for run in runs])
+        batches = np.array([run.batches for run in runs]) / requests
+        (each, shared), *_ = np.linalg.lstsq(np.stack([np.ones(len(runs)), batches], 1), used_ns / requests)
         if min(each, shared) >= 0:  # else noise
             return float(each), float(shared)
     return used_ns[0] / alone.requests, 0.0

@@ -173,7 +173,6 @@ def _run(
         seconds = benching.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
-        lock_ns = in_loop(bench.lock())
     keys: dict[str, Any] = {
         "model": key.model,
         "device": key.device,
@@ -184,7 +183,6 @@ def _run(
         "push_depth": device.spec.push_depth,
         "precision": plan.precision,
         "handover_ms": handover_ns / 1e6,
-        "lock_ms": lock_ns / 1e6,
     }
     if counted:
         busy = (energy.joules - idle) / seconds

@@ -103,13 +103,13 @@ def size(
             http = replace(http, costs=replace(http.costs, call_ns=round(http_us * 1e3)), source="given")
         setups = [
             replace(
-                _setup(one, workers, service),
+                _setup(one.scaled(http.costs.scale), workers, service or http.service),
                 arrivals=arrivals,
                 lengths=lengths,
                 router=router,
                 requests=requests,
                 seed=seed,
-                front=http.beside(one),
+                front=http.costs,
                 **{**subject.batching, **({"policy": policy} if policy else {})},
             )
             for one, workers in _configurations(subject)

@@ -40,9 +40,10 @@ class HttpCost:
     costs: FrontCosts
     source: str
 
-    def beside(self, profile: ModelProfile) -> FrontCosts:
-        """The same, with what batches of this profile lose to them."""
-        return replace(self.costs, lock_ns=round(_number(profile.extra.get("lock_ms")) * 1e6), threads=helper_threads())
+    @property
+    def service(self) -> str:
+        """How the times of its batches vary, for `Setup.service`; "" where that was not measured."""
+        return f"gamma:{self.costs.spread:.3f}" if self.costs.spread else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +152,13 @@ def _with_front(
     from app.engine.profiling.cache import FRONT
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
-    flags += ["--profile-dir", str(cache.folder)]
+    flags += ["--profile-dir", str(cache.folder), "--threads", str(profiles[0].threads or 1)]
     payload = "binary" if asked.format == "binary" else "json"
     with tempfile.TemporaryDirectory(prefix="starling-") as own:
         data = asked.data or _own_request(model, Path(own))
-        front = measure_front(model.info.name, flags, profiles[0].occupied_ns[0], payload, data).to_dict()
+        front = measure_front(
+            model.info.name, flags, profiles[0].batch_ns, profiles[0].handover_ns or 0, payload, data
+        ).to_dict()
     chosen = asked.format or format_of(asked.data)
     found = []
     for one in profiles:
@@ -197,8 +200,8 @@ def http_cost(profiles: Sequence[ModelProfile], chosen: str) -> HttpCost:
     chosen = chosen or next(reversed(fronts), FORMATS[0])
     costs = fronts.get(chosen)
     if costs is None:
-        return HttpCost(chosen, _ASSUMED[chosen], "assumed")
-    return HttpCost(chosen, FrontCosts.parse(costs), "measured")
+        return HttpCost(chosen, replace(_ASSUMED[chosen], threads=helper_threads()), "assumed")
+    return HttpCost(chosen, replace(FrontCosts.parse(costs), threads=helper_threads()), "measured")
 
 
 def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
@@ -206,10 +209,6 @@ def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
     found = profile.extra.get("front")
     costs = found if isinstance(found, dict) else {}
     return {name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict)}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else 0.0
 
 
 def _place(name: str, models: str, source: ModelSource) -> str:

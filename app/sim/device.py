@@ -16,6 +16,8 @@ from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
+from .front import Front
+
 _DRAWN = 1024  # factors drawn at a time
 
 
@@ -70,12 +72,11 @@ class Times:
 class _Running:
     """A unit at the head of its worker's queue."""
 
-    __slots__ = ("alone", "began", "left", "slow", "unit")
+    __slots__ = ("began", "left", "slow", "unit")
 
     def __init__(self, unit: Unit, work: float, now: int) -> None:
         self.unit = unit
-        self.alone = work / unit.steps  # nanoseconds of a step if it runs alone
-        self.left = work  # of these, what remains of all steps
+        self.left = work  # nanoseconds if it runs alone, of all steps, of which so much remains
         self.slow = 1.0  # the factor by which the units that run now slow it down
         self.began = now
 
@@ -87,7 +88,7 @@ class Device:
     While k units run, a unit of b rows takes concurrency[k][b] / batch[b] times as long as alone. The factor is
     interpolated between measured k. Above the largest k it grows with k, as if more units at once gained nothing.
 
-    `lock_ns`: by which a unit takes longer while one thread of the front runs Python all the time (`run_beside`).
+    `front`: what units are slowed by, each by as much as when it begins.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Device:
         profile: ModelProfile,
         at_once: int = 1,
         factor: Callable[[], float] | None = None,
-        lock_ns: int = 0,
+        front: Front | None = None,
     ) -> None:
         if at_once > 1 and not all(part.concurrency_ns for part in profile.parts):
             raise ValueError("concurrency: the profile has no times of units that run at once, which `shared` needs")
@@ -104,9 +105,7 @@ class Device:
         #: Nanoseconds in which at least one unit ran, until the last end, and of all units together.
         self.busy_ns = 0
         self.unit_ns = 0
-        #: Threads of the front that run Python.
-        self.beside = 0
-        self._lock_ns = lock_ns / len(profile.parts)
+        self._front = front
         self._times = Times(profile)
         self._factor = factor
         self._slow = [[slowdown(part, units) for part in profile.parts] for units in range(1, at_once + 1)]
@@ -137,18 +136,12 @@ class Device:
         self.unit_ns += now - ended.began
         return ended.unit, now - ended.began
 
-    def run_beside(self, threads: int, now: int) -> None:
-        """So many threads of the front run Python from now on."""
-        if self._lock_ns and self._running:
-            self._pass(now)
-            self.beside = threads
-            self._plan(now)
-        self.beside = threads
-
     def _begin(self, unit: Unit, now: int) -> None:
         work = float(self._times(unit))
         if self._factor is not None:
             work *= self._factor()
+        if self._front is not None:
+            work *= self._front.slows(now)
         self._running[unit.worker if self._shared else 0] = _Running(unit, work, now)
 
     def _pass(self, now: int) -> None:
@@ -166,8 +159,6 @@ class Device:
         slow = self._slow[len(self._running) - 1]
         for worker, running in self._running.items():
             running.slow = slow[running.unit.stage][running.unit.size - 1]
-            if self.beside:
-                running.slow *= 1 + self.beside * self._lock_ns / running.alone
             end = now + max(1, round(running.left * running.slow))
             if self.due is None or end < self.due:
                 self.due, self._next = end, worker

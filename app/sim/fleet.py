@@ -133,7 +133,7 @@ class Setup:
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
         front = None if self.front is None else Front(self.front)
-        device = Device(self.profile, spec.max_running, factor, self.front.lock_ns if self.front else 0)
+        device = Device(self.profile, spec.max_running, factor, front)
         program = Program(
             PROGRAM, self.profile.model, self.profile.program_stages(), policy_for(self.policy, self.objective),
             self.profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,

@@ -3,12 +3,13 @@
 The loop works in turns: it takes all that is there, handles it in order, and has the scheduler asked at the end of the
 turn. Helper threads decode what would hold the loop up. All of this is Python, and one thread at a time runs that: n
 threads with work to do are taken to run at 1/n of their speed each, since the lock goes round among them. A batch
-computes without the lock, but needs it before each of its operations. How much longer a batch takes beside a thread
-that runs Python all the time is measured (`FrontCosts.lock_ns`), and beside n of them it is n times that.
+computes without the lock, but needs it before each of its operations, and shares caches and cores with the front and
+its clients. So it takes longer the more of the time the front is at work; how much longer is measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple
 
 from app.scheduler.types import Klass
 
-_MEASURED = ("call", "batch", "decode", "group", "path")
+_TIMES = ("call", "batch", "decode", "group", "path")
+_FACTORS = ("scale", "slowed", "spread")
+_MEMORY_NS = 100e6  # over which the share of the time in which the front was at work is averaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,10 @@ class FrontCosts:
     for each request; 0 where the loop decodes. `group_ns`: of the thread for each group of requests, where it reads all
     that wait at once, as texts; 0 where it reads them one after another. `path_ns`: what a lone request takes beyond
     these and its batch: sockets and wake-ups, less work of the loop that does not delay the answer; it may be below 0.
-    `lock_ns`: by which a batch takes longer while one thread runs Python all the time. `threads`: helpers.
+
+    Batches of requests take `scale` times as long as the profile says (which knows them one after another, in caches of
+    their own), and `slowed` times that more where a thread of the front is at work all the time; beside two of them
+    twice as much. `spread`: the standard deviation of their times over what they should be. `threads`: helpers.
     """
 
     call_ns: int = 0
@@ -36,23 +42,26 @@ class FrontCosts:
     decode_ns: int = 0
     group_ns: int = 0
     path_ns: int = 0
-    lock_ns: int = 0
+    scale: float = 1.0
+    slowed: float = 0.0
+    spread: float = 0.0
     threads: int = 2
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> FrontCosts:
-        """Of microseconds, as `to_dict` makes them; what is no number counts as nothing."""
-        found = {name: given.get(f"{name}_us") for name in _MEASURED}
-        good = {name: us for name, us in found.items() if isinstance(us, int | float) and abs(us) < 1e9}
-        return cls(**{f"{name}_ns": round(us * 1e3) for name, us in good.items()})
+        """As `to_dict` makes it, times in microseconds; what is no number counts as not measured."""
+        good = {name: one for name, one in given.items() if isinstance(one, int | float) and abs(one) < 1e9}
+        times = {f"{name}_ns": round(good[f"{name}_us"] * 1e3) for name in _TIMES if f"{name}_us" in good}
+        return cls(**times, **{name: max(0.0, good[name]) for name in _FACTORS if name in good})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, float]:
-        """What is measured with requests, in microseconds."""
-        return {f"{name}_us": round(getattr(self, f"{name}_ns") / 1e3, 1) for name in _MEASURED}
+        """What is measured with requests, times in microseconds."""
+        times = {f"{name}_us": round(getattr(self, f"{name}_ns") / 1e3, 1) for name in _TIMES}
+        return {**times, **{name: round(getattr(self, name), 3) for name in _FACTORS}}
 
     def doubled(self) -> FrontCosts:
         """Each request and batch takes the interpreter twice as long."""
-        return replace(self, **{f"{name}_ns": 2 * getattr(self, f"{name}_ns") for name in _MEASURED})
+        return replace(self, **{f"{name}_ns": 2 * getattr(self, f"{name}_ns") for name in _TIMES})
 
     def held_ns(self, rows: int) -> float:
         """How long the interpreter is at work for each request, in batches and groups of so many rows."""
@@ -99,6 +108,7 @@ class Front:
         self.busy_ns = 0
         #: Threads that have Python to run.
         self.busy = 0
+        self._share = 0.0  # of late, the mean of `busy`
         #: Whether the piece of work just done was the last of its turn.
         self.turn_over = False
         half_call, half_batch = costs.call_ns / 2, costs.batch_ns / 2
@@ -149,10 +159,18 @@ class Front:
         self._plan(now)
         return done
 
+    def slows(self, now: int) -> float:
+        """How many times as long a batch that begins now takes as it would while the front has nothing to do."""
+        self._pass(now)
+        return 1.0 + self.costs.slowed * self._share
+
     def _pass(self, now: int) -> None:
         """Subtract the time since the last change from what is left of each thread's work."""
         elapsed, self._seen = now - self._seen, now
-        if not elapsed or not self.busy:
+        if not elapsed:
+            return
+        self._share = self.busy + (self._share - self.busy) * math.exp(-elapsed / _MEMORY_NS)
+        if not self.busy:
             return
         self.busy_ns += elapsed
         each = elapsed / self.busy

@@ -221,13 +221,10 @@ class Simulator:
         self._follow(node, front)
 
     def _follow(self, node: Node, front: Front) -> None:
-        """Schedule the event of the front's next piece of work, and slow batches down as its threads need the lock."""
+        """Schedule the event of the front's next piece of work."""
         if front.due is not None and front.due != node.front_due:
             self._at(front.due, _FRONT, node.index)
         node.front_due = front.due
-        if front.busy != node.device.beside:
-            node.device.run_beside(front.busy, self.now)
-            self._watch(node)
 
     def _wake(self, node: Node) -> None:
         node.armed = None

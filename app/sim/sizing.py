@@ -74,18 +74,18 @@ def capacity(setup: Setup) -> float:
         slow = slowdown(profile, workers)
         slowed = zip(profile.batch_ns, slow, strict=True)
         batches = [(size, (time * factor + handover) / workers) for size, (time, factor) in enumerate(slowed, 1)]
-    return max(_most(size, time, setup.front, workers) for size, time in batches)
+    return max(_most(size, time, setup.front) for size, time in batches)
 
 
-def _most(size: int, batch_ns: float, front: FrontCosts | None, workers: int) -> float:
+def _most(size: int, batch_ns: float, front: FrontCosts | None) -> float:
     """Rows per second in batches of one size, one each `batch_ns` where the front does not slow them down.
 
-    At a rate r the front has the interpreter for r x h of the time, h being what a row costs it, and a batch takes
-    lock x r x h longer: size / r = batch + lock x r x h, solved for r.
+    At a rate r the front is at work for r x h of the time, h being what a row costs it, and a batch takes 1 + slowed x
+    r x h times as long: size / r = batch x (1 + slowed x r x h), solved for r.
     """
     if front is None or not (held := front.held_ns(size)):
         return size * 1e9 / batch_ns
-    slower = front.lock_ns / workers * held
+    slower = batch_ns * front.slowed * held
     root = math.sqrt(batch_ns**2 + 4 * slower * size)
     return 1e9 * min(1 / held, 2 * size / (batch_ns + root))
 

@@ -2,8 +2,8 @@
 
 For each model and format of requests it has `starling size --measure` measure the batches and what requests cost, and
 starts the server that it suggests. At 30 and 60 % of the peak (the largest rate whose 99th percentile stays within
-200 ms) it measures batch times again, because the speed of a machine drifts, puts the load on the server, and asks
-`starling size` for the same rate. Compared are the median and the 99th percentile that the load generator sees. Writes
+200 ms) it measures both again, because the speed of a machine drifts, puts the load on the server, and asks `starling
+size` for the same rate. Compared are the median and the 99th percentile that the load generator sees. Writes
 docs/bench/live-vs-sim.md and .json.
 """
 
@@ -87,18 +87,15 @@ class Comparison:
             "--seed", str(self.chosen.seed), "--json", *more, profile_dir=self.folder,
         ).cell  # fmt: skip
 
-    def profile(self, threads: int) -> None:
-        """Measure batch times again; what requests cost stays in the profile."""
-        command.starling(
-            "profile", self.case.model, "--models", self.case.models, "--threads", str(threads), "--budget-s",
-            str(self.chosen.budget), "--no-suggest", profile_dir=self.folder,
-        )  # fmt: skip
+    def measured(self) -> dict[str, Any]:
+        """What `starling size` says after it has measured batches and requests."""
+        data = () if self.case.data is None else ("--data", str(self.case.data))
+        return self.size(1.0, 100, "--measure", "--budget-s", str(self.chosen.budget), *data)
 
     def measure(self) -> Data:
         case, chosen = self.case, self.chosen
         self.say(f"{case.name}: measuring")
-        data = () if case.data is None else ("--data", str(case.data))
-        first = self.size(1.0, 100, "--measure", "--budget-s", str(chosen.budget), *data)
+        first = self.measured()
         flags = shlex.split(first["command"])[2:]  # behind `starling serve`
         with starling((*flags, "--profile-dir", str(self.folder))) as server:
             server.wait_ready()
@@ -111,9 +108,7 @@ class Comparison:
             rows = []
             for share in SHARES:
                 at = replace(plan, rate=share * peak)
-                rows.append(
-                    self.quietest(lambda at=at, share=share: self.one_load(share, at, server, first["threads"]))
-                )
+                rows.append(self.quietest(lambda at=at, share=share: self.one_load(share, at, server)))
         return {"case": case.name, "peak": peak, "http": first["http"], "rows": rows}
 
     def quietest(self, run: Callable[[], page.Row]) -> page.Row:
@@ -125,10 +120,10 @@ class Comparison:
                 break
         return min(tries, key=lambda row: row["others"] or 0.0)
 
-    def one_load(self, share: float, plan: Plan, server: Server, threads: int | None) -> page.Row:
-        """One load, live and as `size` says, from batch times measured just before."""
+    def one_load(self, share: float, plan: Plan, server: Server) -> page.Row:
+        """One load, live and as `size` says, from what was measured just before."""
         assert plan.rate is not None
-        self.profile(threads or 1)
+        self.measured()
         others = OtherProcesses([server])
         live = in_loop(measure(plan))
         cores = others.cores()

@@ -69,6 +69,8 @@ def fill(data: Data) -> Mapping[str, object]:
         "helper thread, a request": lambda case: f"{case['http']['decode_us']:.0f}",
         "a group of texts": lambda case: f"{case['http']['group_us']:.0f}",
         "the rest of a lone request": lambda case: f"{case['http']['path_us']:.0f}",
+        "batches, over the profile": lambda case: f"{case['http']['scale']:.2f}",
+        "more beside a busy thread": lambda case: f"{case['http']['slowed']:.0%}",
     }
     rows = rows_of(data)
     judged = [off(row, name) for row in filter(undisturbed, rows) for name in FIGURES]

@@ -159,8 +159,11 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (model.info.name, device, precision, budget_s) == ("echo", "cpu", "fp32", 7)
         stored(folder, 1, linear(2, 1, 32))
 
-    def costs(name: str, serve: list[str], alone_ns: int, payload: str, data: Path | None) -> FrontCosts:
-        assert (name, serve[:2], alone_ns) == ("echo", ["--model", f"echo={ECHO}"], 3_000_000)
+    def costs(
+        name: str, serve: list[str], batch_ns: list[int], handover_ns: int, payload: str, data: Path | None
+    ) -> FrontCosts:
+        assert (name, serve[:2], serve[-2:]) == ("echo", ["--model", f"echo={ECHO}"], ["--threads", "1"])
+        assert (batch_ns[0], handover_ns) == (3_000_000, 0)
         return FrontCosts(call_ns=99_960 if payload == "json" else 50_000, decode_ns=0 if data is None else 7000)
 
     monkeypatch.setattr(profile_measure, "measure_model", measured)

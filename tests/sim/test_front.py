@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -70,11 +71,15 @@ def test_texts_that_wait_are_read_together() -> None:
     assert latencies_ms([0, 1, 2], texts, workers=(8, 8), device="serial") == [13, 22, 21]
 
 
-def test_a_batch_waits_for_the_lock_while_threads_have_it() -> None:
-    """10 ms and, beside Python, 5 ms more for each 10: of decoding 6 ms the batch does 4."""
-    front = FrontCosts(decode_ns=6 * MS, lock_ns=5 * MS, threads=1)
-    assert latencies_ms([0, 6], front) == [pytest.approx(6 + 10 + 2), pytest.approx(12 + 10)]
-    assert latencies_ms([0, 100], front) == [16, 16]
+def test_a_batch_takes_longer_the_more_the_front_was_at_work_before_it() -> None:
+    """`slowed` times more where it was so all the time of the last 0.1 s; here for 6 and 100 ms."""
+    front = FrontCosts(decode_ns=6 * MS, slowed=0.5, threads=1)
+    slower = 0.5 * (1 - math.exp(-6 / 100))
+    assert latencies_ms([0], front) == [pytest.approx(6 + 10 * (1 + slower))]
+    first, later = latencies_ms([0, 1000], front)
+    assert later == pytest.approx(first, rel=1e-3)  # all the while it had nothing to do
+    long = replace(front, decode_ns=100 * MS)
+    assert latencies_ms([0], long) == [pytest.approx(100 + 10 * (1 + 0.5 * (1 - math.exp(-1))))]
 
 
 def test_deadlines_count_from_the_arrival_and_refusals_leave_nothing_behind() -> None:
@@ -111,7 +116,7 @@ def test_replicas_and_routers_have_fronts_of_their_own() -> None:
 
 @full
 def test_equal_runs_are_equal() -> None:
-    front = FrontCosts(call_ns=100_000, batch_ns=300_000, decode_ns=MS, lock_ns=MS)
+    front = FrontCosts(call_ns=100_000, batch_ns=300_000, decode_ns=MS, slowed=0.5)
     setup = Setup(linear(1, 0.1, 8), 300.0, requests=3000, service="gamma:0.1", front=front)
     assert run(setup) == run(setup)
 
@@ -131,9 +136,10 @@ def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
 
 
 def test_costs_are_read_as_they_are_written() -> None:
-    front = FrontCosts(call_ns=100_200, batch_ns=300_000, decode_ns=MS, group_ns=7000, path_ns=-50_000)
+    front = FrontCosts(100_200, 300_000, MS, group_ns=7000, path_ns=-50_000, scale=1.2, slowed=0.3, spread=0.1)
     assert front.to_dict() == {
         "call_us": 100.2, "batch_us": 300.0, "decode_us": 1000.0, "group_us": 7.0, "path_us": -50.0,
+        "scale": 1.2, "slowed": 0.3, "spread": 0.1,
     }  # fmt: skip
     assert FrontCosts.parse(front.to_dict()) == front
     assert FrontCosts.parse({"call_us": "x", "batch_us": None}) == FrontCosts()

@@ -109,6 +109,8 @@ def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
     assert sizing.capacity(setup(two, workers=(4, 4), device="shared")) == pytest.approx(8000 / 20)
     loop = FrontCosts(call_ns=4 * MS, batch_ns=4 * MS)
     assert sizing.capacity(setup(profile, front=loop)) == pytest.approx(200)  # 5 ms a row in batches of 4
-    held = FrontCosts(call_ns=MS, decode_ns=MS, lock_ns=8 * MS)
+    held = FrontCosts(call_ns=MS, decode_ns=MS, slowed=0.8)
     most = sizing.capacity(setup(profile, front=held))
-    assert 4 / most == pytest.approx(0.012 + 0.008 * most * 0.002)  # a batch, and how much longer it takes at that rate
+    assert 4 / most == pytest.approx(
+        0.012 * (1 + 0.8 * most * 0.002)
+    )  # a batch, and how much longer it takes at that rate

@@ -18,7 +18,7 @@ from typing import Self
 from app.contract import Model, SampleRow
 from app.engine.device import Completion, Device, Job
 from app.engine.pool import Slots
-from app.engine.profiling.measuring import Measuring, Timed, holding_the_lock, median_of
+from app.engine.profiling.measuring import Measuring, Timed, median_of
 from app.engine.profiling.sampler import Sampler, coarser
 from app.engine.profiling.warmup import lay_out, warm_up
 from app.errors import ConfigError
@@ -28,9 +28,6 @@ from app.models.checks.trial import Unfit
 _CLOSE_S = 5.0
 _LONG_NS = 10_000_000  # a worker's first unit counts from here on: waking up costs less than a percent then
 _HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
-
-
-_BESIDE = 20  # batches beside a thread that runs Python, and as many without
 
 
 #: A model, the largest batch, and the lengths of variable axes: see `BenchedModel`.
@@ -228,28 +225,6 @@ class Bench:
             if time.perf_counter() - begin > budget_s:
                 break
         return max(0, round(median(found)))
-
-    async def lock(self) -> int:
-        """Nanoseconds by which a batch of one row takes longer while another thread runs Python all the time.
-
-        A model needs the interpreter lock before each of its operations. On an event loop, as `handover`: a batch that
-        follows another at once keeps the lock that it has. Raises ConfigError when the model fails.
-        """
-        self._loop = asyncio.get_running_loop()
-        alone, beside = [], []
-        for _ in range(_BESIDE):
-            alone.append(await self._lone())
-            with holding_the_lock():
-                beside.append(await self._lone())
-        return max(0, round(median(beside) - median(alone)))
-
-    async def _lone(self) -> int:
-        """Nanoseconds of a batch of one row of the first model."""
-        model = self._models[0]
-        ((completion, _),) = await self._measuring.measure(model.executor, [(0, model.slots[0][:1])])
-        if completion.ran is None:
-            raise ConfigError(f"model {model.name!r}: a batch of 1 row: {completion.message}")
-        return completion.outcome.compute_ns
 
 
 def measure(

@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -27,7 +26,7 @@ from app.engine.device import Device, Ran
 from app.engine.pool import Slots
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
-from app.engine.profiling.measuring import Measured, Measuring, holding_the_lock, median_of
+from app.engine.profiling.measuring import Measured, Measuring, median_of
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc, workers_for
 from app.engine.profiling.sampler import LARGEST_SHARE, Cell, IdleBudget, Sampler, levels
 from app.engine.profiling.warmup import lay_out, write_rows
@@ -38,8 +37,6 @@ from app.scheduler.estimates.profile import ModelProfile
 log = logging.getLogger("starling.engine")
 
 _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the calls of one busy client
-_BESIDE = 10  # batches beside a thread that runs Python, and as many without
-_LOCK_SHARE = 20  # of the budget, this part is for them
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
 
 
@@ -190,9 +187,8 @@ class IdleProfiler:
             "handover_ms": max(0.0, median(handovers) / 1e6),
         }  # fmt: skip
         found = sampler.profile(guess, own, cell=model.executor.steps is not None, **keys)
-        lock_ns = await self._lock_ns(model, found.batch_ns[0])
         await self._release_rows(model)
-        model.profile = found if lock_ns is None else replace(found, extra={**found.extra, "lock_ms": lock_ns / 1e6})
+        model.profile = found
         model.origin = Origin.MEASURED
         return True
 
@@ -206,7 +202,7 @@ class IdleProfiler:
         workers = workers_for(device.spec, model.profile.max_batch)
         handovers: list[int] = []
         spent, laid_out = 0, -1
-        while spent < self._budget_ns * (1 - 1 / _LOCK_SHARE) and (cell := sampler.next()) is not None:
+        while spent < self._budget_ns and (cell := sampler.next()) is not None:
             expected = budget.expected(cell)
             if cell.length and not budget.fits(expected := max(expected, sampler.expected(cell))):
                 sampler.drop(cell)
@@ -233,29 +229,6 @@ class IdleProfiler:
             timed = median_of([one.timed for one in measured])
             sampler.add(cell, [timed.ns], took, [timed.by_stage] if timed.by_stage else ())
         return handovers
-
-    async def _lock_ns(self, model: ProfiledModel, alone_ns: int) -> int | None:
-        """By how much longer a batch of one row takes while another thread runs Python, as `Bench.lock` measures it.
-
-        `alone_ns`: what it takes else. None if the model is gone or fails, or is too slow for the budget.
-        """
-        worker, slots = workers_for(self._device.spec, model.profile.max_batch)[0], model.spare[:1]
-        await asyncio.to_thread(lay_out, model.executor, slots, model.rows, 0)
-        self._device.arrive(model.executor, slots)
-        times: tuple[list[int], list[int]] = ([], [])  # alone, beside the thread
-        pairs = min(_BESIDE, self._budget_ns // _LOCK_SHARE // (2 * alone_ns))
-        if not pairs:
-            return None
-        for number in range(2 * pairs):
-            await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * alone_ns))
-            if self._device.dead() is not None or model not in self._wanted:
-                return None
-            with holding_the_lock() if number % 2 else nullcontext():
-                ((completion, _),) = await self._timed(model, [(worker, slots)])
-            if completion.ran is None:
-                return None
-            times[number % 2].append(completion.outcome.compute_ns)
-        return max(0, round(median(times[1]) - median(times[0])))
 
     async def _release_rows(self, model: ProfiledModel) -> None:
         """The rows that were measured with are written anew where others follow: until then they need no memory."""

@@ -7,9 +7,7 @@ until the measured unit has ended, so that no worker has more units than its dep
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -49,24 +47,6 @@ class Measured(NamedTuple):
     @property
     def timed(self) -> Timed:
         return Timed.of(self.completion)
-
-
-@contextmanager
-def holding_the_lock() -> Iterator[None]:
-    """Meanwhile another thread runs Python, and asks for the interpreter lock whenever it has lost it."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.is_set():
-            pass
-
-    thread = threading.Thread(target=run, name="python", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class Measuring:

@@ -168,6 +168,20 @@ class ModelProfile:
             stages=tuple(stage.up_to(max_batch) for stage in self.stages),
         )
 
+    def scaled(self, factor: float) -> ModelProfile:
+        """Every batch takes so many times as long."""
+
+        def each(times: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(round(time * factor) for time in times)
+
+        return replace(
+            self,
+            batch_ns=each(self.batch_ns),
+            concurrency_ns={units: each(times) for units, times in self.concurrency_ns.items()},
+            by_length=tuple((length, each(times)) for length, times in self.by_length),
+            stages=tuple(stage.scaled(factor) for stage in self.stages),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The dict of the format, every size written out. `parse` gives an equal profile back."""
         data: dict[str, Any] = {**self.extra, "model": self.model, "device": self.device}
