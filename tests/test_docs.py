@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import get_args
 from xml.etree import ElementTree
 
 import app
 from app.models.description.config import BatchingTable, ModelTable, WarmupTable
-from app.models.description.tables import InputTable, OutputTable, TaskName, TaskTable
+from app.models.description.tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
+from app.models.tasks.faces import TASKS
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,7 +160,7 @@ def test_every_key_of_model_toml_is_listed() -> None:
     wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
     for table in (InputTable, OutputTable, BatchingTable, WarmupTable, TaskTable):
         wanted |= set(table.model_fields)
-    assert set(rows) - set(get_args(TaskName)) == wanted
+    assert set(rows) - set(TASKS) == wanted
 
 
 def test_model_files_in_the_documentation_are_toml() -> None:

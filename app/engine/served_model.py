@@ -175,7 +175,7 @@ class ServedModel(PlacedModel):
         else:
             rows = self._stages_ran(unit, ran, ended, times, klass)
         if self.model.writes and rows:
-            self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.faces.written
+            self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.faces.WRITTEN
         if ran.lengths is not None:
             split_by_length(rows, self.model.info, ran.outputs, ran.lengths)
         on_rows = self.profiled.on_rows

@@ -253,7 +253,7 @@ def test_a_tokenizer_of_other_words(tmp_path):
         ("text-classification", "top = 0", "", "task_options.top: expected greater than or equal to 1, got 0"),
         ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
         ("feature-extraction", "size = 3", "", "task_options.size: unknown key; expected one of max_tokens, truncate"),
-        ("speech", "", "", "task: expected 'text-classification', "),
+        ("speech", "", "", "task: expected one of text-classification, "),
         ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
         ("text-classification", "", "kwargs = { auto_class = 'A' }", "kwargs.auto_class: not accepted beside a task"),
         ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),

@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
 from app.models.description.specs import input_specs, output_specs
-from app.models.description.tables import InputTable, OutputTable, Table, TaskName, TaskTable
-from app.models.tasks.faces import listed
+from app.models.description.tables import InputTable, OutputTable, Table, TaskTable
+from app.models.tasks.faces import TASKS
 
 FILE_NAME = "model.toml"
 #: What the metadata routes call a model by its source's suffix, where model.toml does not say.
@@ -82,7 +82,7 @@ class ModelTable(Table):
 
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    task: TaskName | None = None
+    task: str | None = None
     task_options: TaskTable = TaskTable()
     weights: str | None = None
     trust: bool = False
@@ -98,6 +98,13 @@ class ModelTable(Table):
     inputs: list[InputTable] = Field(default_factory=list, min_length=1)
     outputs: list[OutputTable] = Field(default_factory=list, min_length=1)
     batching: BatchingTable = BatchingTable()
+
+    @field_validator("task")
+    @classmethod
+    def _task_is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in TASKS:
+            raise ValueError(f"expected one of {', '.join(TASKS)}, got {value!r}")
+        return value
 
     @model_validator(mode="after")
     def _trust_is_for_pickles(self) -> ModelTable:
@@ -179,7 +186,7 @@ def model_info(
     """
     path = source.folder / FILE_NAME
     if config.task is not None:
-        inputs, outputs = listed(config.task)
+        inputs, outputs = TASKS[config.task].sent, TASKS[config.task].answered
     else:
         inputs = input_specs(path, config.inputs)
         outputs = output_specs(path, config.outputs, inputs, own_axes)

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.contract import DATATYPES, FLOATS, is_integer
+from app.models.tasks.faces import TASKS
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
 _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # columns of tables have names like "sepal length (cm)"
@@ -145,32 +146,6 @@ class InputTable(TensorTable):
         return self
 
 
-TaskName = Literal[
-    "text-classification", "token-classification", "feature-extraction", "sentence-similarity", "rerank", "fill-mask",
-    "question-answering", "zero-shot-classification", "image-classification", "translation", "summarization",
-    "text2text-generation", "text-generation",
-]  # fmt: skip
-
-#: Which options a task has.
-_TEXT = frozenset({"max_tokens", "truncate"})
-_WRITTEN = _TEXT | {"prompt", "max_new_tokens"}
-_OPTIONS: dict[str, frozenset[str]] = {
-    "text-classification": _TEXT | {"top", "pairs"},
-    "token-classification": _TEXT,
-    "feature-extraction": _TEXT | {"pooling", "normalize", "prompt"},
-    "sentence-similarity": _TEXT | {"pooling", "normalize", "prompt"},
-    "rerank": _TEXT,
-    "fill-mask": _TEXT | {"top"},
-    "question-answering": frozenset({"max_tokens"}),
-    "zero-shot-classification": _TEXT | {"hypothesis_template", "multi_label"},
-    "image-classification": frozenset({"top"}),
-    "translation": _WRITTEN,
-    "summarization": _WRITTEN,
-    "text2text-generation": _WRITTEN,
-    "text-generation": _WRITTEN,
-}
-
-
 class TaskTable(Table):
     """`[task_options]`: how a task reads and answers, each key optional."""
 
@@ -194,8 +169,8 @@ class TaskTable(Table):
 
     def check(self, task: str) -> None:
         """Raise ValueError for an option that the task has not."""
-        for key in sorted(self.model_fields_set - _OPTIONS[task]):
-            known = ", ".join(sorted(_OPTIONS[task]))
+        for key in sorted(self.model_fields_set - TASKS[task].options):
+            known = ", ".join(sorted(TASKS[task].options))
             raise ValueError(f"task_options.{key}: expected one of {known} for the task {task!r}, got {key}")
 
 

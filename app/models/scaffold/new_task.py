@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.description.tables import TaskName
-from app.models.tasks.opening import CLASSES, TOKENIZER_FILES
+from app.models.tasks.faces import TASKS
+from app.models.tasks.opening import TOKENIZER_FILES
 from app.models.tasks.sentence_files import SENTENCE_CONFIG
 
 HUB = "hf:"
@@ -59,8 +59,8 @@ def fitting_task(folder: Path) -> str:
     made = [str(each) for each in named] if isinstance(named, list) else []
     crosses = _is_cross_encoder(folder, config)
     if crosses or not (folder / "modules.json").is_file():
-        for task, (_, markers) in CLASSES.items():
-            if any(marker in each for each in made for marker in markers):
+        for task, one in TASKS.items():
+            if one.head and any(marker in each for each in made for marker in one.architectures):
                 ranks = task == "text-classification" and crosses and len(_labels(config)) == 1
                 return "rerank" if ranks else task
     if _gives_vectors(folder, config, made):
@@ -68,7 +68,7 @@ def fitting_task(folder: Path) -> str:
     found = f"the architectures {', '.join(made)}, which fit" if made else "no architectures, so that it fits"
     raise ConfigError(
         f"{folder / CONFIG}: has {found} no task that is served; if the weights are made for one, "
-        f"give --task {'|'.join(get_args(TaskName))}"
+        f"give --task {'|'.join(TASKS)}"
     )
 
 

@@ -75,7 +75,7 @@ class Tags(Answers):
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
-        self.outputs = faces.tokens()
+        self.outputs = faces.TOKENS
 
     def answer(self, outputs: Sequence[Array], note: Sequence[Tokens]) -> Outputs:
         (scores,) = outputs
@@ -138,7 +138,7 @@ RANKINGS: dict[str, Callable[[Array], Array]] = {"Sigmoid": _sigmoid, "Identity"
 class Ranks(Answers):
     """Raw scores [rows, 1] to a score of each row; `activation`: a name of RANKINGS."""
 
-    outputs = faces.ranks()
+    outputs = faces.RANKS
 
     def __init__(self, activation: str) -> None:
         self._function = RANKINGS[activation]

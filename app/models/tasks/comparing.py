@@ -81,7 +81,7 @@ class GivenLabels(Answers):
     `entailed`: the class that says yes. `several`: each label for itself, otherwise one of them is right.
     """
 
-    outputs = faces.labels_given()
+    outputs = faces.LABELS_GIVEN
 
     def __init__(self, entailed: int, several: bool) -> None:
         self._entailed = entailed
@@ -106,7 +106,7 @@ class GivenLabels(Answers):
 class Similarities(Answers):
     """Vectors [rows, size] to how similar the first of each group is to the others, by cosine or dot product."""
 
-    outputs = faces.similarities()
+    outputs = faces.SIMILARITIES
 
     def __init__(self, measure: str) -> None:
         self._measure = measure

@@ -1,4 +1,4 @@
-"""What clients of each task send and get, as tensors of the V2 protocol. Nothing here needs transformers.
+"""Every task, once: what its clients send and get, as tensors of the V2 protocol, its options, and its model.
 
 | task | input | outputs, of one row |
 |---|---|---|
@@ -16,6 +16,8 @@
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from app.contract import UNBOUNDED, TensorSpec
 
@@ -55,20 +57,6 @@ def embedding(size: int) -> _Specs:
     return (_vector("embedding", "FP32", size),)
 
 
-def tokens() -> _Specs:
-    """One value for each token of the text; `starts` and `ends` count its characters."""
-    kinds = {"pieces": "BYTES", "labels": "BYTES", "scores": "FP32", "starts": "INT64", "ends": "INT64"}
-    return tuple(_along(name, datatype, PIECES) for name, datatype in kinds.items())
-
-
-def similarities() -> _Specs:
-    return (_along("scores", "FP32", "sentences"),)
-
-
-def ranks() -> _Specs:
-    return _value("score", "FP32"), _value("raw_score", "FP32")
-
-
 def masks(top: int) -> _Specs:
     """For each mask of the text, `top` tokens and their scores."""
     return tuple(
@@ -77,37 +65,70 @@ def masks(top: int) -> _Specs:
     )
 
 
-def span() -> _Specs:
-    """An answer; `start` and `end` count characters of the context."""
-    kinds = {"answer": "BYTES", "score": "FP32", "start": "INT64", "end": "INT64"}
-    return tuple(_value(name, datatype) for name, datatype in kinds.items())
+#: One value for each token of the text; `starts` and `ends` count its characters.
+TOKENS = tuple(
+    _along(name, datatype, PIECES)
+    for name, datatype in (
+        ("pieces", "BYTES"), ("labels", "BYTES"), ("scores", "FP32"), ("starts", "INT64"), ("ends", "INT64"),
+    )
+)  # fmt: skip
+SIMILARITIES = (_along("scores", "FP32", "sentences"),)
+RANKS = (_value("score", "FP32"), _value("raw_score", "FP32"))
+#: An answer; `start` and `end` count characters of the context.
+SPAN = (_value("answer", "BYTES"), _value("score", "FP32"), _value("start", "INT64"), _value("end", "INT64"))
+#: The labels that were sent, and their scores.
+LABELS_GIVEN = (_along("labels", "BYTES", "candidate_labels"), _along("scores", "FP32", "candidate_labels"))
+#: A text that has been written, why it ended ("stop" or "length"), and the tokens of what was read and written.
+WRITTEN = (
+    _value("generated_text", "BYTES"), _value("finish_reason", "BYTES"),
+    _value("prompt_tokens", "INT64"), _value("generated_tokens", "INT64"),
+)  # fmt: skip
+_BEST = (_along("labels", "BYTES", "top"), _along("scores", "FP32", "top"))
 
 
-def labels_given() -> _Specs:
-    """The labels that were sent, and their scores."""
-    return _along("labels", "BYTES", "candidate_labels"), _along("scores", "FP32", "candidate_labels")
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`sent`, `answered`: before the model is loaded, when what depends on the model is a variable axis.
+
+    `options`: the keys of `[task_options]` that it has. `head`: the model is transformers' AutoModelFor{head}, "" for
+    the bare encoder; `markers`: how architectures with such a head are called, For{head} where there are none.
+    """
+
+    sent: _Specs
+    answered: _Specs
+    options: frozenset[str]
+    head: str = ""
+    markers: tuple[str, ...] = ()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return self.markers or (f"For{self.head}",)
+
+    @property
+    def writes(self) -> bool:
+        return self.answered is WRITTEN
 
 
-def written() -> _Specs:
-    """A text that has been written, why it ended ("stop" or "length"), and the tokens of what was read and written."""
-    kinds = {"generated_text": "BYTES", "finish_reason": "BYTES", "prompt_tokens": "INT64", "generated_tokens": "INT64"}
-    return tuple(_value(name, datatype) for name, datatype in kinds.items())
+_READS = frozenset({"max_tokens", "truncate"})
+_EMBEDS = _READS | {"pooling", "normalize", "prompt"}
+_WRITES = _READS | {"prompt", "max_new_tokens"}
+_SEQUENCE, _SEQ2SEQ = "SequenceClassification", ("Seq2SeqLM", ("ForConditionalGeneration",))
 
-
-def listed(task: str) -> tuple[_Specs, _Specs]:
-    """Inputs and outputs of a task before its model has been loaded: what depends on the model is a variable axis."""
-    best = _along("labels", "BYTES", "top"), _along("scores", "FP32", "top")
-    faces: dict[str, tuple[_Specs, _Specs]] = {
-        "token-classification": ((TEXT,), tokens()),
-        "feature-extraction": ((TEXT,), (_along("embedding", "FP32", "size"),)),
-        "sentence-similarity": (COMPARED, similarities()),
-        "rerank": (RANKED, ranks()),
-        "fill-mask": ((TEXT,), masks(1)),
-        "question-answering": (ASKED, span()),
-        "zero-shot-classification": (LABELLED, labels_given()),
-        "image-classification": ((IMAGE,), best),
-        **dict.fromkeys(
-            ("translation", "summarization", "text2text-generation", "text-generation"), ((TEXT,), written())
-        ),
-    }
-    return faces.get(task, ((TEXT,), best))
+#: Of several tasks that fit an architecture, `starling new` takes the first.
+TASKS = {
+    "text-classification": Task((TEXT,), _BEST, _READS | {"top", "pairs"}, _SEQUENCE),
+    "token-classification": Task((TEXT,), TOKENS, _READS, "TokenClassification"),
+    "image-classification": Task((IMAGE,), _BEST, frozenset({"top"}), "ImageClassification"),
+    "fill-mask": Task((TEXT,), masks(1), _READS | {"top"}, "MaskedLM"),
+    "question-answering": Task(ASKED, SPAN, frozenset({"max_tokens"}), "QuestionAnswering"),
+    "rerank": Task(RANKED, RANKS, _READS, _SEQUENCE),
+    "zero-shot-classification": Task(
+        LABELLED, LABELS_GIVEN, _READS | {"hypothesis_template", "multi_label"}, _SEQUENCE
+    ),
+    "text2text-generation": Task((TEXT,), WRITTEN, _WRITES, *_SEQ2SEQ),
+    "translation": Task((TEXT,), WRITTEN, _WRITES, "Seq2SeqLM", ("MTModel", "ForConditionalGeneration")),
+    "summarization": Task((TEXT,), WRITTEN, _WRITES, *_SEQ2SEQ),
+    "text-generation": Task((TEXT,), WRITTEN, _WRITES, "CausalLM", ("ForCausalLM", "LMHeadModel")),
+    "feature-extraction": Task((TEXT,), (_along("embedding", "FP32", "size"),), _EMBEDS),
+    "sentence-similarity": Task(COMPARED, SIMILARITIES, _EMBEDS),
+}

@@ -18,29 +18,14 @@ from app.models.description.tables import TaskTable
 from app.models.sources.hubs import from_pretrained
 from app.models.sources.imports import optional
 from app.models.tasks.answers import Labels
+from app.models.tasks.faces import TASKS
 from app.models.tasks.fronts import OpenedTask, TaskFront
 from app.models.tasks.heads import Scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
 
-#: Of each task: transformers' class, and how architectures with such a head are called.
-CLASSES = {
-    "text-classification": ("SequenceClassification", ("ForSequenceClassification",)),
-    "token-classification": ("TokenClassification", ("ForTokenClassification",)),
-    "image-classification": ("ImageClassification", ("ForImageClassification",)),
-    "fill-mask": ("MaskedLM", ("ForMaskedLM",)),
-    "question-answering": ("QuestionAnswering", ("ForQuestionAnswering",)),
-    "rerank": ("SequenceClassification", ("ForSequenceClassification",)),
-    "zero-shot-classification": ("SequenceClassification", ("ForSequenceClassification",)),
-    "text2text-generation": ("Seq2SeqLM", ("ForConditionalGeneration",)),
-    "translation": ("Seq2SeqLM", ("MTModel", "ForConditionalGeneration")),
-    "summarization": ("Seq2SeqLM", ("ForConditionalGeneration",)),
-    "text-generation": ("CausalLM", ("ForCausalLM", "LMHeadModel")),
-}
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")
-#: Of these a tokenizer in Python will do: nobody asks it where in a text a token is.
-WRITING_TASKS = ("text2text-generation", "translation", "summarization", "text-generation")
 
 
 def open_task(config: ModelTable, folder: Path) -> OpenedTask:
@@ -67,9 +52,10 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
         if refused in kwargs:
             raise ConfigError(f"kwargs.{refused}: not accepted beside a task")
     config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    if task in CLASSES:
-        kind, markers = CLASSES[task]
-        auto_class = getattr(transformers, f"AutoModelFor{kind}")
+    asked = TASKS[task]
+    if asked.head:
+        markers = asked.architectures
+        auto_class = getattr(transformers, f"AutoModelFor{asked.head}")
         made = config.architectures or []
         fits = not made or any(marker in each for each in made for marker in markers)
         if type(config) not in auto_class._model_mapping or not fits:
@@ -84,7 +70,7 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
             )
     model, report = from_pretrained(transformers, auto_class, place, {**kwargs, "output_loading_info": True})
     # a pooler is not used here, and checkpoints of encoders often have none
-    missing = sorted(key for key in report["missing_keys"] if task in CLASSES or not key.startswith("pooler."))
+    missing = sorted(key for key in report["missing_keys"] if asked.head or not key.startswith("pooler."))
     if missing:
         raise ConfigError(f"task: expected weights with all of a model for {task!r}, got none for {missing[0]}")
     return model.eval()
@@ -100,7 +86,7 @@ def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
         if find_spec(_SENTENCEPIECE) is None and any(True for name in _SPM_FILES for _ in folder.glob(name)):
             raise not_installed(_SENTENCEPIECE) from None
         raise
-    if not tokenizer.is_fast and task not in WRITING_TASKS:
+    if not tokenizer.is_fast and not TASKS[task].writes:  # which ask nobody where in a text a token is
         raise ConfigError(f"expected a fast tokenizer (tokenizer.json) in {place}, got {type(tokenizer).__name__}")
     return tokenizer
 

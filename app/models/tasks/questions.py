@@ -72,7 +72,7 @@ class QuestionReader(TextReader):
 class Answered(Answers):
     """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the id of its token."""
 
-    outputs = faces.span()
+    outputs = faces.SPAN
     quick = False
 
     def __init__(self, cls: int | None) -> None:

@@ -22,7 +22,7 @@ _TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model
 class Texts(Answers):
     """Texts that have been written, as they are."""
 
-    outputs = faces.written()
+    outputs = faces.WRITTEN
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         return list(outputs), None
@@ -45,7 +45,7 @@ def open_writing(model: Any, reader: TextReader, tokenizer: Any, most: int) -> O
     chat = None
     if tokenizer.chat_template is not None:
         chat = TaskFront(ConversationReader(reader, tokenizer), Texts())
-    return OpenedTask(module, TaskFront(reader, Texts(), chat=chat), faces.written(), samples, module.read_parameters)
+    return OpenedTask(module, TaskFront(reader, Texts(), chat=chat), faces.WRITTEN, samples, module.read_parameters)
 
 
 def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
