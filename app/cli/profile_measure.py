@@ -119,13 +119,13 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
     total_s = plan.budget_s * (1 + _OTHERS_SHARE * bool(others)) * (1 + 1 / _HANDOVER_SHARE)
     wanted = sum(len(sampler.times) for sampler in samplers)
     with progress(total_s, wanted, lambda: sum(sampler.done for sampler in samplers)) as settled:
-        keys, key, cell = _run(model, plan, main, settled)
+        keys, key = _run(model, plan, main, settled)
         coarser_ones: dict[Key, ModelProfile] = {}
         for threads, sampler in others.items():
             coarse = replace(plan, threads=threads, budget_s=plan.budget_s * _OTHERS_SHARE / len(others))
-            its_keys, its_key, _ = _run(model, coarse, sampler, settled)
-            coarser_ones[its_key] = sampler.profile(None, own, cell=cell, **its_keys)
-    measured = main.profile(None, own, cell=cell, **keys)
+            its_keys, its_key = _run(model, coarse, sampler, settled)
+            coarser_ones[its_key] = sampler.profile(None, own, **its_keys)
+    measured = main.profile(None, own, **keys)
     line = measured.fit()
     extra = {
         **measured.extra,
@@ -144,13 +144,11 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
     return {key: replace(measured, extra=extra), **coarser_ones}
 
 
-def _run(
-    model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], None]
-) -> tuple[dict[str, Any], Key, bool]:
+def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
     """Measure the sampler's cells on a device with the plan's threads.
 
-    Returns further fields of the profile, its key, and whether the model runs step by step. Power is among the fields
-    if a counter of the GPU or of the CPU's packages can be read.
+    Returns what else `Sampler.profile` is to know, and the profile's key. Power is in it if a counter of the GPU or of
+    the CPU's packages can be read.
     """
     import torch
 
@@ -173,7 +171,10 @@ def _run(
         seconds = benching.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
+    steps = bench.steps
     keys: dict[str, Any] = {
+        "cell": steps is not None,
+        "written": steps.most // 2 if steps is not None and model.writes else 0,
         "model": key.model,
         "device": key.device,
         "threads": key.threads,
@@ -187,7 +188,7 @@ def _run(
     if counted:
         busy = (energy.joules - idle) / seconds
         keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
-    return keys, key, bench.cell
+    return keys, key
 
 
 @contextmanager

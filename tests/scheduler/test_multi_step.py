@@ -203,6 +203,15 @@ class TestContinuing:
         assert [call.id for call in end(scheduler, following, 170, 4, ended=(0,)).done] == [3]
         assert scheduler._ledger.alive == 0
 
+    def test_steps_are_predicted_by_what_rows_have_read_and_written(self) -> None:
+        profile = Profile((10, 20), by_length=((10, (10, 20)), (20, (20, 40))))
+        stages = (Stage(profile, repeats=True, most_steps=12, own_steps=True),)
+        scheduler = serving(make_program(stages=stages, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(10, 10))).start
+        assert (unit.length, unit.predicted) == (10, 12 * 20)
+        following, _ = self.continued(scheduler, unit, 5 * 20, 5, 0)
+        assert (following.length, following.predicted) == (15, 7 * 15)
+
     def test_a_row_whose_call_has_left_is_in_it_until_it_ends(self) -> None:
         scheduler, unit = self.started(3, 9)
         scheduler.cancel(1, 5)

@@ -46,6 +46,14 @@ def test_a_prompt_is_read_by_its_own_length_and_answered_by_as_many_steps_as_the
     assert by_length(WRITER, [0], [10], [3]) == [1 + 3]
 
 
+def test_a_step_takes_longer_the_more_a_row_has_read_and_written() -> None:
+    """A step takes 0.1 ms for each token: 10 that were read, and what has been written since."""
+    steps = parse({"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 2}}, "cell": True})
+    profile = replace(WRITER, stages=(WRITER.stages[0], steps))
+    assert by_length(profile, [0], [10], [3]) == pytest.approx([1 + 1 + 1.1 + 1.2])
+    assert profile.peak_at(10, 4) == pytest.approx(2 / (1 + 4 * 1.2) * 1e3)
+
+
 def test_a_load_of_one_counts_reading_and_writing() -> None:
     setup = Setup(WRITER, 1.0, prompts="fixed:20", lengths="fixed:3")
     assert setup.peak == pytest.approx(max(1 / (2 + 3), 2 / (4 + 3)) * 1e3)

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Self
 
 from app.contract import Model, SampleRow
-from app.engine.device import Completion, Device, Job
+from app.engine.device import Completion, Device, Job, Steps
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import Measuring, Timed, median_of
 from app.engine.profiling.sampler import Sampler, coarser
@@ -163,9 +163,9 @@ class Bench:
         return [model.executor.model for model in self._models]
 
     @property
-    def cell(self) -> bool:
-        """The device runs the first model step by step."""
-        return self._models[0].executor.steps is not None
+    def steps(self) -> Steps | None:
+        """Of a row of the first model, where the device runs it step by step."""
+        return self._models[0].executor.steps
 
     def warm(self) -> None:
         """Run each size of each model once, and lay out the rows to measure with. Raises ConfigError."""

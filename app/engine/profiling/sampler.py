@@ -176,11 +176,12 @@ class Sampler:
         return {size: max(1, round(time)) for size, time in known.items()}
 
     def profile(
-        self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, **keys: Any
+        self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, written: int = 0, **keys: Any
     ) -> ModelProfile:
         """What was timed as a profile, its other keys as given. `length`: that of the rows as they are, if they vary.
 
-        `cell`: what was timed by stage is a step of a recurrent model, which takes as long whatever the length.
+        `cell`: what was timed by stage is a step of a recurrent model, which takes as long whatever the length. But not
+        of a decoder, whose rows had `written` so many tokens in the middle of their texts, and read these again, too.
 
         Sizes that were not timed lie between their neighbours. Beyond the largest, the curve is that of `guess` as far
         as that goes, moved to meet it, and at another length that of the rows as they are. Numbers of units at once at
@@ -192,7 +193,7 @@ class Sampler:
         timed = self._timed(guess, length)
         parts = [self._timed(one, length, stage) for stage, one in enumerate(guesses)]
         if cell:
-            parts = [{**part, "length_ms": {}, "cell": True} for part in parts]
+            parts = [{**part, "length_ms": _behind(part["length_ms"], written), "cell": True} for part in parts]
         return parse(
             {
                 **keys,
@@ -230,6 +231,11 @@ class Sampler:
     def _spreads(self, units: int) -> dict[str, float]:
         timed = [cell for cell, times in self.times.items() if _group(cell) == (units, 0) and len(times) >= 4]
         return {str(cell.size): round(self.spread(cell), 4) for cell in timed}
+
+
+def _behind(by_length: Mapping[str, Any], written: int) -> dict[int, Any]:
+    """Times of steps by what rows have read and written, from those by what they had read; none without the second."""
+    return {int(read) + written: table for read, table in by_length.items()} if written else {}
 
 
 def _group(cell: Cell) -> tuple[int, int]:

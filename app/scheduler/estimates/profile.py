@@ -15,8 +15,9 @@ such a batch while two units run at once; `handover_ms` is what each unit costs 
 to give it to a worker and to learn of its end; `power_w` is drawn by the device. `length_ms` is the time of a batch by
 the length of its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's.
 `stages` are the parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times
-are those of a step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step
-of each cell; `handover_ms` beside them is that of each stage.
+are those of a step, by what the longest row has read and written where they depend on that. `batch_ms` beside them is
+the time of the whole model, if left out the sum of its stages, one step of each cell; `handover_ms` beside them is that
+of each stage.
 
 Only `batch_ms` must be there, or what can replace it. Sizes left out are interpolated linearly, so the sizes given
 must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
@@ -133,22 +134,28 @@ class ModelProfile:
 
     def peak_at(self, length: float, steps: float = 0) -> float:
         """Rows per second of the best size, for rows of one length, each of as many steps in a cell or of `steps`."""
-        parts = [(part, steps or length if part.cell else 1) for part in self.parts]
-        times = (
-            sum(part.time(size, round(length)) * steps for part, steps in parts)
-            for size in range(1, self.max_batch + 1)
-        )  # fmt: skip
-        return max(size * 1e9 / time for size, time in enumerate(times, 1))
+        return max(size * 1e9 / time for size, time in enumerate(self._whole(length, steps or length), 1))
 
     def at(self, length: int) -> ModelProfile:
         """The profile of rows of one length, run whole: each takes as many steps in a cell.
 
         `handover_ns` is then what all units of a batch cost.
         """
-        parts = [(part, length if part.cell else 1) for part in self.parts]
-        times = (sum(part.time(size, length) * steps for part, steps in parts) for size in range(1, self.max_batch + 1))
-        handover_ns = self.handover_ns and self.handover_ns * sum(steps for _, steps in parts)
-        return replace(self, batch_ns=tuple(map(round, times)), by_length=(), stages=(), handover_ns=handover_ns)
+        units = sum(length if part.cell else 1 for part in self.parts)
+        return replace(
+            self,
+            batch_ns=tuple(map(round, self._whole(length, length))),
+            by_length=(),
+            stages=(),
+            handover_ns=self.handover_ns and self.handover_ns * units,
+        )
+
+    def _whole(self, length: float, steps: float) -> list[float]:
+        """Nanoseconds by size of rows that run whole, each of so many steps in a cell: these are half over on average,
+        and those that have been made count as length there."""
+        parts = [(part, length + steps / 2, steps) if part.cell else (part, length, 1) for part in self.parts]
+        sizes = range(1, self.max_batch + 1)
+        return [sum(part.time(size, round(longest)) * count for part, longest, count in parts) for size in sizes]
 
     def fit(self) -> Fit:
         """The line through the times of batches alone."""

@@ -170,12 +170,14 @@ class MultiStep:
             batches.wait(row)
         self._ledger.start((), state)
         steps = max(1, min(steps_left(row, stage) for row in rows))
+        length = longest_of(rows) if latency.by_length else 0
         following = replace(
             unit,
             rows=rows,
             size=len(rows),
+            length=length,
             started=now,
-            predicted=steps * latency.compute(len(rows), unit.running),
+            predicted=steps * latency.compute(len(rows), unit.running, length),
             steps=steps,
             recalled=False,
             progress=0,

@@ -225,8 +225,8 @@ def _deadlines(rows: Iterable[Row]) -> list[int]:
 
 
 def longest_of(rows: Iterable[Row]) -> int:
-    """The length of the longest row, 0 for none."""
-    return max((row.length for row in rows), default=0)
+    """The length of the longest row, 0 for none. What it has made at a cell counts: a decoder reads that again."""
+    return max((row.length + row.steps for row in rows), default=0)
 
 
 def _length_window(ready: ReadySet, most: int) -> LengthWindow | None:

@@ -260,9 +260,12 @@ def test_steps_of_a_recurrent_model():
     call, info = recurrent_model(Recurrent(Sums(), ((),)), model.info)
     with Bench(CpuDevice((2,), 1, 1), (replace(model, info=info, call=call), 2, None)) as measuring:
         measuring.warm()
-        sampler = Sampler(cells([1, 2]), least=1, most=3)
+        sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8])], least=1, most=3)
         measure(measuring, sampler, 1000.0)
-        assert measuring.cell
+        assert measuring.steps is not None
     (step,) = sampler.profile(None, 16, cell=True).stages
     assert (step.cell, step.by_length) == (True, ())
+    (text,) = sampler.profile(None, 16, cell=True, written=50).stages
+    assert [length for length, _ in text.by_length] == [8 + 50, 16 + 50], "those of a decoder by what it reads again"
+    assert text.by_length[1][1] == step.batch_ns
     assert 0 < step.batch_ns[1] < sampler.table(1)[2]
