@@ -119,6 +119,8 @@ def test_checking_an_answer() -> None:
     with pytest.raises(ValueError, match="shape"):
         bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2]}", b"[1]}"))
     head = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}]}'
+    with pytest.raises(ValueError, match="shape"):  # of two rows
+        bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2],", b"[2,1],"))
     length = {"inference-header-content-length": str(len(head))}
     bodies.check(bodies.v2_binary(METADATA), length, head + bytes(8))
     with pytest.raises(ValueError, match="fewer bytes"):
