@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import format_exception
 
@@ -19,25 +19,17 @@ from app.user_code import own_trace
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One version in a repository. `info` is None and `error` says why where its model.toml is wrong."""
-
-    source: ModelSource
-    info: ModelInfo | None
-    origin: str = ""  # the key `source` of model.toml
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Checked:
-    """One version, tried. `error` says why it would not serve; `warnings` are what serving it would log.
+    """One version in a repository, read or tried too. `info` is None where its model.toml is wrong; `origin` is the key
+    `source` there. `error` says why it would not serve; `warnings` are what serving it would log.
 
     `untried`: it raises on every made-up row, so no batch of it has run. `trace`: what its own code raised, and where.
     `example`: of a model with a front, a row that clients may send.
     """
 
     source: ModelSource
-    info: ModelInfo | None
+    info: ModelInfo | None = None
+    origin: str = ""
     parameters: int = 0  # weights, for an nn.Module
     error: str = ""
     warnings: tuple[str, ...] = ()
@@ -61,7 +53,7 @@ class Report:
         return self.ok and not any(result.warnings for result in self.results)
 
 
-def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Listed]:
+def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Checked]:
     """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
     and for one without a model.
     """
@@ -91,30 +83,34 @@ def _sources(repository: Repository) -> list[ModelSource]:
     return [source for versions in repository.scan(required=True).values() for source in versions]
 
 
-def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
+def _read(source: ModelSource, check_names: CheckNames | None) -> Checked:
     try:
         config = read_declared(source.folder)
-        return Listed(source, model_info(config, source, None, check_names, own_axes=True), config.source)
+        return Checked(source, model_info(config, source, None, check_names, own_axes=True), config.source)
     except ConfigError as error:
-        return Listed(source, None, error=str(error))
+        return Checked(source, error=without_name(str(error), source.name, source.version), trace=_trace(error))
 
 
 def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None, *, replaces: bool) -> Checked:
     """`replaces`: an older version of the model works."""
-    info: ModelInfo | None = None
+    read = _read(source, check_names)
+    if read.error:
+        return read
     try:
-        info = model_info(read_declared(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
-        info = info if model.front is None else model.front.face(model.info)
         warnings, unfit = _tried(model, replaces)
     except ConfigError as error:
-        return Checked(source, info, error=without_name(str(error), source.name, source.version), trace=_trace(error))
+        return replace(read, error=without_name(str(error), source.name, source.version), trace=_trace(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
-    count = sum(weight.numel() for weight in weights)
-    example = None if model.front is None else model.front.example
-    trace = "" if unfit is None else _trace(unfit)
-    return Checked(
-        source, info, count, warnings=tuple(warnings), untried=unfit is not None, trace=trace, example=example
+    front = model.front
+    return replace(
+        read,
+        info=read.info if front is None else front.face(model.info),
+        parameters=sum(weight.numel() for weight in weights),
+        warnings=tuple(warnings),
+        untried=unfit is not None,
+        trace="" if unfit is None else _trace(unfit),
+        example=None if front is None else front.example,
     )
 
 

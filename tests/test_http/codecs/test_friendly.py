@@ -459,6 +459,15 @@ def test_malformed_multipart(kind: str, body: bytes) -> None:
         decode(SEEING, kind, body)
 
 
+def test_a_file_of_a_form_may_be_base64() -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\nContent-Transfer-Encoding: base64\r\n\r\n'
+    kind, end = "multipart/form-data; boundary=x", b"\r\n--x--\r\n"
+    (file,) = uploads.open_uploads(kind, head + b"iVBORw==" + end)
+    assert file.data == b"\x89PNG"
+    with pytest.raises(BadRequest, match="malformed multipart"):
+        uploads.open_uploads(kind, head + b"iVBORw" + end)
+
+
 def test_json_has_its_own_limit() -> None:
     with pytest.raises(TooLarge, match=r"at most 4 bytes of JSON .*, got 9;"):
         decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
