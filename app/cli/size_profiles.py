@@ -169,21 +169,14 @@ def _with_front(
 
 
 def _own_request(model: Model, folder: Path) -> Path | None:
-    """A file with a request of the texts that a task has as its example; None for a model that takes none."""
+    """A file with a request of what a task has as its example; None for a model that has none."""
+    from app.values.requests import v2_request  # numpy is slow to import
+
     row = None if model.front is None else model.front.example
     if model.front is None or row is None:
         return None
-    try:
-        texts = [bytes(array.reshape(-1)[0]).decode() for array in row.arrays]
-    except UnicodeDecodeError:  # an image
-        return None
-    specs = model.front.face(model.info).inputs
-    inputs = [
-        {"name": spec.name, "shape": [1, *array.shape], "datatype": "BYTES", "data": [text]}
-        for spec, array, text in zip(specs, row.arrays, texts, strict=True)
-    ]
     path = folder / "request.json"
-    path.write_text(json.dumps({"inputs": inputs}), encoding="utf-8")
+    path.write_text(json.dumps(v2_request(model.front.face(model.info).client_inputs, row)), encoding="utf-8")
     return path
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import orjson
-
 from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
 from app.errors import OutputNotJson
-from app.http.codecs.present import json_rows
+from app.values.requests import row_values, v2_request, v2_tensor
 
 #: Values of a row, or bytes of its texts and files, up to which examples are written out.
 READABLE = 4096
@@ -33,43 +30,20 @@ def example_values(served: Served) -> dict[str, Any] | None:
     row = served.example
     if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > READABLE:
         return None
-    specs = served.info.client_inputs
     try:
-        named = {spec.name: _column(spec, array) for spec, array in zip(specs, row.arrays, strict=True)}
+        return row_values(served.info.client_inputs, row)
     except OutputNotJson:
         return None
-    # Through JSON, because it has short texts for floats: 0.1 as FP32 is a long number in Python.
-    columns = orjson.loads(orjson.dumps(named, option=orjson.OPT_SERIALIZE_NUMPY))
-    return {name: column[0] for name, column in columns.items()}
 
 
 def _size(array: Array) -> int:
     return sum(map(len, array.reshape(-1))) if array.dtype == object else array.size
 
 
-def _column(spec: TensorSpec, array: Array) -> Any:
-    return _texts([array.tolist()]) if spec.datatype == "BYTES" else json_rows(spec, array[None])
-
-
-def _texts(value: Any) -> Any:
-    """Bytes as text, or as `{"b64": ...}` where they are none, in lists nested as they are."""
-    if isinstance(value, list):
-        return [_texts(item) for item in value]
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
-
-
 def v2_example(served: Served, values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
     """A V2 body of so many rows, all alike."""
-    row = served.example
-    assert row is not None  # there are values
-    inputs = [
-        _tensor(spec, (rows, *array.shape), [values[spec.name]] * rows)
-        for spec, array in zip(served.info.client_inputs, row.arrays, strict=True)
-    ]
-    return {**({"parameters": dict(row.parameters)} if row.parameters else {}), "inputs": inputs}
+    assert served.example is not None  # there are values
+    return v2_request(served.info.client_inputs, served.example, values, rows)
 
 
 def v1_example(values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
@@ -111,12 +85,8 @@ def _plain(spec: TensorSpec, shape: Sequence[int]) -> dict[str, Any]:
         value = spec.example.decode() if spec.categories else _TEXT
     value = bool(value) if spec.datatype == "BOOL" else value
     if prod(shape) > READABLE:
-        return _tensor(spec, (1, *shape), {"fill": value})
+        return v2_tensor(spec, (1, *shape), {"fill": value})
     data = value
     for length in reversed(shape):
         data = [data] * length
-    return _tensor(spec, (1, *shape), [data])
-
-
-def _tensor(spec: TensorSpec, shape: Sequence[int], data: Any) -> dict[str, Any]:
-    return {"name": spec.name, "shape": list(shape), "datatype": spec.datatype, "data": data}
+    return v2_tensor(spec, (1, *shape), [data])

@@ -14,10 +14,11 @@ import pytest
 from app import models
 from app.cli import profile_measure, size_profiles
 from app.cli.size import measured_service
-from app.contract import Model, SampleRow
+from app.contract import Model, ModelInfo, SampleRow
 from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
+from app.models.tasks.faces import TASKS
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
 from app.sim.front import FrontCosts
@@ -179,16 +180,29 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (binary["format"], binary["http"]["call_us"]) == ("binary", 50)
 
 
-@pytest.mark.parametrize(("example", "sent"), [(b"a day", [["a day"]]), (b"\xff\xd8", None), (None, None)])
-def test_the_request_of_a_task_is_its_example_if_that_is_a_text(
-    example: bytes | None, sent: list[list[str]] | None, tmp_path: Path
-) -> None:
-    face = SimpleNamespace(inputs=[SimpleNamespace(name="text")])
-    row = None if example is None else SampleRow((np.array(example, object),))
+def example_of(task: str, *values: Any) -> tuple[ModelInfo, SampleRow]:
+    """What clients of a task send, and a row of it."""
+    arrays = tuple(np.array(value, object) for value in values)
+    return ModelInfo("m", "1", "", TASKS[task].sent, ()), SampleRow(arrays)
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "sent"),
+    [
+        ("text-classification", [b"a day"], [["a day"]]),
+        ("sentence-similarity", [b"a day", [b"a", b"b"]], [["a day"], [["a", "b"]]]),
+        ("image-classification", [b"\xff\xd8"], [[{"b64": "/9g="}]]),
+    ],
+)
+def test_the_request_of_a_task_is_its_example(task: str, values: list[Any], sent: list[Any], tmp_path: Path) -> None:
+    face, row = example_of(task, *values)
     front = SimpleNamespace(example=row, face=lambda info: face)
     path = size_profiles._own_request(cast("Model", SimpleNamespace(front=front, info=None)), tmp_path)
-    found = None if path is None else [one["data"] for one in json.loads(path.read_text())["inputs"]]
-    assert found == sent
+    assert path is not None
+    inputs = json.loads(path.read_text())["inputs"]
+    assert [one["data"] for one in inputs] == sent
+    assert [one["shape"] for one in inputs] == [[1, *array.shape] for array in row.arrays]
+    assert size_profiles._own_request(cast("Model", SimpleNamespace(front=None)), tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_without_a_source_there_is_a_model_to_begin_with(tmp_path):
     assert made.checked.error == ""
     assert f"/v2/models/first-one/infer -d @{tmp_path}/mine/first-one/request.json" in made.curl
     (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
-    assert (sent["name"], sent["shape"], len(sent["data"])) == ("x", [1, 3], 3)
+    assert (sent["name"], sent["shape"], np.shape(sent["data"])) == ("x", [1, 3], (1, 3))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from app.models.scaffold.draft import source_in, written
 from app.models.scaffold.guess import InputTables, request_row, specs_of
 from app.models.scaffold.new_task import names_task, write_task
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
+from app.values.requests import v2_request
 
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
 _CODE = """from torch import nn
@@ -161,24 +161,9 @@ def _request(target: Path, name: str, specs: Sequence[TensorSpec], row: SampleRo
         np.save(target / "request.npy", row.arrays[0])
         kind = "-H 'Content-Type: application/x-npy'"
         return f"curl localhost:8000/predict/{name} {kind} --data-binary @{place}/request.npy"
-    try:
-        body = _body(specs, row)
-    except UnicodeDecodeError:
+    body = v2_request(specs, row)
+    if isinstance(body["inputs"][0]["data"][0], dict):  # bytes that are no text: an image
         (target / "request.png").write_bytes(row.arrays[0].item())
         return f"curl localhost:8000/predict/{name} -H 'Content-Type: image/png' --data-binary @{place}/request.png"
     (target / "request.json").write_text(json.dumps(body) + "\n")
     return f"curl localhost:8000/v2/models/{name}/infer -d @{place}/request.json"
-
-
-def _body(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
-    inputs = []
-    for spec, array in zip(specs, row.arrays, strict=True):
-        data = [_json(value) for value in array.reshape(-1)]
-        inputs.append({"name": spec.name, "shape": [1, *array.shape], "datatype": spec.datatype, "data": data})
-    return {"inputs": inputs}
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    return round(float(value), 3) if isinstance(value, np.floating) else value.item()
