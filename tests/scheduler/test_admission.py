@@ -48,23 +48,6 @@ class TestBacklog:
         feed(scheduler, make_call(1, 10))
         assert backlog_ns(scheduler, now * MS) == expected * MS
 
-    def test_programs_add_up(self) -> None:
-        other = make_program(2, batch_ns=(3 * MS,), max_batch=1)
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), other)
-        feed(scheduler, make_call(1, 4), make_call(2, 2), make_call(3, 2, program=2))
-        assert backlog_ns(scheduler, 0) == (16 + 12 + 2 * 3) * MS
-
-    def test_newcomers_are_counted_in_the_last_batch_of_their_program(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), make_program(2, batch_ns=CURVE))
-        feed(scheduler, make_call(1, 6))  # four run, two wait
-
-        def backlog_ms(program: int, rows: int) -> int:
-            asked = admission.AdmissionRequest(program, rows, (Klass.REALTIME, LOWEST_PRIORITY), None)
-            return admission.backlog_ns(scheduler._ledger, scheduler._workers, scheduler.device, 0, asked) // MS
-
-        assert [backlog_ms(1, n) for n in (0, 1, 2, 3)] == [28, 30, 32, 16 + 16 + 10]
-        assert backlog_ms(2, 1) == 28 + 10
-
     def test_units_at_once_share_it(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), capacities=(4, 4))
         feed(scheduler, make_call(1, 16))
@@ -77,11 +60,6 @@ class TestDeadline:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
         feed(scheduler, make_call(1, 6))
         assert [soonest(scheduler, rows) for rows in (1, 2, 3)] == [30, 32, 42]
-
-    def test_units_at_once_do_not_make_a_batch_shorter(self) -> None:
-        """Two workers share a backlog, but a batch runs on one of them: 10 ms are not half of it."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), capacities=(4, 4))
-        assert [soonest(scheduler, rows) for rows in (1, 4)] == [10, 16]
 
     def test_past_deadline_and_unknown_times(self) -> None:
         scheduler = scheduler_of(make_program())
@@ -112,11 +90,6 @@ class TestHandover:
         stages = (Stage(Profile(CURVE, handover_ns=3 * MS)),)
         scheduler.add_program(make_program(stages=stages, max_batch=4), 0)
         return scheduler
-
-    def test_backlog_counts_it_for_each_batch(self) -> None:
-        scheduler = self.scheduler()
-        feed(scheduler, make_call(1, 10))
-        assert backlog_ns(scheduler, 0) == (19 + 19 + 15) * MS
 
     def test_units_that_are_handed_over_ahead_follow_at_once(self) -> None:
         scheduler = self.scheduler(push_depth=2, push_ahead_ns=3 * MS)
@@ -161,37 +134,6 @@ class TestOverload:
         assert [drop.call.id for drop in step.drop] == [2]
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[1, 3, 3]]
         assert scheduler.waiting(1) == 0
-
-    def test_rows_beyond_the_cut_are_left_for_later(self) -> None:
-        """A late row that would not run in this unit is not looked at; its deadline may be met by nobody knows what."""
-        scheduler, unit = self.scheduler()
-        feed(scheduler, make_call(1, 4), make_call(2, deadline=30 * MS))
-        step = finish(scheduler, unit, 10 * MS)
-        assert step.drop == []
-        assert step.wake_at == 30 * MS
-        step = finish(scheduler, step.start[0], 26 * MS)
-        assert [drop.call.id for drop in step.drop] == [2]
-
-    def test_time_of_later_stages_counts(self) -> None:
-        stages = make_program(batch_ns=CURVE).stages * 2
-        scheduler = scheduler_of(make_program(stages=stages, max_batch=4))
-        step = feed(scheduler, make_call(1, deadline=19 * MS))
-        assert [drop.reason for drop in step.drop] == [Reason.DEADLINE_UNREACHABLE]
-        assert len(feed(scheduler, make_call(2, deadline=20 * MS)).start) == 1
-
-    def test_room_that_a_late_call_leaves_is_given_away_at_once(self) -> None:
-        """One row may be alive, and it is between two stages when it is late; the row before it in line found no room.
-
-        Nothing runs then and no timer is armed: were it not asked again, it would wait for the next call to come.
-        """
-        scheduler = Scheduler(make_device(4, max_alive=1))
-        scheduler.add_program(make_program(1), 0)
-        scheduler.add_program(make_program(2, stages=make_program(batch_ns=CURVE).stages * 2), 0)
-        unit = feed(scheduler, make_call(1, program=2, priority=1, deadline=25 * MS)).start[0]
-        assert feed(scheduler, make_call(2, arrived=1), now=1).start == []
-        step = finish(scheduler, unit, 16 * MS)  # the second stage would end at 26
-        assert [(drop.call.id, drop.reason) for drop in step.drop] == [(1, Reason.DEADLINE_UNREACHABLE)]
-        assert [[row.call.id for row in unit.rows] for unit in step.start] == [[2]]
 
     def test_rows_for_which_there_is_no_room_are_not_judged_in_place_of_those_that_run(self) -> None:
         """Two rows of a cell are alive, as many as may be: the row before them is passed over, the late one leaves."""
@@ -244,10 +186,6 @@ class TestWhatGoesBefore:
     def test_rows_of_a_lower_priority_go_behind(self) -> None:
         assert self.admitted(1, 20)
         assert not self.admitted(1, 19)  # the batch that runs, and its own
-
-    def test_rows_of_its_own_priority_go_before(self) -> None:
-        assert not self.admitted(2, 109)
-        assert self.admitted(2, 110)
 
     def test_a_class_goes_before_every_priority(self) -> None:
         scheduler = Scheduler(make_device(4))

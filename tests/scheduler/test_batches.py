@@ -47,17 +47,6 @@ def rows(count: int, klass: Klass = Klass.REALTIME) -> list[Row]:
     return call.rows
 
 
-def test_latest_batch_is_that_of_a_class() -> None:
-    bench, one, other = Bench(), rows(2), rows(2, Klass.BEST_EFFORT)
-    bench.launch(one, now=3)
-    assert bench.table.latest(Klass.BEST_EFFORT) is None
-    bench.launch(other, now=5)
-    bench.launch(rows(1), now=7)
-    latest = bench.table.latest(Klass.BEST_EFFORT)
-    assert latest is other[0].batch
-    assert [batch.klass for batch in bench.table.batches] == [Klass.REALTIME, Klass.BEST_EFFORT, Klass.REALTIME]
-
-
 def test_d5_d6_d7_figure_8() -> None:
     """Two queries are new; two more stretch the batch at its second stage; it is split at the fourth."""
     bench, early, late = Bench(), rows(2), rows(2)
@@ -91,27 +80,6 @@ def test_fewer_rows_than_stand_there_are_split_off() -> None:
     assert bench.table.latest(Klass.REALTIME) is batch[0].batch
     assert all(entry.closed for entry in bench.table.batches)  # neither is stretched from now on
     assert bench.run(batch[2:]) is Operation.ON
-
-
-def test_rows_that_are_ahead_are_no_split() -> None:
-    """Of a stretched batch each part goes on by itself until they meet."""
-    bench, early, late = Bench(), rows(1), rows(2)
-    bench.run(early)
-    bench.launch(late, joins=early[0].batch)
-    assert bench.run(early) is Operation.ON
-    bench.complete(late)
-    assert bench.run(late) is Operation.ON
-    assert bench.entries() == [(3, [3, 3, 0, 0], [3, 3, 0, 0])]
-
-
-def test_two_batches_that_run_as_one_are_the_older() -> None:
-    bench, one, other = Bench(), rows(2), rows(1)
-    bench.run(one)
-    bench.launch(other, now=5)
-    bench.complete(other)
-    assert bench.launch([*other, *one]) is Operation.STRETCH
-    assert bench.entries() == [(3, [3, 3, 0, 0], [3, 0, 0, 0])]
-    assert other[0].batch is one[0].batch is bench.table.latest(Klass.REALTIME)
 
 
 def test_a_batch_is_over_when_its_last_row_has_ended() -> None:
@@ -159,12 +127,3 @@ def test_rows_that_failed_are_apart_and_launched_again() -> None:
     assert bench.entries() == [(1, [1, 1, 0, 0], [1, 0, 0, 0]), (2, [2, 0, 0, 0], [2, 0, 0, 0])]
     assert bench.run(batch[:2]) is Operation.ON
     assert bench.table.batches[1].launched == [2, 2, 0, 0]
-
-
-def test_a_batch_made_of_several_is_as_old_as_the_oldest() -> None:
-    bench, old, young = Bench(), rows(2), rows(2)
-    for now, batch in ((3, old), (7, young)):
-        bench.launch(batch, now)
-        bench.complete(batch)
-    bench.table.divide([*young, *old], 4)
-    assert [batch.created for batch in bench.table.batches] == [3]

@@ -17,7 +17,7 @@ from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.reef import Reef
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
+from app.scheduler.types import Klass, Outcome, Reason, Refusal, Step, Unit
 
 from .test_admission import backlog_ns
 from .test_invariants import MIXED, traces
@@ -47,59 +47,6 @@ def rows(step: Step) -> list[list[int]]:
 def ran(scheduler: Scheduler, unit: Unit, now: int) -> Step:
     scheduler.finished(Outcome(unit.id), now)
     return scheduler.step(now)
-
-
-class TestUnits:
-    @pytest.mark.parametrize(("pairs", "expected"), [({}, [[4, 5]]), ({(1, 1): 0.01}, [[4, 5], [1, 2, 3]])])
-    def test_two_workers_take_one_class_each_where_it_costs_little(
-        self, pairs: dict[tuple[int, int], float], expected: list[list[int]]
-    ) -> None:
-        scheduler = scheduler_of(8, 8, policy="no_wait", batch_ns=(10,) * 8, max_batch=8)
-        scheduler.pair(pairs, 0)
-        submit(scheduler, BEST, 1, 3, priority=0)
-        submit(scheduler, REAL, 4, 2, priority=9)
-        assert rows(scheduler.step(0)) == expected
-
-    def test_a_policy_that_counts_rows_counts_those_of_one_class(self) -> None:
-        """Four best-effort rows are no company for two that wait for a batch of four."""
-        scheduler = scheduler_of(4, 4, policy="static", batch_ns=(10,) * 4, max_batch=4, max_delay_ns=100)
-        submit(scheduler, REAL, 1, 2)
-        submit(scheduler, BEST, 3, 3)
-        step = scheduler.step(0)
-        assert (rows(step), step.wake_at) == ([], 100)
-        submit(scheduler, REAL, 6, 2)
-        assert rows(scheduler.step(0)) == [[1, 2, 6, 7]]
-
-    def test_real_time_rows_do_not_wait_for_best_effort_ones_to_leave_later_stages(self) -> None:
-        """A policy that lets one batch at a time through the stages does so for each class."""
-        stages = (Stage(Profile((10,) * 4)), Stage(Profile((10,) * 4)))
-        scheduler = scheduler_of(4, policy="dva_input", stages=stages, max_batch=4, max_delay_ns=0)
-        submit(scheduler, BEST, 1, 4)
-        unit = scheduler.step(0).start[0]
-        submit(scheduler, REAL, 5, 4, now=5)
-        step = ran(scheduler, unit, 10)
-        assert [(unit.stage, unit.klass) for unit in step.start] == [(0, REAL)]
-
-
-class TestCells:
-    def cell(self, **options: Any) -> Scheduler:
-        scheduler = Scheduler(make_device(4, **options))
-        stages = (Stage(Profile((10,) * 4), repeats=True),)
-        scheduler.add_program(make_program(stages=stages, policy="late", max_batch=4), 0)
-        return scheduler
-
-    def test_a_unit_that_goes_on_is_recalled_for_real_time_alone(self) -> None:
-        scheduler = self.cell(multi_step=True)
-        submit(scheduler, BEST, 1, 1, lengths=(9,))
-        (unit,) = scheduler.step(0).start
-        assert unit.steps == 9
-        submit(scheduler, REAL, 2, 1, lengths=(9,))
-        assert scheduler.step(1).recall == [unit]
-        scheduler.finished(Outcome(unit.id, steps=1), 10)
-        (unit,) = scheduler.step(10).start
-        assert (unit.klass, unit.steps) == (REAL, 9)
-        submit(scheduler, BEST, 3, 1, lengths=(9,))
-        assert list(scheduler.step(11).recall) == []
 
 
 class TestAdmission:

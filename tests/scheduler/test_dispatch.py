@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Formed, Profile, Reason, Stage
+from app.scheduler.types import AT_ONCE, Profile, Reason, Stage
 
-from .test_scheduler import calls_of, feed, finish
+from .test_scheduler import calls_of, feed
 from .world import make_call, make_device, make_program
 
 CURVE = (100, 110, 120, 130)
@@ -31,22 +31,6 @@ class TestPushAhead:
         (unit,) = scheduler.step(70).start
         assert calls_of(unit) == [2, 3]
         assert (unit.started, unit.begins, unit.predicted) == (70, 100, 110)
-
-    def test_at_once_it_is_cut_from_what_is_there(self) -> None:
-        scheduler = scheduler_of(ahead=AT_ONCE)
-        feed(scheduler, make_call(1))
-        (unit,) = feed(scheduler, make_call(2), now=10).start
-        assert (calls_of(unit), unit.begins) == ([2], 100)
-
-    def test_nobody_is_woken_when_nothing_waits(self) -> None:
-        scheduler = scheduler_of()
-        assert feed(scheduler, make_call(1)).wake_at is None
-
-    def test_a_unit_that_ends_early_opens_its_worker(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, make_call(1)).start[0]
-        feed(scheduler, make_call(2), now=10)
-        assert [calls_of(one) for one in finish(scheduler, unit, 20).start] == [[2]]
 
     def test_without_time_ahead_the_worker_gets_it_at_the_predicted_end(self) -> None:
         scheduler = scheduler_of(ahead=0)
@@ -92,15 +76,6 @@ class TestHandover:
         scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait"), 0)
         return scheduler
 
-    @pytest.mark.parametrize(("ahead", "predicted"), [(30, 120), (40, 110), (60, 110)])
-    def test_behind_another_unit_it_costs_what_is_left_of_it(self, ahead: int, predicted: int) -> None:
-        scheduler = self.scheduler(push_depth=2, push_ahead_ns=ahead)
-        feed(scheduler, make_call(1))
-        step = feed(scheduler, make_call(2), make_call(3), now=10)
-        assert (step.start, step.wake_at) == ([], 140 - ahead)
-        (unit,) = scheduler.step(140 - ahead).start
-        assert (unit.begins, unit.predicted, unit.behind) == (140, predicted, True)
-
     @pytest.mark.parametrize(("deadline", "kept"), [(139, False), (140, True)])
     def test_rows_that_would_end_too_late_with_it_leave(self, deadline: int, kept: bool) -> None:
         step = feed(self.scheduler(), make_call(1, deadline=deadline))
@@ -119,19 +94,6 @@ class TestHandover:
             times.append(wake_at)
         assert times[0] - times[1] == 500_000
 
-    def test_what_is_learnt_counts_from_the_next_unit_on(self) -> None:
-        """The worker computes as profiled, and its end is heard of later and later."""
-        scheduler = self.scheduler()
-        before, now = 0, 0
-        for ident in range(50):
-            (unit,) = feed(scheduler, make_call(ident, arrived=now), now=now).start
-            assert before <= unit.predicted < 100 + 80
-            before, now = unit.predicted, now + 100 + 80
-            finish(scheduler, unit, now, compute_ns=100)
-        assert before == pytest.approx(100 + 80, abs=5)
-        assert scheduler.states[1].latency[0].scale == 1.0
-        assert scheduler.states[1].latency[0].handover.ns == pytest.approx(80, abs=5)
-
 
 class TestDeadlines:
     @pytest.mark.parametrize(("deadline", "kept"), [(209, False), (210, True)])
@@ -142,22 +104,3 @@ class TestDeadlines:
         feed(scheduler, make_call(2), make_call(3, deadline=deadline), now=75)
         assert [calls_of(unit) for unit in scheduler.running][1:] == ([[2, 3]] if kept else [[2]])
         assert (3 in {call.id for call in scheduler.calls}) == kept
-
-    def test_a_hold_ends_in_time_for_a_unit_that_must_wait_for_its_worker(self) -> None:
-        """Beside the time to compute, and what a late timer costs, the row waits for the unit before it to end."""
-        times: dict[int, int] = {}
-        for running in (False, True):
-            scheduler = Scheduler(make_device(4, push_depth=2, push_ahead_ns=AT_ONCE))
-            scheduler.add_program(make_program(batch_ns=(10**6,) * 4, policy="window", max_delay_ns=10**9), 0)
-            if running:
-                feed(scheduler, make_call(1, 4))
-            wake_at = feed(scheduler, make_call(2, deadline=10**8), now=0).wake_at
-            assert wake_at is not None
-            times[running] = wake_at
-        assert times[False] - times[True] == 10**6
-
-
-def test_reasons_say_why_a_unit_was_formed() -> None:
-    scheduler = scheduler_of(ahead=AT_ONCE)
-    step = feed(scheduler, make_call(1, 5))
-    assert [unit.reason for unit in step.start] == [Formed.FULL, Formed.IDLE]

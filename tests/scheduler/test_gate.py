@@ -7,16 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tiers import full, repeatable, some
 
-from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
-from .test_invariants import arrivals, slowdowns
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 REAL, BEST = Klass
@@ -52,10 +48,6 @@ def end(scheduler: Scheduler, unit: Unit, now: int, error: Fault | None = None) 
 
 
 class TestBudget:
-    def test_a_unit_has_as_many_rows_as_it_allows(self) -> None:
-        scheduler = scheduler_of(4, budget=25)
-        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1, 2]]
-
     def test_rows_that_go_faster_in_a_larger_batch_do_so(self) -> None:
         """Three take 90 and four 70: three go as four."""
         for waiting, taken, size in ((2, [1, 2], 2), (3, [1, 2, 3], 4), (5, [1, 2, 3, 4], 4)):
@@ -63,17 +55,6 @@ class TestBudget:
             (unit,) = submit(scheduler, BEST, *range(1, waiting + 1)).start
             assert (rows([unit]), unit.size) == ([taken], size)
             assert unit.predicted <= 75
-
-    def test_rows_of_a_batch_that_fits_no_worker_left_are_fewer(self) -> None:
-        scheduler = scheduler_of(3, 4, budget=75, stages=(Stage(PADDED),))
-        (unit,) = submit(scheduler, BEST, 1, 2, 3, 4).start  # the larger worker is kept
-        assert (rows([unit]), unit.size, unit.worker) == ([[1, 2]], 2, 0)
-
-    def test_one_row_goes_where_even_that_takes_longer(self) -> None:
-        scheduler = scheduler_of(4, 4, 4, budget=5)
-        step = submit(scheduler, BEST, 1, 2, 3)
-        assert rows(step.start) == [[1]]
-        assert rows(end(scheduler, step.start[0], 10).start) == [[2]]
 
     def test_it_is_that_of_all_units_handed_over(self) -> None:
         scheduler = scheduler_of(2, 2, 4, budget=30)
@@ -86,33 +67,11 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
-    def test_the_driver_steps_again_when_there_may_be_room(self) -> None:
-        """5 are left of it and two units run: they have done the other 5 of a unit in half of the time."""
-        scheduler = scheduler_of(1, 1, 1, 4, budget=25)
-        step = submit(scheduler, BEST, 1, 2, 3)
-        assert (rows(step.start), step.wake_at) == ([[1], [2]], 2)
-
-    def test_rows_of_a_cell_are_never_padded_to_keep_it(self) -> None:
-        scheduler = scheduler_of(4, budget=75, stages=(Stage(PADDED, repeats=True),))
-        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1, 2]]
-
     @pytest.mark.parametrize(("times", "steps"), [((10, 10, 50, 10), 2), ((10, 20, 21), 2), ((10, 20, 20), 3)])
     def test_stages_that_follow_within_a_unit_keep_it_too(self, times: tuple[int, ...], steps: int) -> None:
         scheduler = scheduler_of(1, budget=20, stages=tuple(Stage(Profile((time,))) for time in times), multi_step=True)
         (unit,) = submit(scheduler, BEST, 1).start
         assert unit.steps == steps
-
-    def test_several_stages_count_as_long_as_they_are(self) -> None:
-        """Not as their mean: 19 are handed over with the first of these, and 14 more would be 33."""
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
-        stages = tuple(Stage(Profile((time,))) for time in (19, 1, 1, 1))
-        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
-            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
-        (unit,) = submit(scheduler, BEST, 1).start
-        assert unit.steps == 4
-        step = submit(scheduler, BEST, 2, program=2)
-        assert (step.start, step.wake_at) == ([], 13)
-        assert rows(scheduler.step(13).start) == [[2]]
 
     def test_stages_to_come_count_where_they_are_longer(self) -> None:
         """A worker goes on with them by itself."""
@@ -257,10 +216,6 @@ class TestRoom:
         assert rows(submit(scheduler, BEST, *range(11, 19)).start) == [[11, 12, 13, 14]]
         assert rows(submit(scheduler, REAL, 1, 2, 3, 4, now=5).start) == [[1, 2, 3, 4]]
 
-    def test_of_little_room_they_have_half(self) -> None:
-        scheduler = scheduler_of(4, stages=self.STAGES, max_alive=3)
-        assert rows(submit(scheduler, BEST, 11, 12, 13).start) == [[11, 12]]
-
     def test_what_fills_a_real_time_unit_takes_none_of_it(self) -> None:
         scheduler = scheduler_of(4, programs=0, max_alive=6)
         scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
@@ -276,21 +231,10 @@ class TestRoom:
 
 
 class TestWorkers:
-    def test_the_largest_of_several_is_kept(self) -> None:
-        scheduler = scheduler_of(2, 4, 1)
-        units = submit(scheduler, BEST, 1, 2, 3, 4, 5, 6).start
-        assert sorted(unit.worker for unit in units) == [0, 2]
-        assert [unit.worker for unit in submit(scheduler, REAL, 9).start] == [1]
-
     def test_one_is_kept_of_those_that_may_run_at_once(self) -> None:
         scheduler = scheduler_of(4, 4, 4, max_running=2)
         assert len(submit(scheduler, BEST, *range(9)).start) == 1
         assert len(submit(scheduler, REAL, 20).start) == 1
-
-    def test_one_that_is_free_goes_before_the_kept_one_that_is_busy(self) -> None:
-        scheduler = scheduler_of(1, 1, 4, push_depth=2, push_ahead_ns=AT_ONCE)
-        assert [unit.worker for unit in submit(scheduler, BEST, 8).start] == [0]
-        assert [unit.worker for ident in (1, 2, 3) for unit in submit(scheduler, REAL, ident).start] == [2, 1, 2]
 
 
 class TestPadding:
@@ -312,17 +256,6 @@ class TestPadding:
         scheduler.pair({(1, 2): first, (1, 3): second}, 0)
         units = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident, program=ident).start]
         return scheduler, units
-
-    def test_what_several_slow_a_unit_by_is_added_up(self) -> None:
-        def follow(first: float, second: float) -> list[list[list[int]]]:
-            scheduler, units = self.three(first, second)
-            submit(scheduler, REAL, 1)
-            submit(scheduler, BEST, 4, program=2)
-            submit(scheduler, BEST, 5, program=3)
-            return [rows(end(scheduler, unit, 5).start) for unit in units]
-
-        assert follow(0.01, 0.01) == [[[4]], [[5]]]
-        assert follow(0.015, 0.015) == [[], [[4]]]  # one at a time
 
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:
@@ -346,12 +279,6 @@ class TestPadding:
             submit(scheduler, REAL, ident, program=ident)
         assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
 
-    def test_none_starts_while_a_real_time_row_waits(self) -> None:
-        scheduler = scheduler_of(1, 1, 1, max_running=2)
-        scheduler.pair({(1, 1): 0.0}, 0)
-        submit(scheduler, REAL, 1, 2, 3)
-        assert rows(submit(scheduler, BEST, 9).start) == []
-
     def padding(self) -> Scheduler:
         """Three rows run as four, with one that is not there."""
         scheduler = Scheduler(make_device(4))
@@ -370,20 +297,6 @@ class TestPadding:
         step = end(scheduler, unit, 130)
         assert [call.id for call in step.done] == [1, 2, 3, 9]
         assert rows(step.start) == [[10]]
-
-    def test_a_filler_whose_caller_leaves_recalls_nothing(self) -> None:
-        scheduler = Scheduler(make_device(4, multi_step=True))
-        scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
-        scheduler.control(1, TABLES, 0)
-        (unit,) = submit(scheduler, REAL, 0).start
-        submit(scheduler, BEST, 9, now=1)
-        submit(scheduler, REAL, 1, 2, 3, now=1)
-        (unit,) = end_whole(scheduler, unit, 100).start
-        assert (rows([unit]), unit.steps) == ([[1, 2, 3, 9]], 2)
-        scheduler.cancel(9, 110)
-        assert list(scheduler.step(110).recall) == []
-        scheduler.cancel(3, 111)
-        assert scheduler.step(111).recall == [unit]
 
     def test_of_a_unit_that_fails_each_class_runs_again_apart(self) -> None:
         scheduler = self.padding()
@@ -573,29 +486,6 @@ class TestPresets:
         (unit,) = end(scheduler, unit, 10).start
         assert (rows([unit]), unit.stage) == ([[1]], 1)
         assert rows(end(scheduler, unit, 20).start) == [[3]]
-
-    def test_streams_knows_no_classes(self) -> None:
-        scheduler = scheduler_of(1, 1, class_preset="streams", budget=1)
-        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
-        submit(scheduler, REAL, 4, now=1)
-        assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == [[3]]
-
-
-@pytest.mark.parametrize("preset", some(PRESETS, 2))
-def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
-    """Units behind one another, padding that is faster, and much best-effort work; see `class_book`."""
-
-    @FEW
-    @given(arrivals(2, list(Klass)), slowdowns, st.sampled_from([60, 150, 10_000]), st.sampled_from([1, 2]))
-    def holds(calls: Any, pairs: Any, budget: int, workers: int) -> None:
-        device = make_device(*[4] * workers, push_depth=2, push_ahead_ns=AT_ONCE, classes=ClassSpec(preset, budget))
-        programs = tuple(
-            make_program(ident, stages=(Stage(PADDED), Stage(PADDED))[:ident], policy="no_wait", max_batch=4)
-            for ident in (1, 2)
-        )
-        World(Trace(device, programs, calls, pairs=pairs, control=((0, 1, TABLES), (0, 2, TABLES)))).run()
-
-    holds()
 
 
 @pytest.mark.parametrize("workers", some([2, 1, 3]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from typing import Any
 
 import pytest
 from tiers import few
 
-from app.scheduler.rows.ledger import Ledger, key_of
+from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, Call, Klass, Profile, Row, RowState, Stage
 
@@ -49,11 +48,6 @@ def test_a_closed_program_is_forgotten_with_its_last_call_and_unit(last: str) ->
     assert not ledger.ready._sets
 
 
-def test_the_key_holds_the_length_bucket() -> None:
-    _, state = ledger_of(length_buckets=(4, 8))
-    assert [key_of(Row(0, length), state) for length in (1, 4, 5, 9)] == [(1, 0, 0), (1, 0, 0), (1, 0, 1), (1, 0, 2)]
-
-
 #: All ways for a row to change: the method, from where to where, and how the number of rows on the device may change.
 ROW_TRANSITIONS = (
     ("enter", None, RowState.WAITING, (0,)),
@@ -64,7 +58,6 @@ ROW_TRANSITIONS = (
     ("end_unit", RowState.RUNNING, RowState.ENDED, (-1,)),
     ("leave", RowState.WAITING, RowState.ENDED, (0, -1)),
 )
-LEAVING = {"complete", "drop", "leave"}  # the ways for a call to leave
 
 
 class TestTransitions:
@@ -102,16 +95,6 @@ class TestTransitions:
         seen = self.watched(monkeypatch)
         assert seen <= allowed | inside
         assert seen - inside == allowed
-
-    def test_calls_leave_by_these_methods_alone(self) -> None:
-        source = inspect.getsource(Ledger)
-        leaving = {
-            name
-            for name in LEAVING
-            if "call.alive = False" in (body := inspect.getsource(getattr(Ledger, name))) or "self.leave(call)" in body
-        }
-        assert leaving == LEAVING
-        assert source.count("call.alive = False") == 2
 
 
 def random_trace(seed: int) -> Trace:

@@ -57,13 +57,6 @@ def test_age_outweighs_speed() -> None:
     assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=200) == [2, 1]
 
 
-def test_no_row_is_overtaken_by_one_that_came_much_later() -> None:
-    """Full batches save 67 % of a slow row's 100 ns: one fast batch goes first, not the rows that came after 67 ns."""
-    calls = [(2, 1, 30 * place) for place in range(1, 12)]
-    times = {1: BOTH[1], 2: Stage(Profile((10, 20, 30, 40)))}
-    assert first_of((1, 1, 0), *calls, times=times, now=400) == [2, 1, 2, 2]
-
-
 def test_where_batches_save_nothing_the_oldest_goes_first() -> None:
     times = {1: Stage(Profile((100, 200, 300, 400))), 2: Stage(Profile((10, 20, 30, 40)))}
     assert first_of((1, 1, 0), (2, 1, 10), times=times) == [1, 2]
@@ -165,14 +158,6 @@ def staged(*seconds: Stage) -> tuple[Scheduler, Unit]:
     return scheduler, unit
 
 
-def test_rows_between_stages_count_with_the_time_that_is_left_to_them() -> None:
-    scheduler, unit = staged(Stage(Profile(FAST)))
-    scheduler.submit(make_call(2, program=1, arrived=0), 6)
-    scheduler.finished(Outcome(unit.id, None, 100), 105)
-    (unit,) = scheduler.step(105).start
-    assert (unit.program, unit.stage) == (2, 1)
-
-
 def test_of_each_model_its_oldest_row_counts() -> None:
     """Others of it wait at another stage, which came later than the row of the model of one stage."""
     scheduler, unit = staged(BOTH[1])
@@ -181,16 +166,6 @@ def test_of_each_model_its_oldest_row_counts() -> None:
     scheduler.finished(Outcome(unit.id, None, 100), 105)
     (unit,) = scheduler.step(105).start
     assert (unit.program, unit.stage) == (2, 1)
-
-
-def test_a_model_whose_rows_are_held_lets_others_go() -> None:
-    scheduler = Scheduler(make_device(4))
-    scheduler.add_program(make_program(1, stages=(BOTH[1],), max_batch=4, policy="window", max_delay_ns=10_000), 0)
-    scheduler.add_program(make_program(2, stages=(BOTH[1],), max_batch=4, policy="no_wait"), 0)
-    for ident, program in enumerate((1, 2), 1):
-        scheduler.submit(make_call(ident, program=program, arrived=ident), ident)
-    (unit,) = scheduler.step(9).start
-    assert unit.program == 2
 
 
 @pytest.mark.parametrize("others", [False, True])

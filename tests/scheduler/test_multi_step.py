@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Klass, Operation, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Klass, Outcome, Profile, Program, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -78,14 +78,6 @@ class TestCells:
         assert unit.steps == 1
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=3)).recall == ()
 
-    def test_a_cancelled_row_is_let_go_at_the_next_step(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late"))
-        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-        scheduler.cancel(1, 20)
-        assert scheduler.step(20).recall == [unit]
-        assert end(scheduler, unit, 30, 3).start == []
-        assert scheduler._ledger.alive == 0
-
     def test_a_row_past_its_deadline_too(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late"))
         enter(scheduler, make_call(1, lengths=(300,)))
@@ -129,20 +121,6 @@ class TestJoining:
         scheduler, unit = self.running(times)
         scheduler.progressed(unit.id, made, 35)
         assert enter(scheduler, make_call(2, lengths=lengths, arrived=35)).recall == [unit] * recalled
-
-    def test_each_that_comes_counts(self) -> None:
-        scheduler, unit = self.running(self.FLAT)
-        scheduler.progressed(unit.id, 6, 57)
-        assert not enter(scheduler, make_call(2, lengths=(7,), arrived=57)).recall
-        assert enter(scheduler, make_call(3, lengths=(7,), arrived=58)).recall == [unit]
-
-    def test_an_overdue_unit_is_joined_as_any_other(self) -> None:
-        """Steps predicted to take 1 ms take 2: half of 300 have been made when all should have been."""
-        stages = (Stage(Profile((1_000_000, 1_500_000), handover_ns=100_000), repeats=True),)
-        scheduler = serving(make_program(stages=stages, policy="adaptive", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
-        scheduler.progressed(unit.id, 155, 310_000_000)
-        assert enter(scheduler, make_call(2, lengths=(1,), arrived=310_000_000)).recall == [unit]
 
     def test_steps_that_were_made_count_for_one_unit(self) -> None:
         scheduler, unit = self.running(self.FLAT)
@@ -212,15 +190,6 @@ class TestContinuing:
         following, _ = self.continued(scheduler, unit, 5 * 20, 5, 0)
         assert (following.length, following.predicted) == (15, 7 * 15)
 
-    def test_a_row_whose_call_has_left_is_in_it_until_it_ends(self) -> None:
-        scheduler, unit = self.started(3, 9)
-        scheduler.cancel(1, 5)
-        following, step = self.continued(scheduler, unit, 65, 3, 0)  # it had not heard
-        assert [row.call.alive for row in following.rows] == [False]
-        assert step.recall == [following]
-        end(scheduler, following, 75, 1)
-        assert scheduler._ledger.alive == 0
-
     def test_not_where_others_wait_for_a_place(self) -> None:
         scheduler, unit = self.started(7, 9)
         scheduler.progressed(unit.id, 6, 140)
@@ -250,21 +219,8 @@ class TestContinuing:
         (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
         assert not unit.continue_without
 
-    def test_nor_do_rows_that_run_again(self) -> None:
-        scheduler, unit = self.started(3, 9)
-        (half,) = end(scheduler, unit, 20, 0, error=Fault.MODEL).start
-        assert not half.continue_without
-
 
 class TestStages:
-    def test_as_far_as_nothing_changes(self) -> None:
-        scheduler = serving(make_program(stages=STAGES, policy="no_wait", max_batch=2))
-        (unit,) = enter(scheduler, make_call(1, 2)).start
-        assert (unit.steps, unit.predicted) == (3, 20 + 40 + 60)
-        step = end(scheduler, unit, 120, 3, times=(20, 40, 60))
-        assert [call.id for call in step.done] == [1]
-        assert scheduler.states[1].latency[0].scale == 1.0
-
     def test_a_batch_that_would_be_split_ends_where_it_is(self) -> None:
         stages = (Stage(Profile((10, 12))), Stage(Profile((10, 12))), Stage(Profile((10, 30))))
         scheduler = serving(make_program(stages=stages, policy="dva_operator", max_batch=2, max_delay_ns=0))
@@ -272,24 +228,6 @@ class TestStages:
         assert unit.steps == 1  # what remains takes 42 for two rows, and 40 for one after the other
         step = end(scheduler, unit, 12, 1, times=(12,))
         assert [(len(unit.rows), unit.stage, unit.steps) for unit in step.start] == [(1, 1, 1)]  # the other half waits
-
-    def test_a_latecomer_is_heard_of_only_where_the_policy_looks(self) -> None:
-        for policy, recalled in [("no_wait", 0), ("adaptive", 1), ("dva_load", 1)]:
-            scheduler = serving(make_program(stages=STAGES, policy=policy, max_batch=2, max_delay_ns=0))
-            (unit,) = enter(scheduler, make_call(1)).start
-            assert unit.steps == 3
-            assert len(enter(scheduler, make_call(2, arrived=5)).recall) == recalled, policy
-
-    def test_steps_of_a_cell_are_no_stages(self) -> None:
-        """A batch that makes two steps of a cell before the last stage is not in its last stage then."""
-        stages = (STAGES[0], CELL[0], STAGES[0])
-        scheduler = Scheduler(make_device(4, 4, multi_step=True))
-        scheduler.add_program(make_program(stages=stages, policy="dva_load", max_batch=2, max_delay_ns=0), 0)
-        (unit,) = enter(scheduler, make_call(1, lengths=(2,))).start
-        (cell,) = end(scheduler, unit, 10, 1).start
-        assert (cell.stage, cell.steps) == (1, 2)
-        (latecomer,) = enter(scheduler, make_call(2, lengths=(2,), arrived=11)).start
-        assert latecomer.operation is Operation.STRETCH
 
     @pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
     def test_a_unit_of_another_program_is_at_stages_of_its_own(self, policy: str) -> None:
@@ -314,10 +252,3 @@ class TestStages:
         assert [unit.program for unit in step.start] == [2]
         step = end(scheduler, step.start[0], 15, 1)
         assert [(unit.stage, unit.steps) for unit in step.start] == [(1, 2)]  # where it was
-
-    def test_a_failed_unit_runs_again_stage_by_stage(self) -> None:
-        scheduler = serving(make_program(stages=STAGES, policy="no_wait", max_batch=2))
-        (unit,) = enter(scheduler, make_call(1, 2)).start
-        scheduler.finished(Outcome(unit.id, Fault.MODEL, steps=2), 60)
-        (unit,) = scheduler.step(60).start
-        assert (unit.stage, len(unit.rows), unit.steps) == (0, 1, 1)

@@ -20,10 +20,6 @@ def learnt(left: int, *, served: int = 160, waited_ns: int = 2 * S, waiting: int
     return patience
 
 
-def test_the_queue_is_what_is_served_in_half_the_time_that_callers_wait() -> None:
-    assert learnt(200).bound == 160
-
-
 def test_few_who_leave_teach_nothing() -> None:
     assert [learnt(left).bound for left in (0, 19, 20)] == [1024, 1024, 160]
 

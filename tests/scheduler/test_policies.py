@@ -52,15 +52,6 @@ class TestEveryPolicy:
                 )
                 assert isinstance(policy_class(name)().decide(view, idle, decision.until), Cut)
 
-    def test_full_batch_leaves_at_once(self, name: str) -> None:
-        decision = policy_class(name)().decide(view_of(8, 8, 8, 100, 10**9, Facts(preferred=8)), (8,), 100)
-        assert decision == Cut(8, 8, "full")
-
-    def test_equal_views_get_equal_answers(self, name: str) -> None:
-        policy = policy_class(name)()
-        answers = [[policy.decide(view, idle, now) for view, idle, now in VIEWS] for _ in range(2)]
-        assert answers[0] == answers[1]
-
 
 def test_unknown_policy_names_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"adaptive, no_wait, window, static, preferred, ebird, late, .*, got 'fifo'"):
@@ -92,10 +83,6 @@ def test_window_waits_for_the_batch_or_the_delay(ready: int, now: int, expected:
     assert policy_class("window")().decide(view_of(ready, 8, 8, oldest=100, max_delay=50), (8,), now) == expected
 
 
-def test_window_waits_for_the_largest_batch_even_if_a_smaller_worker_is_idle() -> None:
-    assert policy_class("window")().decide(view_of(3, 2, 8, oldest=100, max_delay=50), (2,), 100) == Hold(150)
-
-
 @pytest.mark.parametrize(
     ("idle", "ready", "expected"),
     [
@@ -108,7 +95,3 @@ def test_window_waits_for_the_largest_batch_even_if_a_smaller_worker_is_idle() -
 def test_static_pads_to_one_size(idle: tuple[int, ...], ready: int, expected: Cut) -> None:
     view = view_of(ready, min(8, idle[0]), 8, oldest=0, max_delay=50)
     assert policy_class("static")().decide(view, idle, 50) == expected
-
-
-def test_static_waits_as_window_does() -> None:
-    assert policy_class("static")().decide(view_of(3, 8, 8, oldest=100, max_delay=50), (8,), 120) == Hold(150)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.scheduler.estimates.batch_monitor import Regression, algorithm_1
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.rows.program import ProgramState
@@ -38,23 +37,6 @@ class TestHandover:
         program = Program(1, "m", (self.STAGE,) * stages, max_batch=2)
         return ProgramState(program, None, DeviceSpec((WorkerSpec(2),), **device), 0)
 
-    def test_it_is_learnt_from_units_whose_worker_had_nothing_else(self) -> None:
-        state = self.state()
-        for _ in range(500):
-            state.observe(ran(1, started=1_000, behind=True), Outcome(0, None, 100), 9_000)
-        assert state.time(1) == 130
-        for _ in range(500):
-            state.observe(ran(1, started=1_000), Outcome(0, None, 100), 1_180)
-        assert state.time(1) == pytest.approx(180, abs=1)
-
-    def test_the_preferred_size_counts_it(self) -> None:
-        """Two rows in 230 are 8.7 million a second; without the hand-over they would be 10."""
-        state = self.state()
-        state.regression = Regression((100, 200))
-        assert [algorithm_1(9e6, state.regression, 4, ns) for ns in (0, 30)] == [2, 3]
-        state.rate.rate = 9e6  # of one row in 130: 7.7
-        assert state.preferred == 2
-
     def test_tables_are_those_of_the_load_with_it(self) -> None:
         """At 30 beside 100 a row, the peak is 7.7 million; computing twice as slow is 1.77 times the load."""
         state = self.state()
@@ -72,19 +54,6 @@ def served(policy: str = "adaptive", **options: object) -> ProgramState:
 
 
 class TestTick:
-    def test_level_follows_rate_and_scale(self) -> None:
-        state = served()
-        state.set_control(TABLES)
-        assert state.facts[0].level == -1  # no window has closed
-        levels = []
-        for window, (rows, scale) in enumerate([(225, 1), (2_000, 1), (225, 1), (225, 8), (0, 1)], 1):
-            state.asked[Klass.REALTIME] += rows
-            state.latency[0].scale = scale
-            state.latency[0].observe(1, round(CURVE[0] * scale))  # else an idle window would move the scale
-            state.tick(window * S)
-            levels.append(state.facts[0].level)
-        assert levels == [0, 1, 0, 1, -1]
-
     def test_level_does_not_follow_the_chance_of_one_window(self) -> None:
         """Within three deviations of the mean, though the window alone would be nearer to another table."""
         state = served()
@@ -105,26 +74,6 @@ class TestTick:
 
 
 class TestControl:
-    def test_new_tables_count_at_once(self) -> None:
-        state = served()
-        state.asked[Klass.REALTIME] += 2_000
-        state.tick(S)
-        state.set_control(TABLES)
-        assert (state.facts[0].control, state.facts[0].level) == (TABLES, 1)
-        state.set_control(replace(TABLES, loads=(0.9,), tables=((0, 1),), hold_ns=(0,)))
-        assert state.facts[0].level == 0
-
-    @pytest.mark.parametrize(
-        "stages",
-        [(Stage(Profile((10, 20)), repeats=True),), (*TWO_STAGES.stages, Stage(Profile((1, 2)), repeats=True))],
-        ids=["cell", "stages-and-cell"],
-    )
-    def test_tables_say_nothing_about_cells(self, stages: tuple[Stage, ...]) -> None:
-        state = ProgramState(Program(1, "m", stages), None, DEVICE, 0)
-        state.set_control(TABLES)
-        state.tick(S)
-        assert all(facts.control is None for facts in state.facts)
-
     def test_of_several_stages_the_first_has_the_table_and_all_know_the_values(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         state.set_control(replace(TABLES, inside=(1.0,) * len(TABLES.loads), values=((0.0, 1.0),) * len(TABLES.loads)))
@@ -138,22 +87,6 @@ class TestControl:
 
 
 class TestObserve:
-    def test_line_is_that_of_the_first_stage(self) -> None:
-        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-        before = state.regression.predict(2)
-        state.observe(ran(2, stage=1), Outcome(0, None, 2_000), 0)
-        state.tick(S)
-        assert state.regression.predict(2) == before
-        state.observe(ran(2), Outcome(0, None, 40), 0)
-        assert state.regression.predict(2) == before  # until the window closes
-        state.tick(2 * S)
-        assert state.regression.predict(2) > before
-
-    def test_batches_at_once_are_held_against_their_own_table(self) -> None:
-        state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, DEVICE, 0)
-        state.observe(ran(2, running=2), Outcome(0, None, 30), 0)
-        assert state.latency[0].scale == pytest.approx(1.0)
-
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for _ in range(50):
@@ -166,29 +99,8 @@ class TestObserve:
         assert state.latency[0].predict(2) == 110
 
 
-def test_what_a_worker_takes_only_falls() -> None:
-    state = ProgramState(Program(0, "m", max_batch=32), None, DEVICE, 0)
-    assert (state.capacity, state.full) == ([[1, 32]], [20])
-    state.cap(1, 8)
-    state.cap(1, 16)
-    assert (state.capacity, state.full) == ([[1, 8]], [8])
-
-
-def test_what_a_worker_takes_falls_at_one_stage() -> None:
-    state = ProgramState(replace(TWO_STAGES, max_batch=32, max_alive=12), None, DEVICE, 0)
-    assert (state.capacity, state.full) == ([[1, 32]] * 2, [12, 12])
-    state.cap(1, 8, 1)
-    assert (state.capacity, state.full) == ([[1, 32], [1, 8]], [12, 8])
-
-
 class TestFull:
     CELL = Stage(Profile((10, 12, 14, 16, 20, 24, 28, 31)), repeats=True)  # four rows are nearly as fast as eight
-
-    def test_adaptive_runs_no_more_rows_of_a_cell_than_pays(self) -> None:
-        device = DeviceSpec((WorkerSpec(8),))
-        for policy, full in [("adaptive", 4), ("late", 8), ("no_wait", 8)]:
-            program = Program(1, "m", (self.CELL,), policy, max_batch=8)
-            assert ProgramState(program, None, device, 0).full == [full], policy
 
     def test_a_program_of_one_unit_runs_as_many_as_it_can(self) -> None:
         program = Program(1, "m", (self.CELL,), "adaptive", max_batch=8, one_unit=True)

@@ -42,23 +42,6 @@ def held(ready: ReadySet) -> int:
     return sum(len(lane.rows) for lane in ready._lanes.values())
 
 
-def test_take_goes_by_class_then_priority_then_arrival() -> None:
-    ready = ReadySet(KEY)
-    stand(
-        ready,
-        make_call(1, klass=Klass.BEST_EFFORT, arrived=0),
-        make_call(2, priority=2, arrived=1),
-        make_call(3, priority=1, arrived=3),
-        make_call(4, priority=1, arrived=2),
-    )
-    assert ready.count == 4
-    assert ready.head() is not None
-    assert ids(ready.take(3, 1 << 30)) == [4, 3, 2]
-    assert ids(ready.take(3, 1 << 30)) == [1]
-    assert ready.count == 0
-    assert ready.head() is None
-
-
 def test_first_names_rows_in_order_of_service_and_leaves_them() -> None:
     """As `take` would, but for retry groups, rows of calls that left and nothing moved."""
     ready = ReadySet(KEY)
@@ -89,25 +72,6 @@ def test_first_passes_over_rows_without_room_as_take_does(n: int, room: int, exp
     assert ids(list(ready.first(n, room))) == expected
     assert ids(ready.take(n, room)) == expected
     assert ids(ready.take(9, 9)) == [ident for ident in (1, 2, 3, 4) if ident not in expected]  # in their order
-
-
-def test_rows_of_calls_that_left_are_passed_over() -> None:
-    ready = ReadySet(KEY)
-    gone, kept = make_call(1, 2, arrived=1), make_call(2, arrived=2)
-    stand(ready, gone, kept)
-    leave(ready, gone)
-    assert ready.count == 1
-    assert ready.oldest() == 2
-    head = ready.head()
-    assert head is not None
-    assert head.call is kept
-    assert ids(ready.take(5, 1 << 30)) == [2]
-
-
-def test_oldest_looks_at_every_priority() -> None:
-    ready = ReadySet(KEY)
-    stand(ready, make_call(1, priority=1, arrived=9), make_call(2, priority=7, arrived=4))
-    assert ready.oldest() == 4
 
 
 def test_oldest_where_rows_stand_by_deadline() -> None:
@@ -143,82 +107,12 @@ def test_rows_come_back_to_their_places() -> None:
         assert list(others) == rows, places
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["in-order", "late"])
-def test_lanes_are_bounded_by_what_waits(late: bool) -> None:
-    ready = ReadySet(KEY)
-    stand(ready, *(make_call(i, arrived=10**6) for i in range(3)))
-    for ident in range(10, 2_000):
-        call = make_call(ident, arrived=10**6 - ident if late else 10**6 + ident)
-        stand(ready, call)
-        leave(ready, call)
-        assert held(ready) <= 2 * 4 + 65
-    assert sorted(ids(list(ready.rows()))) == [0, 1, 2]
-
-
-def test_retry_group_goes_first_among_its_rank() -> None:
-    ready = ReadySet(KEY)
-    first, later = make_call(1, 2, arrived=1), make_call(2, arrived=2)
-    stand(ready, first, later)
-    ready.add_retry(ready.take(2, 1 << 30))
-    assert (ready.count, ready.free_count) == (3, 1)
-    assert ids(ready.take_retry(99, 99)) == [1, 1]
-    assert ready.take_retry(99, 99) == []
-    assert ready.count == 1
-
-
-def test_retry_group_yields_to_a_better_row() -> None:
-    ready = ReadySet(KEY)
-    stand(ready, make_call(1, klass=Klass.BEST_EFFORT))
-    ready.add_retry(ready.take(1, 1 << 30))
-    stand(ready, make_call(2, arrived=9))
-    assert ready.take_retry(99, 99) == []
-    assert ids(ready.take(1, 1 << 30)) == [2]
-    assert ids(ready.take_retry(99, 99)) == [1]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_retry_groups_go_by_their_first_rows(order: tuple[int, int]) -> None:
-    ready = ReadySet(KEY)
-    stand(ready, make_call(1, klass=Klass.BEST_EFFORT), make_call(2, arrived=5))
-    better, worse = ready.take(1, 1 << 30), ready.take(1, 1 << 30)
-    for index in order:
-        ready.add_retry([better, worse][index])
-    assert ids(ready.take_retry(99, 99)) == [2]
-    assert ids(ready.take_retry(99, 99)) == [1]
-
-
-def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
-    ready = ReadySet(KEY)
-    calls = [make_call(i, arrived=i) for i in range(3)]
-    stand(ready, *calls)
-    rows = ready.take(3, 1 << 30)
-    ready.add_retry([rows[0], rows[2]])
-    ready.add_retry([rows[1]])
-    leave(ready, calls[0])
-    assert (ready.count, ready.free_count) == (2, 0)
-    assert ids(ready.take_retry(99, 99)) == [1]
-    assert ids(ready.take_retry(99, 99)) == [2]
-    assert ready.count == 0
-
-
 def test_a_group_that_must_be_re_run_goes_before_all_rows_of_its_priority() -> None:
     ready = ReadySet(KEY)
     stand(ready, *(make_call(i, arrived=i) for i in range(2, 5)))
     ready.add_retry([ready.take(2, 1 << 30)[1]])
     stand(ready, make_call(2, arrived=2))
     assert ids(ready.take_retry(9, 9)) == [3]
-
-
-def test_a_policy_cuts_no_rows_behind_a_group_that_must_be_re_run() -> None:
-    ready = ReadySet(KEY)
-    stand(ready, *(make_call(i, arrived=i, priority=1) for i in range(2, 5)))
-    ready.add_retry(ready.take(1, 1 << 30))
-    stand(ready, make_call(1, arrived=9))
-    assert (ready.count, ready.free_count) == (4, 1)
-    assert ids(ready.take(ready.free_count, 1 << 30)) == [1]
-    assert ready.free_count == 2  # the group goes first now; were there no room for it, they might hold it
-    assert ids(ready.take_retry(99, 99)) == [2]
-    assert ready.free_count == 2
 
 
 @pytest.mark.parametrize(
@@ -266,31 +160,6 @@ class TestByLength:
         ready, _ = self.sorted_set(10, 30, 20, 5, 10, 7)
         assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
         assert ready.length_window(1) == LengthWindow([7, 10, 10], 1, 6, 82, 5, 30)
-
-    def test_rows_are_taken_out_of_turn_once(self) -> None:
-        ready, calls = self.sorted_set(10, 30, 20, 5, 10, 7)
-        assert ids(ready.similar(3, 1)) == [5, 0, 4]
-        taken = ready.take_similar(3, 1)
-        assert ids(taken) == [0, 4, 5]  # in the order of service
-        for row in taken:
-            row.state = RowState.RUNNING
-        assert ready.count == 3
-        taken[0].stage, taken[0].state = 1, RowState.WAITING  # at another key
-        assert ids(list(ready.first(9, 9))) == [1, 2, 3]
-        assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
-        taken[0].stage, taken[0].state = 1, RowState.WAITING  # it has gone on, and waits elsewhere
-        leave(ready, calls[2])
-        assert ids(ready.take(9, 9)) == [1, 3]
-        assert ready.count == 0
-        assert ready.length_window(9) is None
-
-    def test_none_while_a_group_is_run_again(self) -> None:
-        ready, _ = self.sorted_set(10, 30)
-        group = make_call(9, lengths=(10,))
-        for row in group.rows:
-            row.call, row.order = group, (99, 99)
-        ready.add_retry(group.rows)
-        assert ready.length_window(9) is None
 
     def test_memory_is_bounded_by_what_waits(self) -> None:
         ready, _ = self.sorted_set(1)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
-    AT_ONCE,
     Call,
     DeviceSpec,
     Drop,
@@ -85,24 +83,6 @@ class TestAdmission:
 
 
 class TestDeadlines:
-    def test_in_the_queue(self) -> None:
-        scheduler = scheduler_of(device=make_device(1))
-        step = feed(scheduler, make_call(1), make_call(2, deadline=50))
-        assert step.wake_at == 50
-        assert scheduler.step(49).drop == []
-        step = scheduler.step(50)
-        assert left(step.drop) == [(2, Reason.DEADLINE, -1)]
-        assert step.wake_at is None
-        assert scheduler.waiting(1) == 0
-
-    def test_while_running(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, make_call(1, deadline=50)).start[0]
-        assert left(scheduler.step(60).drop) == [(1, Reason.DEADLINE, -1)]
-        assert scheduler._ledger.alive == 1
-        step = finish(scheduler, unit, 70)
-        assert (step.done, step.drop, scheduler._ledger.alive) == ([], [], 0)
-
     def test_earliest_of_deadline_and_delay_wakes(self) -> None:
         scheduler = scheduler_of(make_program(policy="window", max_delay_ns=10 * MS))
         assert feed(scheduler, make_call(1, deadline=50 * MS)).wake_at == 10 * MS
@@ -128,31 +108,7 @@ class TestDeadlines:
         assert ([call.id for call in step.done], step.drop) == ([1], [])
 
 
-class TestCancel:
-    def test_unknown_call_is_ignored(self) -> None:
-        scheduler = scheduler_of()
-        scheduler.cancel(77, 0)
-        step = scheduler.step(0)
-        assert (step.start, step.done, step.drop, step.wake_at) == ([], [], [], None)
-
-
 class TestForming:
-    def test_window_asks_for_its_timer_and_starts_then(self) -> None:
-        scheduler = scheduler_of(make_program(policy="window", max_delay_ns=100))
-        step = feed(scheduler, make_call(1, arrived=7), now=7)
-        assert (step.start, step.wake_at) == ([], 107)
-        assert feed(scheduler, make_call(2, arrived=50), now=50).wake_at == 107
-        step = scheduler.step(107)
-        assert [(calls_of(unit), unit.reason) for unit in step.start] == [([1, 2], "hold_ended")]
-
-    def test_max_running_counts_workers_and_not_units(self) -> None:
-        """Two units may be handed to the one worker that may run; the other stays idle."""
-        scheduler = scheduler_of(device=make_device(1, 1, max_running=1, push_depth=2, push_ahead_ns=AT_ONCE))
-        step = feed(scheduler, make_call(1, 4))
-        assert [unit.worker for unit in step.start] == [0, 0]
-        step = finish(scheduler, step.start[0])
-        assert [unit.worker for unit in step.start] == [0]
-
     def test_unit_is_predicted_as_it_will_run(self) -> None:
         """Beside others it takes longer, where that was measured."""
         profile = Profile((10, 20), ((16, 30),))
@@ -224,13 +180,3 @@ class TestPrograms:
         assert line.alpha + 4 * line.beta > 16 * MS
         assert line.residual > 0
         assert scheduler.waiting(9) == 0
-
-
-def test_the_tables_that_a_program_is_served_by_can_be_read() -> None:
-    scheduler = scheduler_of(make_program(batch_ns=CURVE, policy="adaptive"))
-    facts = scheduler.states[1].facts[0]
-    assert (facts.control, facts.level) == (None, -1)
-    tables = ControlTables((0.5,), ((0, 1, 2, 3, 4),), 4, (1, 2, 3, 4), (0,), 250.0)
-    scheduler.control(1, tables, 0)
-    assert (facts.control, facts.level) == (tables, -1)
-    scheduler.control(2, tables, 0)  # unknown programs are ignored

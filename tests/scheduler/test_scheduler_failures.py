@@ -80,13 +80,6 @@ class TestSplit:
         units, _ = run(scheduler, finish(scheduler, unit, 5, error=Fault.MODEL), bad())
         assert [calls_of(unit) for unit in units] == [[9], [0], [1]]
 
-    def test_groups_of_two_workers_keep_the_order_of_their_rows(self) -> None:
-        scheduler = scheduler_of(device=make_device(2, 2))
-        first, second = feed(scheduler, *ones(4)).start
-        scheduler.finished(Outcome(first.id, Fault.MODEL), 1)
-        scheduler.finished(Outcome(second.id, Fault.MODEL), 1)
-        assert [calls_of(unit) for unit in scheduler.step(1).start] == [[0], [1]]
-
     def test_broken_program_stops_splitting_and_recovers(self) -> None:
         scheduler = scheduler_of(device=make_device(4))
         lengths = []
@@ -110,12 +103,6 @@ class TestSplit:
         _, over = run(scheduler, feed(scheduler, *ones(4)), bad(3))
         assert left(over.drop) == [(3, Reason.MODEL, 0)]
 
-    def test_a_whole_batch_of_bad_rows_makes_no_broken_program(self) -> None:
-        scheduler = scheduler_of(device=make_device(32))
-        run(scheduler, feed(scheduler, *(make_call(n) for n in range(10, 42))), bad(*range(10, 42)))
-        _, over = run(scheduler, feed(scheduler, make_call(0), make_call(1)), bad(1))
-        assert left(over.drop) == [(1, Reason.MODEL, 0)]
-
 
 class TestOutOfMemory:
     def test_halves_and_the_cap_is_remembered(self) -> None:
@@ -125,22 +112,6 @@ class TestOutOfMemory:
         assert over.drop == []
         units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 14))), oom_above(3))
         assert [calls_of(unit) for unit in units] == [[10, 11], [12, 13]]
-
-    def test_cap_belongs_to_worker_and_program(self) -> None:
-        scheduler = scheduler_of(make_program(1), make_program(2))
-        run(scheduler, feed(scheduler, *ones(8)), oom_above(4))
-        step = feed(scheduler, make_call(9, 8, program=2))
-        assert [unit.size for unit in step.start] == [8]
-
-    def test_cap_belongs_to_the_stage(self) -> None:
-        scheduler = scheduler_of(make_program(stages=make_program().stages * 2))
-        units, over = run(
-            scheduler, feed(scheduler, *ones(8)), lambda unit: Fault.OOM if unit.stage and unit.size > 2 else None
-        )
-        assert [(unit.stage, unit.size) for unit in units[:4]] == [(0, 8), (1, 8), (1, 4), (1, 2)]
-        assert over.drop == []
-        units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 18))), oom_above(8))
-        assert [(unit.stage, unit.size) for unit in units] == [(0, 8), *[(1, 2)] * 4]
 
     def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
         scheduler = scheduler_of(device=make_device(8, push_depth=2, push_ahead_ns=AT_ONCE))

@@ -19,24 +19,6 @@ def order(times: dict[int, int], count: int) -> list[int]:
     return served
 
 
-def test_programs_are_served_by_time_not_by_units() -> None:
-    served = order({1: 10, 2: 30, 3: 60}, 90)
-    times = [served.count(1) * 10, served.count(2) * 30, served.count(3) * 60]
-    assert max(times) - min(times) <= 60
-
-
-def test_where_no_times_are_known_turns_go_by_units() -> None:
-    assert order({1: 0, 2: 0}, 4) == [1, 2, 1, 2]
-
-
-def test_a_program_that_was_idle_has_not_saved_up_time() -> None:
-    turns = Turns()
-    for _ in range(100):
-        turns.take(1, 10)
-    turns.take(2, 10)  # at the present
-    assert (turns.tag(1), turns.tag(2)) == (1000, 1000)
-
-
 def test_what_is_forgotten_begins_at_the_present() -> None:
     turns = Turns()
     turns.take(1, 1000)

@@ -23,17 +23,6 @@ def take(workers: Workers, worker: int, now: int = 0, predicted: int = 100) -> U
     return made
 
 
-def test_only_those_at_work_may_hold_one_more_when_no_other_may_begin() -> None:
-    workers = Workers(make_device(4, 4, 4, max_running=2, push_depth=2, push_ahead_ns=AT_ONCE))
-    assert workers.usable(0) == [0, 1, 2]
-    take(workers, 0)
-    take(workers, 2)
-    assert workers.usable(0) == [0, 2]
-    take(workers, 0)
-    assert workers.usable(0) == [2]
-    assert not workers.full
-
-
 def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
     workers = Workers(make_device(4, push_depth=2, push_ahead_ns=30))
     take(workers, 0, now=1000)

@@ -49,7 +49,7 @@ def test_serving_all_that_waits_is_above_the_optimum(curve: str, low: float, hig
 
 @full
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("load", [0.05, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("load", [0.05, 0.9])
 def test_twice_the_states_give_the_same(curve: str, load: float) -> None:
     rate = load * peak(CURVES[curve])
     once = solve(CURVES[curve], rate)
@@ -95,7 +95,7 @@ def test_no_table_is_better(load: float, batch_ns: tuple[int, ...]) -> None:
 
 
 @full
-@pytest.mark.parametrize("weight", [0, 3, 30, 300])
+@pytest.mark.parametrize("weight", [3, 300])
 @pytest.mark.parametrize("curve", CURVES)
 def test_weight_trades_latency_for_power(curve: str, weight: float) -> None:
     batch_ns, power = CURVES[curve], (10.0, 60.0)

@@ -131,7 +131,7 @@ class TestChoice:
         assert 0 <= shorter < rows
 
     @full
-    @pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
+    @pytest.mark.parametrize("load", [0.3, 0.9])
     @pytest.mark.parametrize("times", [PER_TOKEN, profile(20, 0.02)], ids=["per-token", "overhead"])
     def test_never_worse_than_by_count(self, times: Profile, load: float) -> None:
         """In simulation, within 1 % of the mean latency."""
