@@ -34,11 +34,6 @@ def test_several_cells_are_a_list() -> None:
     ]  # fmt: skip
 
 
-def test_same_seed_same_figures() -> None:
-    options = ("simulate", "--profile", "linear:7+0.6b", "--rate", "500", "--service", "exponential", *FAST)
-    assert printed(*options, "--seed", "1") == printed(*options, "--seed", "1") != printed(*options, "--seed", "2")
-
-
 def test_profile_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mlp.json"
     profile = {"model": "mlp", "batch_ms": {"1": 4, "8": 8}, "power_w": {"idle": 1, "busy": 2},
@@ -53,51 +48,12 @@ def test_profile_from_a_file(tmp_path: Path) -> None:
     assert_refused("mlp.json: batch_ms.1: expected milliseconds above 0", "simulate", "--profile", str(path))
 
 
-def test_a_launch_is_hidden_by_handing_over_ahead_of_time() -> None:
-    """One row at a time: each takes 10 ms and 1 ms to launch, which the device does not see with a depth of two."""
-    options = ("simulate", "--profile", "linear:0+10b", "--max-batch", "1", "--arrivals", "uniform", "--rate", "1000",
-               "--launch-ms", "1", *FAST)  # fmt: skip
-    late = printed(*options)
-    ahead = printed(*options, "--push-depth", "2", "--push-ahead-ms", "2")
-    assert late["throughput"] == pytest.approx(1000 / 11, rel=0.01)
-    assert ahead["throughput"] == pytest.approx(1000 / 10, rel=0.01)
-
-
-def test_ebird_shares_a_device_whose_profile_says_what_that_costs(tmp_path: Path) -> None:
-    """Six workers of its own at once, or in turns; nobody else has more than one."""
-    path = tmp_path / "gpu.json"
-    profile = {"batch_ms": {"1": 5, "32": 20}, "concurrency": {"2": {"1": 5, "32": 20}}}
-    path.write_text(json.dumps(profile))
-    options = ("simulate", "--profile", str(path), "--load", "0.3", *FAST, "--policy", "ebird,no_wait")
-    shared, one = printed(*options)
-    assert shared["busy_s_per_request"] > 1.01 * shared["utilisation"] / shared["throughput"]  # units at one time
-    assert one["busy_s_per_request"] == pytest.approx(one["utilisation"] / one["throughput"])
-    (turns, _) = printed(*options, "--device", "serial")
-    assert turns["busy_s_per_request"] == pytest.approx(turns["utilisation"] / turns["throughput"])
-
-
 def test_trace_needs_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "times"
     path.write_text("\n".join(str(index / 100) for index in range(50)))
     cell = printed("simulate", "--profile", "linear:1+1b", "--arrivals", f"trace:{path}", "--policy", "no_wait")
     assert (cell["requests"], cell["mean_ms"]) == (50, 2)
     assert cell["rate"] == pytest.approx(100)
-
-
-def test_replicas_and_routers() -> None:
-    options = ("--profile", "linear:7+0.6b", "--load", "0.5", "--replicas", "1,3", "--router", "random,least_waiting")
-    cells = printed("simulate", *options, *FAST)
-    assert [cell.get("simulated") for cell in cells] == [None, "split, 1 process", "coupled, 1 process"]
-    assert [(cell.get("replicas"), cell.get("router")) for cell in cells] == [
-        (None, None), (3, "random"), (3, "least_waiting"),
-    ]  # fmt: skip
-    assert cells[1]["rate"] == pytest.approx(3 * cells[0]["rate"])
-    assert cells[1]["load"] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("more", [("--load", "0.3,0.9"), ("--load", "0.5", "--replicas", "1,2,4")])
-def test_table(more: tuple[str, ...]) -> None:
-    assert succeeds("simulate", *LINEAR, *more, *FAST, "--deadline-ms", "15").startswith("policy ")
 
 
 def test_optimum() -> None:
@@ -108,20 +64,6 @@ def test_optimum() -> None:
     assert found["power_w"] is None
     assert (found["table"]["0"], found["table"]["1"], found["table"]["5"], found["table"]["20"]) == (0, 1, 1, 3)
     assert found["utilisation"] == pytest.approx(0.638, abs=1e-3)
-
-
-def test_objectives_go_from_latency_to_energy() -> None:
-    options = ("optimum", "--profile", "linear:7+0.6b", "--load", "0.3", "--objective")
-    found = [printed(*options, objective) for objective in ("latency", "0.1", "balanced", "energy", "0.999")]
-    assert [cell["mean_ms"] for cell in found] == sorted(cell["mean_ms"] for cell in found)
-    assert [cell["utilisation"] for cell in found] == sorted((cell["utilisation"] for cell in found), reverse=True)
-    assert found[-1]["mean_batch"] == pytest.approx(32)
-
-
-def test_optimum_as_text() -> None:
-    shown = succeeds("optimum", "--profile", "linear:7+0.6b", "--rate", "100,600", "--objective", "balanced")
-    assert shown.count("rows waiting -> rows served") == 2
-    assert shown.count("run all that waits, in batches of any size: at most ") == 2
 
 
 @full

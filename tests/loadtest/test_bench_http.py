@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from experiments.costs import profile
 from loadtest.bench import http_page
 from loadtest.bench.figures import Figure, Target
 from loadtest.common.servers import Child
@@ -25,19 +24,6 @@ from loadtest.common.servers import Child
 )
 def test_targets(target: Target | None, value: float, met: str) -> None:
     assert http_page.met(Figure("x", "ratio", (value, 0.0, 9.0), target).to_dict()) == met
-
-
-def test_profile_separates_threads() -> None:
-    raw = (
-        "thread (11): MainThread;main (a.py:1);loop (b.py:2) 60\n"
-        "thread (11): MainThread;main (a.py:1);loop (b.py:9);loop (b.py:2) 20\n"
-        "thread (11): MainThread;main (a.py:1) 20\n"
-        "thread (0x7F): worker;run (w.py:5) 30\n"
-        "not a line of py-spy\n"
-    )
-    main, worker = profile.parse(raw)
-    assert (main.name, main.samples, worker.name, worker.samples) == ("MainThread", 100, "worker", 30)
-    assert main.top() == [("loop (b.py)", 0.8, 0.8), ("main (a.py)", 0.2, 1.0)]
 
 
 def test_a_child_is_stopped_and_its_words_kept() -> None:

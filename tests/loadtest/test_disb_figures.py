@@ -41,11 +41,6 @@ def test_figures_of_a_task() -> None:
     }  # fmt: skip
 
 
-def test_an_answer_after_the_end_is_no_throughput() -> None:
-    assert outcome_figures([SECOND], 1.0)["throughput"] == 1.0
-    assert outcome_figures([SECOND], 1.0)["completed"] == 2
-
-
 def test_classes_hold_all_requests_of_their_tasks() -> None:
     found = by_class([FIRST, SECOND, BULK], 1.0)
     assert list(found) == ["realtime", "best_effort", "all"]
@@ -56,11 +51,6 @@ def test_classes_hold_all_requests_of_their_tasks() -> None:
     assert found["best_effort"]["over_alone"] is None
     assert found["all"]["completed"] == 5
     assert list(by_class([BULK], 1.0)) == ["best_effort", "all"]
-
-
-def test_no_answer_is_no_latency() -> None:
-    found = outcome_figures([outcome("a", "realtime", [], 5.0)], 2.0)
-    assert (found["throughput"], found["mean_ms"], found["p99_ms"], found["over_alone"]) == (0.0, None, None, None)
 
 
 def test_json_names_the_task_and_its_errors() -> None:

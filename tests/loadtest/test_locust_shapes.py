@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from loadtest.shapes import Course, Objective, Ramp, Totals, diurnal, spike, steps
+from loadtest.shapes import Objective, Ramp, Totals
 
 OBJECTIVE = Objective(p99_ms=100, failures=0.01)
-
-
-@pytest.mark.parametrize("course", [steps, diurnal, spike])
-@pytest.mark.parametrize("users", [1, 3, 100])
-def test_a_course_stays_within_its_users_and_reaches_them(course: Course, users: int) -> None:
-    course_taken = [course(second / 10, users, 60.0) for second in range(600)]
-    assert min(course_taken) >= 1
-    assert max(course_taken) == users
 
 
 class Service:
