@@ -99,16 +99,6 @@ def test_long_messages_are_cut(desk: Desk):
     assert len(desk.run(raising(ValueError("x" * 10_000))).message) == 500
 
 
-@pytest.mark.parametrize("exc", [KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
-def test_what_ends_the_thread(exc: BaseException):
-    desk = Desk()
-    completion = desk.run(raising(exc))
-    assert completion.outcome.error is Fault.DEVICE
-    assert desk.worker.close(WAIT_S)
-    assert not desk.worker.alive
-    assert desk.reports.empty()
-
-
 def test_a_model_that_calls_exit_fails_its_unit_alone():
     desk = Desk()
     completion = desk.run(raising(SystemExit(1)))
@@ -129,13 +119,6 @@ def test_inference_mode_is_the_units_alone(desk: Desk):
     desk.run(lambda x: seen.append(torch.is_grad_enabled()) or x)
     assert seen == [False]
     assert not torch.is_inference_mode_enabled()
-
-
-def test_units_run_off_the_callers_thread(desk: Desk):
-    names: list[str] = []
-    desk.run(lambda x: names.append(threading.current_thread().name) or x)
-    assert names == ["worker-3"]
-    assert desk.worker.alive
 
 
 class Word:

@@ -49,7 +49,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(seed=SEEDS, length=st.integers(1, 300))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_any_order_gives_each_row_its_own_result(kind: str, seed: int, length: int):
     world = MAKERS[kind](FakeRuntime(seed))
     for _ in range(length):
@@ -58,7 +58,7 @@ def test_any_order_gives_each_row_its_own_result(kind: str, seed: int, length: i
 
 
 @given(seed=SEEDS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_row_that_fails_takes_down_its_unit_alone(seed: int):
     world = fixed(Stepped(FakeRuntime(seed), (4, 2), DeviceOptions(graphs=False)))
     usual = world.rows
@@ -72,7 +72,7 @@ def test_a_row_that_fails_takes_down_its_unit_alone(seed: int):
 
 
 @given(seed=SEEDS, breaks_at=st.integers(1, 150))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_device_that_fails_reports_each_unit_once_and_no_wrong_result(seed: int, breaks_at: int):
     runtime = FakeRuntime(seed)
     world = warmed(fixed(Stepped(runtime, (4, 2))))

@@ -75,7 +75,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
     """In any order; the runtime notices work on a stream that graphs are captured on."""
     world = warmed(fixed(Stepped(FakeRuntime(seed), (4, 2))))
@@ -191,7 +191,7 @@ def test_an_unloaded_model_goes_at_once():
 
 
 @given(seed=st.integers(0, 2**32 - 1), units=st.integers(0, 4))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_model_may_be_unloaded_whatever_is_in_flight(seed: int, units: int) -> None:
     """What was pushed before runs to its end with all that it needs; what is pushed later fails, and nothing else."""
     bench = Bench(2, 2, options=DeviceOptions(), seed=seed)
