@@ -111,7 +111,11 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    found = {}
+    settings = {
+        "threads": chosen.threads, "closed_s": chosen.closed_s, "rounds": chosen.rounds, "in_flight": chosen.in_flight,
+        "largest": live.LARGEST, "lengths": live.LENGTHS,
+    }  # fmt: skip
+    figures: Data = {"settings": settings, "kinds": {}}
     for kind in chosen.kinds:
         with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
             weights, served, requests = (Path(folder, name) for name in ("weights", "models", "requests"))
@@ -122,12 +126,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
             bodies = bodies_of(live.write_requests(requests, chosen.seed)[live.CELLS])
             with live.serve(served, chosen.threads) as server:
                 run.say(f"{kind}: ready after {server.wait_ready(limit_s=live.LOADING_S):.0f} s")
-                found[kind] = in_loop(alternate(server, chosen, bodies, run))
-    settings = {
-        "threads": chosen.threads, "closed_s": chosen.closed_s, "rounds": chosen.rounds, "in_flight": chosen.in_flight,
-        "largest": live.LARGEST, "lengths": live.LENGTHS,
-    }  # fmt: skip
-    return {"settings": settings, "kinds": found}
+                figures["kinds"][kind] = in_loop(alternate(server, chosen, bodies, run))
+        run.keep(figures)
+    return figures
 
 
 EXPERIMENT = Experiment(PAGE, "experiments.writing.streaming", __doc__, measure, options_of)

@@ -30,7 +30,11 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    found = {}
+    settings = {
+        "threads": chosen.threads, "closed_s": chosen.closed_s, "seconds": chosen.seconds, "rounds": chosen.rounds,
+        "in_flight": live.IN_FLIGHT, "largest": live.LARGEST, "lengths": live.LENGTHS,
+    }  # fmt: skip
+    figures: Data = {"settings": settings, "kinds": {}}
     for kind in chosen.kinds:
         with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
             weights, served, requests = (Path(folder, name) for name in ("weights", "models", "requests"))
@@ -41,12 +45,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
             paths = live.write_requests(requests, chosen.seed)
             with live.serve(served, chosen.threads) as server:
                 run.say(f"{kind}: ready after {server.wait_ready(limit_s=live.LOADING_S):.0f} s")
-                found[kind] = in_loop(live.measure(server, names, paths, chosen, run.say))
-    settings = {
-        "threads": chosen.threads, "closed_s": chosen.closed_s, "seconds": chosen.seconds, "rounds": chosen.rounds,
-        "in_flight": live.IN_FLIGHT, "largest": live.LARGEST, "lengths": live.LENGTHS,
-    }  # fmt: skip
-    return {"settings": settings, "kinds": found}
+                figures["kinds"][kind] = in_loop(live.measure(server, names, paths, chosen, run.say))
+        run.keep(figures)
+    return figures
 
 
 EXPERIMENT = Experiment(PAGE, "experiments.writing.writing", __doc__, measure, options_of)
