@@ -3,7 +3,7 @@ how much longer than alone the batches take.
 
 A server is started for it and gets a few requests a second, then several at once, and then shares of the rate that it
 answered then. Each run gives the loop's CPU time for so many requests in so many batches, so that a request's part and
-a batch's part can be told apart; and the times of its batches, while the front is at work for more or less of the time.
+a batch's part can be told apart; and what its batches took.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from app.bench.plan import Plan
 from app.bench.run import Session, Unusable, in_loop
 from app.bench.stats import Repeat
 from app.errors import ConfigError
+from app.sim.fit import Load
 from app.sim.front import FrontCosts
 
 _SPARSE = 50.0  # requests a second, which seldom meet: they pay for cold caches, as those of light traffic do
@@ -46,16 +47,16 @@ class _Used:
     helpers_ns: int
     repeat: Repeat
 
-    @property
-    def held(self) -> float:
-        """Threads that were at work, on average."""
-        return (self.loop_ns + self.helpers_ns) / (self.repeat.elapsed_s * 1e9)
-
     def over(self, batch_ns: Sequence[int]) -> NDArray[np.float64]:
         """By request: how long its batch took, over what the profile says."""
         known = (self.repeat.batch > 0) & (self.repeat.compute_ns > 0)
         sizes = np.minimum(self.repeat.batch[known], len(batch_ns))
         return np.asarray(self.repeat.compute_ns[known] / np.array(batch_ns)[sizes - 1], np.float64)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / self.repeat.elapsed_s
 
     @property
     def requests(self) -> int:
@@ -73,12 +74,12 @@ def measure_front(
     handover_ns: int,
     payload: str = "json",
     data: Path | None = None,
-) -> FrontCosts:
+) -> tuple[FrontCosts, list[Load]]:
     """Of requests of one row, over loopback: made up, or as `--data` of `starling bench`.
 
     Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. `batch_ns`, by
     size, and `handover_ns`: of the model's profile. Raises ConfigError where that fails, and where the system does not
-    tell what a thread costs.
+    tell what a thread costs. Returns what `app.sim.fit` is to be given for `scale` and `slowed`, too.
     """
     with _server(serve) as (process, url):
         # How late this client is says nothing of what the server's threads cost.
@@ -108,32 +109,23 @@ async def _runs(plan: Plan, pid: int) -> list[_Used]:
 
         sparse = await run(replace(plan, concurrency=None, rate=_SPARSE))
         several = await run(replace(plan, concurrency=_IN_FLIGHT))
-        most = several.requests / several.repeat.elapsed_s
-        rates = [max(_SPARSE, share * most) for share in _SHARES]
+        rates = [max(_SPARSE, share * several.rate) for share in _SHARES]
         return [sparse, several, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
 
 
-def _front(runs: Sequence[_Used], batch_ns: Sequence[int], handover_ns: int) -> FrontCosts:
+def _front(runs: Sequence[_Used], batch_ns: Sequence[int], handover_ns: int) -> tuple[FrontCosts, list[Load]]:
     call, batch = _parts(runs, [run.loop_ns for run in runs])
     decode, group = _parts(runs, [run.helpers_ns for run in runs])
     sparse, _, *others = runs
-    scale, slowed, spread = _slowed([sparse, *others], batch_ns)
-    alone = scale * (1 + slowed * sparse.held) * batch_ns[0] + handover_ns
-    path = float(np.quantile(sparse.repeat.completed, _QUICK)) - alone - call - batch - decode - group
-    return FrontCosts(round(call), round(batch), round(decode), round(group), round(path), scale, slowed, spread)
-
-
-def _slowed(runs: Sequence[_Used], batch_ns: Sequence[int]) -> tuple[float, float, float]:
-    """`scale`, `slowed` and `spread` of FrontCosts: the line through what batches of an open loop took."""
-    times = [run.over(batch_ns) for run in runs]
-    if not all(len(one) for one in times):  # the server does not say what its batches take
-        return 1.0, 0.0, 0.0
-    held, means = [run.held for run in runs], [float(one.mean()) for one in times]
-    slope, at_rest = np.polyfit(held, means, 1)
-    if slope < 0 or at_rest <= 0:  # noise
-        slope, at_rest = 0.0, float(np.mean(means))
-    spread = np.mean([one.std() / one.mean() for one in times])
-    return float(at_rest), float(slope / at_rest), float(spread)
+    times = [run.over(batch_ns) for run in (sparse, *others)]
+    alone, spread = batch_ns[0], 0.0
+    loads = []
+    if all(len(one) for one in times):  # else the server does not say what its batches take
+        loads = [Load(run.rate, float(one.mean())) for run, one in zip((sparse, *others), times, strict=True)]
+        alone, spread = round(loads[0].over * batch_ns[0]), float(times[0].std() / times[0].mean())
+    path = float(np.quantile(sparse.repeat.completed, _QUICK)) - alone - handover_ns - call - batch - decode - group
+    costs = FrontCosts(round(call), round(batch), round(decode), round(group), round(path), spread=spread)
+    return costs, loads
 
 
 def _parts(runs: Sequence[_Used], used_ns: Sequence[int]) -> tuple[float, float]:

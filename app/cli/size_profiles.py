@@ -150,15 +150,16 @@ def _with_front(
     """The profiles with the measured cost of requests, kept so; that of the last format measured is the last."""
     from app.bench.front import measure_front
     from app.engine.profiling.cache import FRONT
+    from app.sim.fit import fit
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
     flags += ["--profile-dir", str(cache.folder), "--threads", str(profiles[0].threads or 1)]
     payload = "binary" if asked.format == "binary" else "json"
     with tempfile.TemporaryDirectory(prefix="starling-") as own:
         data = asked.data or _own_request(model, Path(own))
-        front = measure_front(
-            model.info.name, flags, profiles[0].batch_ns, profiles[0].handover_ns or 0, payload, data
-        ).to_dict()
+        one = profiles[0]
+        measured, loads = measure_front(model.info.name, flags, one.batch_ns, one.handover_ns or 0, payload, data)
+    front = fit(one, replace(measured, threads=helper_threads()), loads).to_dict()
     chosen = asked.format or format_of(asked.data)
     found = []
     for one in profiles:

@@ -88,7 +88,7 @@ class Device:
     While k units run, a unit of b rows takes concurrency[k][b] / batch[b] times as long as alone. The factor is
     interpolated between measured k. Above the largest k it grows with k, as if more units at once gained nothing.
 
-    `front`: what units are slowed by, each by as much as when it begins.
+    `front`: slows units down while it is at work.
     """
 
     def __init__(
@@ -136,12 +136,16 @@ class Device:
         self.unit_ns += now - ended.began
         return ended.unit, now - ended.began
 
+    def follow_front(self, now: int) -> None:
+        """A thread of the front has begun or ended its work."""
+        if self._running:
+            self._pass(now)
+            self._plan(now)
+
     def _begin(self, unit: Unit, now: int) -> None:
         work = float(self._times(unit))
         if self._factor is not None:
             work *= self._factor()
-        if self._front is not None:
-            work *= self._front.slows(now)
         self._running[unit.worker if self._shared else 0] = _Running(unit, work, now)
 
     def _pass(self, now: int) -> None:
@@ -157,8 +161,9 @@ class Device:
         """Compute the speed of each running unit, and which one ends first. Call it whenever the units change."""
         self.due = None
         slow = self._slow[len(self._running) - 1]
+        beside = 1.0 if self._front is None else self._front.slows
         for worker, running in self._running.items():
-            running.slow = slow[running.unit.stage][running.unit.size - 1]
+            running.slow = slow[running.unit.stage][running.unit.size - 1] * beside
             end = now + max(1, round(running.left * running.slow))
             if self.due is None or end < self.due:
                 self.due, self._next = end, worker

@@ -4,7 +4,8 @@ The loop works in turns: it takes all that is there, handles it in order, and ha
 turn. Helper threads decode what would hold the loop up. All of this is Python, and one thread at a time runs that: n
 threads with work to do are taken to run at 1/n of their speed each, since the lock goes round among them. A batch
 computes without the lock, but needs it before each of its operations, and shares caches and cores with the front and
-its clients. So it takes longer the more of the time the front is at work; how much longer is measured.
+its clients. So it takes longer while helper threads are at work, and the more of the time the loop is: the loop has
+little to do while a batch runs, but at a higher rate so have all others. How much longer is fitted to what is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from app.scheduler.types import Klass
 
 _TIMES = ("call", "batch", "decode", "group", "path")
 _FACTORS = ("scale", "slowed", "spread")
-_MEMORY_NS = 100e6  # over which the share of the time in which the front was at work is averaged
+_MEMORY_NS = 100e6  # over which the loop's share of the time is averaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class FrontCosts:
     these and its batch: sockets and wake-ups, less work of the loop that does not delay the answer; it may be below 0.
 
     Batches of requests take `scale` times as long as the profile says (which knows them one after another, in caches of
-    their own), and `slowed` times that more where a thread of the front is at work all the time; beside two of them
-    twice as much. `spread`: the standard deviation of their times over what they should be. `threads`: helpers.
+    their own), and `slowed` times that more beside each thread that is at work (see `Front.slows`). `spread`: the
+    standard deviation of their times over what they should be. `threads`: helpers.
     """
 
     call_ns: int = 0
@@ -108,7 +109,6 @@ class Front:
         self.busy_ns = 0
         #: Threads that have Python to run.
         self.busy = 0
-        self._share = 0.0  # of late, the mean of `busy`
         #: Whether the piece of work just done was the last of its turn.
         self.turn_over = False
         half_call, half_batch = costs.call_ns / 2, costs.batch_ns / 2
@@ -122,6 +122,9 @@ class Front:
         self._undecoded: deque[Any] = deque()
         self._decoding: list[list[Any]] = []  # of each thread at work: [nanoseconds left, requests]
         self._seen = 0  # when what is left was last brought up to date
+        self._loop_share = 0.0  # of late, of the time
+        #: A helper thread has begun or ended its work since somebody set this back.
+        self.moved = False
 
     def put(self, part: Part, what: Any, now: int) -> None:
         """Something for the loop's next turn."""
@@ -155,21 +158,23 @@ class Front:
             self.turn_over = not self._turn
         for job in [job for job in self._decoding if job[0] <= 0.5]:
             self._decoding.remove(job)
+            self.moved = True
             self._next_turn += [Work(Part.SUBMIT, request) for request in job[1]]
         self._plan(now)
         return done
 
-    def slows(self, now: int) -> float:
-        """How many times as long a batch that begins now takes as it would while the front has nothing to do."""
-        self._pass(now)
-        return 1.0 + self.costs.slowed * self._share
+    @property
+    def slows(self) -> float:
+        """How many times as long as beside an idle front a batch takes now."""
+        return 1.0 + self.costs.slowed * (len(self._decoding) + self._loop_share)
 
     def _pass(self, now: int) -> None:
         """Subtract the time since the last change from what is left of each thread's work."""
         elapsed, self._seen = now - self._seen, now
         if not elapsed:
             return
-        self._share = self.busy + (self._share - self.busy) * math.exp(-elapsed / _MEMORY_NS)
+        at_work = float(bool(self._turn))
+        self._loop_share = at_work + (self._loop_share - at_work) * math.exp(-elapsed / _MEMORY_NS)
         if not self.busy:
             return
         self.busy_ns += elapsed
@@ -186,6 +191,7 @@ class Front:
             self._left = self._cost[self._turn[0].part]
         while self._undecoded and len(self._decoding) < self.costs.threads:
             taken = [self._undecoded.popleft() for _ in range(len(self._undecoded) if self.costs.group_ns else 1)]
+            self.moved = True
             self._decoding.append([float(self.costs.group_ns + self.costs.decode_ns * len(taken)), taken])
         self.busy = bool(self._turn) + len(self._decoding)
         left = [job[0] for job in self._decoding]

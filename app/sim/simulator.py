@@ -221,10 +221,14 @@ class Simulator:
         self._follow(node, front)
 
     def _follow(self, node: Node, front: Front) -> None:
-        """Schedule the event of the front's next piece of work."""
+        """Schedule the event of the front's next piece of work, and slow batches down beside its threads."""
         if front.due is not None and front.due != node.front_due:
             self._at(front.due, _FRONT, node.index)
         node.front_due = front.due
+        if front.moved:
+            front.moved = False
+            node.device.follow_front(self.now)
+            self._watch(node)
 
     def _wake(self, node: Node) -> None:
         node.armed = None

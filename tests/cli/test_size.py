@@ -21,6 +21,7 @@ from app.models.repository import Repository
 from app.models.tasks.faces import TASKS
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
+from app.sim.fit import Load
 from app.sim.front import FrontCosts
 
 from . import running
@@ -162,10 +163,11 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def costs(
         name: str, serve: list[str], batch_ns: list[int], handover_ns: int, payload: str, data: Path | None
-    ) -> FrontCosts:
+    ) -> tuple[FrontCosts, list[Load]]:
         assert (name, serve[:2], serve[-2:]) == ("echo", ["--model", f"echo={ECHO}"], ["--threads", "1"])
         assert (batch_ns[0], handover_ns) == (3_000_000, 0)
-        return FrontCosts(call_ns=99_960 if payload == "json" else 50_000, decode_ns=0 if data is None else 7000)
+        call_ns = 99_960 if payload == "json" else 50_000
+        return FrontCosts(call_ns=call_ns, decode_ns=0 if data is None else 7000), [Load(10, 1.25)]
 
     monkeypatch.setattr(profile_measure, "measure_model", measured)
     monkeypatch.setattr("app.bench.front.measure_front", costs)
@@ -173,6 +175,7 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     again = ("--measure", "--budget-s", "7")
     got = printed(*options, *again)
     assert (got["format"], got["http"]["call_us"], got["http"]["source"]) == ("json", 100.0, "measured")
+    assert (got["http"]["scale"], got["http"]["slowed"]) == (pytest.approx(1.25, rel=0.01), 0)
     file = printed(*options, *again, "--data", str(tmp_path / "3.jpg"))
     assert (file["format"], file["http"]["decode_us"]) == ("file", 7)
     assert printed(*options)["format"] == "file"  # the one measured last

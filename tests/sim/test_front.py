@@ -71,15 +71,20 @@ def test_texts_that_wait_are_read_together() -> None:
     assert latencies_ms([0, 1, 2], texts, workers=(8, 8), device="serial") == [13, 22, 21]
 
 
-def test_a_batch_takes_longer_the_more_the_front_was_at_work_before_it() -> None:
-    """`slowed` times more where it was so all the time of the last 0.1 s; here for 6 and 100 ms."""
-    front = FrontCosts(decode_ns=6 * MS, slowed=0.5, threads=1)
-    slower = 0.5 * (1 - math.exp(-6 / 100))
-    assert latencies_ms([0], front) == [pytest.approx(6 + 10 * (1 + slower))]
+def test_a_batch_takes_longer_while_threads_are_at_work() -> None:
+    """10 ms alone. The second request is decoded for 6 ms beside the first one's batch, which is then half as fast."""
+    front = FrontCosts(decode_ns=6 * MS, slowed=1.0, threads=1)
+    assert latencies_ms([0, 6], front) == [pytest.approx(6 + 10 + 3), pytest.approx(19 - 6 + 10)]
+    assert latencies_ms([0, 100], front) == [16, 16]
+
+
+def test_a_batch_takes_longer_the_more_of_late_the_loop_was_at_work() -> None:
+    """Of the last 0.1 s it read for 6 ms; a second later that is forgotten."""
+    front = FrontCosts(call_ns=12 * MS, slowed=0.5)
+    slower = 10 * 0.5 * (1 - math.exp(-6 / 100))
+    assert latencies_ms([0], front) == [pytest.approx(6 + 10 + slower + 6)]
     first, later = latencies_ms([0, 1000], front)
-    assert later == pytest.approx(first, rel=1e-3)  # all the while it had nothing to do
-    long = replace(front, decode_ns=100 * MS)
-    assert latencies_ms([0], long) == [pytest.approx(100 + 10 * (1 + 0.5 * (1 - math.exp(-1))))]
+    assert later == pytest.approx(first, rel=1e-3)
 
 
 def test_deadlines_count_from_the_arrival_and_refusals_leave_nothing_behind() -> None:
