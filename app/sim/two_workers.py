@@ -10,7 +10,7 @@ from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import NextEnd, kept_sizes
+from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
 
 _PHASES = 16
@@ -33,12 +33,12 @@ def peak(profile: ModelProfile) -> float:
     return max(size * 1e9 / min(both / 2, one) for size, (both, one) in enumerate(zip(together, apart, strict=True), 1))
 
 
-def solved(profile: ModelProfile, rate: float) -> tuple[Solution, NextEnd]:
+def solved(profile: ModelProfile, rate: float) -> tuple[Solution, TimeLeft]:
     """The best policy, and its columns. Seconds of work."""
     together, apart, _ = curves(profile)
     largest = len(together)
     sizes = tuple(range(1, largest + 1)) if largest <= _EACH else kept_sizes(largest, 2)
-    beside = NextEnd(sizes, tuple(together[size - 1] for size in sizes), _PHASES)
+    beside = TimeLeft(sizes, tuple(together[size - 1] for size in sizes), _PHASES)
     return two_workers.solve(together, apart, rate, beside), beside
 
 
@@ -67,7 +67,7 @@ def compared(profile: ModelProfile, rate: float) -> tuple[Solution, float | None
     return best, mean(ours), mean(every), ["free", *(f"{phase}/{_PHASES} left of {size}" for size, phase, _ in places)]
 
 
-def _places(beside: NextEnd) -> Iterator[tuple[int, int, int]]:
+def _places(beside: TimeLeft) -> Iterator[tuple[int, int, int]]:
     """The columns but the first: rows of the unit beside, phase, and nanoseconds that the unit takes."""
     for size, time in zip(beside.sizes, beside.times, strict=True):
         for phase in range(1, beside.phases + 1):

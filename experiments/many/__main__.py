@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.many import deadlines, deadlines_live, fifty, models, workers
+from experiments.many import deadlines, deadlines_live, fifty, models, several, workers
 
 if __name__ == "__main__":
-    sys.exit(max(one.EXPERIMENT.main([]) for one in (workers, models, deadlines, deadlines_live, fifty)))
+    sys.exit(max(one.EXPERIMENT.main([]) for one in (workers, several, models, deadlines, deadlines_live, fifty)))

@@ -18,7 +18,7 @@ import numpy as np
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import NextEnd, kept_sizes
+from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.optimal.tables import ControlTables
 from app.sim.device import Device
 from app.sim.two_workers import curves, peak
@@ -48,7 +48,7 @@ def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, C
     """The best policy, and control tables that make `adaptive` follow it."""
     together, apart, sizes = curves(profile)
     kept = kept_sizes(len(together), 2)
-    beside = NextEnd(kept, tuple(together[size - 1] for size in kept), _PHASES)
+    beside = TimeLeft(kept, tuple(together[size - 1] for size in kept), _PHASES)
     best = two_workers.solve(together, apart, rate, beside)
     free, *others = best.table
     waits = [waiting for waiting, rows in enumerate(free) if waiting and not rows]

@@ -102,21 +102,22 @@ class Views:
         return waiting or any(unit.program != program for unit in self._workers.units.values())
 
     def _column(self, state: ProgramState, facts: Facts, usable: Sequence[int], now: int) -> int:
-        """Of the control tables of several workers, for the unit that ends next where one more may start.
+        """Of the control tables of several workers, for what the others have left; 0 where no other runs.
 
         A unit that has begun with fewer beside it takes longer from now on, as the tables assume.
         """
         if facts.control is None or (beside := facts.control.beside) is None:
             return 0
-        unit = self._workers.next_end(usable)
-        if unit is None:
-            return 0
-        left, size = max(0, unit.begins + unit.predicted - now) / facts.scale, 1
-        if unit.program == state.program.id:
-            size, latency = unit.size, state.latency[unit.stage]
-            if unit.running < self._device.max_running:
-                left *= latency.predict(size, self._device.max_running) / latency.predict(size, unit.running)
-        return beside.column(size, left)
+        most, total, size = self._device.max_running, 0.0, 0
+        units = self._workers.last_units(usable)
+        for unit in units:
+            left = max(0, unit.begins + unit.predicted - now) / facts.scale
+            if unit.program == state.program.id:
+                size, latency = max(size, unit.size), state.latency[unit.stage]
+                if unit.running < most:
+                    left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.running)
+            total += left
+        return beside.column(size, total / (most - 1)) if units else 0
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""

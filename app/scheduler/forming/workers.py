@@ -106,14 +106,13 @@ class Workers:
         idle = self._depth == 1 or self.idle(usable)  # a worker that holds one unit at most is usable when it is idle
         return min(self.busy + idle, self._most), min(len(usable), max(1, self._most - self.busy))
 
-    def next_end(self, usable: Sequence[int]) -> Unit | None:
-        """The unit that is predicted to end first of those whose workers are not usable; None: nobody knows of any."""
-        known = [
-            (ends, worker)
+    def last_units(self, usable: Sequence[int]) -> list[Unit]:
+        """Of the workers that are not usable: the unit that each ends with, where its end is predicted."""
+        return [
+            queue[-1]
             for worker, (queue, ends) in enumerate(zip(self._queues, self._ends, strict=True))
             if queue and ends < AT_ONCE and worker not in usable
         ]
-        return self._queues[min(known)[1]][-1] if known else None
 
     def place(self, usable: Sequence[int], size: int, capacity: Sequence[int], now: int) -> tuple[int, int, int]:
         """The worker for a unit of `size` rows, when it would turn to it, and the units that would be at work then."""

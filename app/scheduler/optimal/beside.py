@@ -1,4 +1,4 @@
-"""Where the unit that ends next is: the second part of a state of several workers, as columns of a control table."""
+"""What the other workers have left: the second part of a state of several workers, as columns of a control table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class NextEnd:
-    """Column 0: no unit that a decision waits for. Then for each of `sizes` the phases of a unit of so many rows.
+class TimeLeft:
+    """Column 0: nothing runs that a decision waits for. Then for each of `sizes` the phases of units of so many rows.
 
     `times[i]`: nanoseconds for which a unit of `sizes[i]` keeps its worker while all workers run, ascending as the
-    sizes. Column 1 + i x `phases` + p - 1: of these p / `phases` are left, p from 1 to `phases`.
+    sizes. Column 1 + i x `phases` + p - 1: of these p / `phases` are left, p from 1 to `phases`, on average over all
+    other workers, of which free ones have nothing left.
     """
 
     sizes: tuple[int, ...]
@@ -21,7 +22,7 @@ class NextEnd:
     phases: int
 
     def column(self, size: int, left_ns: float) -> int:
-        """The column of a unit of `size` rows with `left_ns` of its time left: of the next size that is kept.
+        """The column of units of up to `size` rows with `left_ns` left on average: of the next size that is kept.
 
         Never 0: where a second unit gains nothing, none starts just before the end of the first.
         """
@@ -33,7 +34,7 @@ class NextEnd:
         return index * self.phases + phase
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> NextEnd:
+    def from_dict(cls, data: Mapping[str, Any]) -> TimeLeft:
         """What `dataclasses.asdict` made of it. Raises KeyError, TypeError or ValueError for anything else."""
         found = cls(tuple(data["sizes"]), tuple(data["times"]), int(data["phases"]))
         if not len(found.sizes) == len(found.times) > 0 or min(found.times) <= 0 or found.phases < 1:

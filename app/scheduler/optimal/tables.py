@@ -15,10 +15,10 @@ a busy device counts as 1 and an idle one as 0, so that what is weighed is devic
 Where batch times have errors, a table departs from serving all that waits only if that gains more than the errors
 leave open (`doubt`).
 
-For several workers that run at once the state has a second part: how far the unit is that ends next (`beside`). A
-worker may then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances,
-have larger batches for the same wait. For two workers the tables are nearly exact, for more nearly the best that is
-known (`two_workers`, `python -m experiments.many.workers`); `doubt` looks only at the sizes that batches run at.
+For several workers that run at once the state has a second part: what the others have left (`beside`). A worker may
+then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances, have larger
+batches for the same wait. For two workers the tables are nearly exact, for more nearly as good (`two_workers`, `python
+-m experiments.many.workers` and `.several`); `doubt` looks only at the sizes that batches run at.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from itertools import accumulate
 from typing import Any
 
 from app.scheduler.estimates.parts import padded, parted
-from app.scheduler.optimal.beside import NextEnd, kept_sizes
+from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.types import Profile
 
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
@@ -68,7 +68,7 @@ class ControlTables:
     #: that waits when the device is free, in rows x ns.
     inside: tuple[float, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
-    beside: NextEnd | None = None
+    beside: TimeLeft | None = None
     others: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
@@ -110,7 +110,7 @@ class ControlTables:
         values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
         values["others"] = others = tuple(tuple(tuple(table) for table in level) for level in values["others"])
         if values["beside"] is not None:
-            values["beside"] = NextEnd.from_dict(values["beside"])
+            values["beside"] = TimeLeft.from_dict(values["beside"])
             if {len(level) for level in others} != {len(values["beside"].sizes) * values["beside"].phases}:
                 raise ValueError("others: expected a table for each column beside")
         every = (*tables, *(table for level in others for table in level))
@@ -176,7 +176,7 @@ def solve(
     if valued and len(stages) > 1 and not any(stage.by_length for stage in stages):
         times = _in_parts(stages, handover_ns, lead_ns)
     if workers > 1:
-        apart = tuple(time + beyond_ns for time in profile.times_of(-(-workers // 2))[:LARGEST])
+        apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
         return _of_several(profile, times, apart, workers, weight, power, loads or LOADS_OF_SEVERAL)
     loads = loads or LOADS
     share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s
@@ -209,7 +209,7 @@ def _of_several(
     profile: Profile, together: tuple[int, ...], apart: tuple[int, ...], workers: int, weight: float,
     power: tuple[float, float], loads: Sequence[float],
 ) -> ControlTables:  # fmt: skip
-    """Tables for workers that run at once. Times are those of a batch while all of them run, and while half do.
+    """Tables for workers that run at once. Times are those of a batch while all of them run, and while all but one do.
 
     Batches of more than 32 rows are solved in groups of rows that are treated as one, so that it takes seconds.
     """
@@ -220,15 +220,15 @@ def _of_several(
         sizes = doubt.sizes_of(sizes, together, profile.errors)
     group = -(-len(sizes) // _SEVERAL)
     runs = [sizes[rows - 1] for rows in range(group, len(sizes) + 1, group)]
-    times, half = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))
+    times, fewer = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))
     kept = kept_sizes(len(runs))
-    beside = NextEnd(kept, tuple(times[size - 1] for size in kept), _PHASES)
-    fastest = [min(both / workers, one / -(-workers // 2)) for both, one in zip(times, half, strict=True)]
+    beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
+    fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
     price = price_of(weight, times[0], power) * (power[1] - power[0]) / workers  # ns by busy worker
     solved = [
         two_workers.solve(
-            times, half, load * peak * 1e9, beside, workers=workers, price=price * load * peak, idling=weight > 0,
+            times, fewer, load * peak * 1e9, beside, workers=workers, price=price * load * peak, idling=weight > 0,
             tolerance=_TOLERANCE, rounds=_ROUNDS,
         )
         for load in loads
@@ -250,7 +250,7 @@ def _of_several(
         peak=peak * group * 1e9,
         workers=workers,
         alone=padded(profile.batch_ns[:LARGEST])[1],
-        beside=NextEnd(tuple(size * group for size in kept), beside.times, _PHASES),
+        beside=TimeLeft(tuple(size * group for size in kept), beside.times, _PHASES),
         others=tuple(tuple(columns[1:]) for columns in tables),
     )
 

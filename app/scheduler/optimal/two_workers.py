@@ -3,7 +3,7 @@
 Poisson arrivals; T(b) is what a batch of b rows takes while both workers run, and it runs faster alone. The
 semi-Markov decision process extends that of `solver`:
 
-    state     (waiting, column): rows that wait, and how far the other worker is (`beside`); seen when one is free
+    state     (waiting, column): rows that wait, and what the other worker has left (`beside`); seen when one is free
     action    wait until a row arrives or the other worker ends; run b of the rows that wait
     time      until a worker is free, or until what is waited for; none where both were free
     cost      rows that wait, integrated, plus b T(b) for each batch, less what batches gain by running alone,
@@ -13,8 +13,9 @@ Between two phases the value is interpolated: a unit that is between them counts
 which makes the mean latency found a little too high, by less with more phases. Where `beside` holds each size this is
 all that is approximate.
 
-More than two workers are treated as two that are as many times as fast, while batches still take T(b) for their rows.
-The other worker is then the next that ends: workers that start in turn are at equal distances, and so are these two.
+Of more than two workers a column says what the others have left in all, and not how it is spread over them: they are
+taken to end at equal distances from now, as workers do that start in turn. Policies that know what each has left are
+hardly better (docs/bench/many-several.md).
 
 Solved by relative value iteration of the cost less the average times the time, which grows alike in all states in the
 end (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.optimal import solver
-from app.scheduler.optimal.beside import NextEnd
+from app.scheduler.optimal.beside import TimeLeft
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # of each round's change: a process that returns in so many steps would alternate without end
@@ -56,7 +57,7 @@ def solve(
     together: Sequence[int],
     apart: Sequence[int],
     rate: float,
-    beside: NextEnd,
+    beside: TimeLeft,
     *,
     workers: int = 2,
     price: float = 0.0,
@@ -67,7 +68,7 @@ def solve(
 ) -> Solution:
     """The policy with the least mean latency.
 
-    `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while half of them do.
+    `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
     `rate` in rows per second. `price`: rows x ns that each ns of one worker's time costs. With `idling` False a worker
     waits only while another runs. `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48.
     `tolerance`: of the mean latency, how far apart its bounds may be in the end. After `rounds` that is not waited for.
@@ -89,7 +90,7 @@ def evaluate(
     together: Sequence[int],
     apart: Sequence[int],
     rate: float,
-    beside: NextEnd,
+    beside: TimeLeft,
     table: Sequence[Sequence[int]],
     tolerance: float = 1e-3,
 ) -> Solution:
@@ -112,12 +113,15 @@ class _Process:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
     def __init__(
-        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: NextEnd, workers: int,
+        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: TimeLeft, workers: int,
         price: float, states: int,
     ) -> None:  # fmt: skip
         self.unit, self.beside, self.price = float(together[0]), beside, price
         self.times = np.asarray(together) / self.unit
-        self.turns = self.times * 2 / workers  # by rows: time in which one of the two is not free
+        self.workers = workers
+        #: By rows: until the next of the others ends, if they end at equal distances and have as much left in all as if
+        #: they had just begun.
+        self.turns = self.times * 2 / workers
         self.faster = self.times / (np.asarray(apart) / self.unit)
         self.rate = rate * self.unit / 1e9
         self.largest = len(together)
@@ -135,8 +139,7 @@ class _Process:
     def _begin(self, together: Sequence[int], apart: Sequence[int], rate: float, workers: int) -> None:
         """The values of one worker that is as fast as all."""
         pooled = tuple(
-            max(1, round(min(both / workers, one / -(-workers // 2))))
-            for both, one in zip(together, apart, strict=True)
+            max(1, round(min(both / workers, one / (workers - 1)))) for both, one in zip(together, apart, strict=True)
         )
         best = solver.solve(pooled, rate, idling=False, states=max(_SINGLE, self.states, 2 * self.largest))
         inside, values = solver.values(pooled, best)
@@ -147,9 +150,11 @@ class _Process:
         self.bend = 1 / (self.peak - self.rate)
 
     def _column(self, rows: Ints, left: Floats) -> tuple[Ints, Ints, Floats]:
-        """Between which columns a unit of `rows` is with `left` of its turn to come, and how near to the second."""
+        """Between which columns of so many rows, or more, the others are if the next ends after `left`, and how near to
+        the second."""
         phases, sizes = self.beside.phases, np.asarray(self.beside.sizes)
-        index = np.searchsorted(sizes, rows)
+        longer = np.searchsorted(self.turns[sizes[:-1] - 1] + 1e-9, left)
+        index = np.maximum(np.searchsorted(sizes, rows), longer)
         place = left / self.turns[sizes[index] - 1] * phases
         low = np.floor(place + 1e-9).astype(np.int64)
         share = np.clip(place - low, 0, 1)
@@ -163,11 +168,13 @@ class _Process:
         """By rows that start and column: time until a worker is free, and the columns then."""
         rows, column = (one.ravel() for one in np.mgrid[1 : self.largest + 1, 0 : len(self.size) + 1])
         left = np.r_[0.0, self.left][column]
-        turns = self.turns[rows - 1]
-        first = turns < left - 1e-12  # what starts ends first
+        times, count = self.times[rows - 1], self.workers
+        first = times < left - 1e-12  # what starts ends first
         other = np.where(first, np.r_[1, self.size][column], rows)
-        low, high, share = self._column(other, np.abs(turns - left))
-        kinds, kind = np.unique(np.minimum(turns, left), return_inverse=True)
+        spent = np.minimum(times, left)
+        then = left + (times - count * spent) / (count * (count - 1) / 2)  # all have one unit more, and that time less
+        low, high, share = self._column(other, np.maximum(0.0, then))
+        kinds, kind = np.unique(spent, return_inverse=True)
         self.spent = kinds[kind].reshape(self.largest, -1)
         order = np.argsort(kind, kind="stable")  # those that take as long are next to each other
         self.place = np.argsort(order)
@@ -198,24 +205,27 @@ class _Process:
         return matrix, np.array(extra)
 
     def _waits(self, phase: Ints) -> None:
-        """By column: the chance that the other ends before a row arrives, else where it is then; time, and what each
-        row of the other gains by running alone."""
+        """By column: the chance that another ends before a row arrives, and where the others are then, or if a row
+        arrives; time, and what each row of the other gains by running alone."""
         count = len(self.size) + 1
         self.ends, self.waited, self.gain = np.zeros(count), np.zeros(count), np.zeros(count)
+        self.ended = np.zeros(count, dtype=np.int64)
         self.meets = np.zeros((count, count))
         self.meets[0, 0], self.waited[0] = 1.0, 1 / self.rate
         for column in range(1, count):
             rows = self.size[column - 1]
-            mean = self.rate * self.turns[rows - 1] / self.beside.phases / self.faster[rows - 1]
+            mean = self.rate * self.times[rows - 1] / self.beside.phases / self.faster[rows - 1]
             arrives = -np.expm1(-mean)
             passed = (arrives - mean * np.exp(-mean)) / mean  # how far into the phase, if a row arrives in it, else 0
             alive = 1.0
-            for left in range(phase[column - 1], 0, -1):
+            last = phase[column - 1] * (self.workers - 2) // self.workers  # where the first of several has ended
+            for left in range(phase[column - 1], last, -1):
                 at = column - phase[column - 1] + left
                 self.meets[at, column] += alive * (arrives - passed)
                 self.meets[at - 1 if left > 1 else 0, column] += alive * passed
                 alive *= 1 - arrives
             self.ends[column] = alive
+            self.ended[column] = column - phase[column - 1] + last if last else 0
             self.waited[column] = (1 - alive) / self.rate
             self.gain[column] = (self.faster[rows - 1] - 1) * self.waited[column]
 
@@ -244,7 +254,7 @@ class _Process:
 
     def start(self) -> Floats:
         """Values [measure, waiting, column] to begin with: what the other has left counts as rows that wait."""
-        rows = np.arange(self.states + 1)[:, None] + np.r_[0.0, self.left] * self.peak / 2
+        rows = np.arange(self.states + 1)[:, None] + np.r_[0.0, self.left] * self.peak * (self.workers - 1) / 2
         value = np.interp(rows, np.arange(len(self.pooled)), self.pooled)
         return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
 
@@ -267,8 +277,8 @@ class _Process:
         n = np.arange(last + 1)[:, None]
         more = np.concatenate([value[:, 1:], value[:, -1:]], axis=1)
         more[0, -1] += self.slope + self.bend
-        found[:, 0] = value[:, :, :1] * self.ends + more @ self.meets
-        found[0, 0] += n * self.waited - np.r_[0.0, self.counted] * self.gain
+        found[:, 0] = value[:, :, self.ended] * self.ends + more @ self.meets
+        found[0, 0] += n * self.waited - (self.workers - 1) * np.r_[0.0, self.counted] * self.gain
         found[1, 0] += self.waited
         found[2, 0] += self.gain
         then = value[:, :, self.low] * (1 - self.share) + value[:, :, self.high] * self.share

@@ -6,8 +6,8 @@ ends: when many rows wait, the rate at which they arrived is known from them alo
 rate would run fewer than wait, the busier table of the two is taken. (A table for a low rate cuts a long queue into
 small batches, which then never gets shorter.)
 
-The state of several workers has a second part, how far the unit is that ends next: one that is free may wait for it,
-so that the workers start in turn, with larger batches. These tables know one model: while rows of others wait or run,
+The state of several workers has a second part, what the others have left: one that is free may wait for them, so
+that the workers start in turn, with larger batches. These tables know one model: while rows of others wait or run,
 workers are not free when they expect it, and all rows that wait are run. Otherwise, under the objective `latency`, no
 usable worker idles while rows wait; under others rows may be held for company, until
 

@@ -12,7 +12,7 @@ from tiers import full, some
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import NextEnd
+from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import LARGEST, LOADS, ControlTables, price_of, solve, weight_of
 from app.scheduler.types import Profile
 
@@ -188,7 +188,7 @@ class TestWorkers:
         """More workers than were measured run as the most that were; half of them as that many."""
         tables = solve(self.PROFILE, workers=workers, loads=(0.5,))
         times, half = self.TIMES[table], self.TIMES[min(2, -(-workers // 2) - 1)]
-        beside = NextEnd((2, 8), (times[1], times[7]), 8)
+        beside = TimeLeft((2, 8), (times[1], times[7]), 8)
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
         assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
         best = two_workers.solve(
@@ -233,7 +233,7 @@ class TestWorkers:
 )
 def test_columns(size: int, left: float, column: int) -> None:
     """Of the next size, or of the first that takes so long; at the nearest phase."""
-    assert NextEnd((2, 8), (4, 20), 4).column(size, left) == column
+    assert TimeLeft((2, 8), (4, 20), 4).column(size, left) == column
 
 
 @full

@@ -12,11 +12,11 @@ import pytest
 from tiers import few, full, some
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.beside import NextEnd
+from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.two_workers import evaluate, solve
 
 S = 1_000_000_000
-ONE = NextEnd((1,), (S,), 16)
+ONE = TimeLeft((1,), (S,), 16)
 
 
 def waiting_in_m_d_2(rate: float) -> float:
@@ -43,7 +43,7 @@ def test_without_batches_it_is_m_d_2(rate: float) -> None:
 @full
 def test_no_policy_of_a_tiny_case_is_better() -> None:
     """Of all that decide by whether the other runs, how far it is, and by two or more than two rows that wait."""
-    times, rate, beside = (S, int(1.3 * S)), 1.5, NextEnd((2,), (int(1.3 * S),), 2)
+    times, rate, beside = (S, int(1.3 * S)), 1.5, TimeLeft((2,), (int(1.3 * S),), 2)
     best = solve(times, times, rate, beside, states=12, tolerance=1e-4)
     means = []
     for free, near, far in product(product((1, 2), (1, 2)), product((0, 1), (0, 2), (1, 2)), (0, 1)):
@@ -55,7 +55,9 @@ def test_no_policy_of_a_tiny_case_is_better() -> None:
     )
 
 
-def simulated(times: Sequence[int], slow: float, rate: float, beside: NextEnd, table: Sequence[Sequence[int]]) -> float:
+def simulated(
+    times: Sequence[int], slow: float, rate: float, beside: TimeLeft, table: Sequence[Sequence[int]]
+) -> float:
     """Mean latency in ns of 40,000 rows, by events. `times`: while both run; alone a batch is `slow` times as fast."""
     count = 40_000
     arrivals = (np.random.default_rng(5).exponential(1 / rate, count).cumsum() * S).tolist()
@@ -93,7 +95,7 @@ def test_a_simulation_of_the_policy_has_its_mean(slow: float, load: float) -> No
     """Within what 40,000 rows leave open: one standard error is 0.2 % at load 0.4, 1 % at load 0.8."""
     times = linear(5, 1, 4).batch_ns
     apart = tuple(round(time / slow) for time in times)
-    rate, beside = load * 2 * 4 * S / times[3], NextEnd((1, 2, 3, 4), times, 16)
+    rate, beside = load * 2 * 4 * S / times[3], TimeLeft((1, 2, 3, 4), times, 16)
     best = solve(times, apart, rate, beside)
     assert simulated(times, slow, rate, beside, best.table) == pytest.approx(best.mean_ns, rel=0.02)
 
@@ -103,7 +105,7 @@ def test_a_second_worker_that_only_slows_waits() -> None:
     """Together each batch takes three times as long: nothing starts beside another, except where both could."""
     apart = linear(4, 1, 4).batch_ns
     together = tuple(3 * time for time in apart)
-    beside = NextEnd((1, 4), (together[0], together[3]), 4)
+    beside = TimeLeft((1, 4), (together[0], together[3]), 4)
     best = solve(together, apart, 0.5 * 4 * S / apart[3], beside)
     assert all(rows == 0 for column in best.table[2:4] + best.table[6:] for rows in column[:6])
 
@@ -112,7 +114,7 @@ def test_workers_start_in_turn() -> None:
     """Where a batch takes about as long whatever its size, a few rows wait if the other has just begun, not if it is
     about to end: the rows that come until then share its place."""
     times = linear(7, 0.1, 8).batch_ns
-    beside = NextEnd((8,), (times[7],), 8)
+    beside = TimeLeft((8,), (times[7],), 8)
     best = solve(times, times, 0.5 * 2 * 8 * S / times[7], beside)
     assert best.table[0][2] == 2  # both are free
     assert [column[2] for column in best.table[5:8]] == [0, 0, 0]
@@ -122,7 +124,7 @@ def test_workers_start_in_turn() -> None:
 def test_more_workers_are_two_that_are_faster() -> None:
     """Four workers serve twice the rate of two with less waiting, never in less than a batch takes."""
     times = linear(5, 1, 4).batch_ns
-    beside = NextEnd((1, 4), (times[0], times[3]), 4)
+    beside = TimeLeft((1, 4), (times[0], times[3]), 4)
     rate = 4 * S / times[3]
     two, four = (solve(times, times, 0.7 * workers * rate, beside, workers=workers).mean_ns for workers in (2, 4))
     assert times[0] < four < two
@@ -131,7 +133,7 @@ def test_more_workers_are_two_that_are_faster() -> None:
 @full
 def test_a_price_makes_batches_larger() -> None:
     times = linear(5, 1, 8).batch_ns
-    beside = NextEnd((8,), (times[7],), 4)
+    beside = TimeLeft((8,), (times[7],), 4)
     rate = 0.3 * 2 * 8 * S / times[7]
     free, dear = (solve(times, times, rate, beside, price=price) for price in (0.0, 10.0))
     assert free.table[0][1] == 1
@@ -141,7 +143,7 @@ def test_a_price_makes_batches_larger() -> None:
 @pytest.mark.parametrize("table", [[[0, 2], [0, 0]], [[0, 0], [0, 1]], [[0, -1], [0, 1]]])
 def test_other_tables_are_refused(table: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="table: expected 0 to as many rows as wait"):
-        evaluate((S,), (S,), 0.5, NextEnd((1,), (S,), 1), table)
+        evaluate((S,), (S,), 0.5, TimeLeft((1,), (S,), 1), table)
 
 
 def test_no_policy_keeps_up() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiers import full, repeatable
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.beside import NextEnd
+from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
 from app.scheduler.scheduler import Scheduler
@@ -33,7 +33,7 @@ TABLES = ControlTables(
 #: Of two workers, where batches take up to 20 ms: columns for another unit half and wholly before its end.
 SEVERAL = ControlTables(
     (0.5,), ((0, 1, 1, 1, 2),), 4, (1, 2, 3, 4), (0,), 1_000.0, 2, (1, 2, 3, 4),
-    beside=NextEnd((4,), (20 * MS,), 2), others=(((0, 1, 2, 2, 4), (0, 0, 0, 0, 4)),),
+    beside=TimeLeft((4,), (20 * MS,), 2), others=(((0, 1, 2, 2, 4), (0, 0, 0, 0, 4)),),
 )  # fmt: skip
 
 
