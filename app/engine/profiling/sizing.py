@@ -1,9 +1,10 @@
 """How many workers with how many threads each: candidates to measure, and which of them to suggest.
 
-The rule: of those that answer one row alone in at most twice the least time any does, the one with the most rows per
-second; within 5 % of that the one with the fewest workers, and of these the fewest threads. More workers than needed
-cost memory and make a model run on several threads at a time. `max_alive` is the rows of all running units at the size
-with the most rows per second: the optimum of the measured curves never cuts larger ones (`starling optimum`).
+The rule: of those that leave a core to HTTP (on a GPU all do) and answer one row alone in at most twice the least time
+any does, the one with the most rows per second; within 5 % of that the one with the fewest workers, and of these the
+fewest threads. More workers than needed cost memory and make a model run on several threads at a time. `max_alive` is
+the rows of all running units at the size with the most rows per second: the optimum of the measured curves never cuts
+larger ones (`starling optimum`).
 
 What is measured is the model alone, so that one core is left to HTTP: see `room`.
 """
@@ -14,7 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-RULE = "most rows/s with one row alone in at most twice the least time; within 5 % the fewest workers"
+RULE = (
+    "of those that leave a core to HTTP, most rows/s with one row alone in at most twice the least time; "
+    "within 5 % the fewest workers"
+)
 _SLOWER = 2.0
 _NEAR = 0.95
 
