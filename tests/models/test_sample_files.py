@@ -61,13 +61,6 @@ def test_one_request_of_several_rows(tmp_path: Path) -> None:
         assert row.parameters == {"gain": 2}
 
 
-def test_requests_of_different_lengths(tmp_path: Path) -> None:
-    bodies = [{"inputs": [tensor("ids", "INT32", [1, n], list(range(n)))]} for n in (2, 5)]
-    rows = from_json(tmp_path, bodies, IDS)
-    assert listed(rows) == [[0, 1], [0, 1, 2, 3, 4]]
-    assert [row.lengths for row in rows] == [{"tokens": 2}, {"tokens": 5}]
-
-
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_datatype_in_both_formats(tmp_path: Path, datatype: str) -> None:
     spec = TensorSpec("x", datatype, (2,), ("",), (2,))
@@ -167,14 +160,6 @@ def test_wrong_arrays_name_the_input(tmp_path: Path, arrays: dict[str, Any], mes
     with pytest.raises(ConfigError, match=message) as caught:
         from_npz(tmp_path, arrays, IDS, MASK)
     assert str(caught.value).startswith(f"{tmp_path / 'sample.npz'}: ")
-
-
-@pytest.mark.parametrize("name", ["none.npz", "none.json", "bad.npz", "bad.json", "x" * 300 + ".json", "a\0b.json"])
-def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    if name.startswith("bad"):
-        (tmp_path / name).write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="expected"):
-        read_samples(tmp_path / name, info(IDS))
 
 
 # model.toml

@@ -11,7 +11,6 @@ from app.models.base import TORCH_DTYPES
 from app.models.checks.samples import (
     ROWS,
     example_row,
-    full_lengths,
     made_up_rows,
     row_check_rows,
     short_lengths,
@@ -86,18 +85,6 @@ def test_integers_that_may_be_masks_are_not_all_zeros() -> None:
     assert all(one[0] == 1 for one in values(made(spec("ids", "INT64", 8))))
 
 
-def test_rows_of_few_possible_values_still_differ() -> None:
-    for seed in range(20):
-        rows = made(spec("x", "INT32", minimum=0, maximum=3), rows=3, seed=seed)
-        assert len({repr(one) for one in values(rows)}) == 3
-
-
-def test_text_is_short_words() -> None:
-    words = [word for one in values(made(spec("x", "BYTES", 30))) for word in one]
-    assert all(isinstance(word, bytes) and word.isascii() and word.isalpha() and len(word) <= 8 for word in words)
-    assert len(set(words)) > 50
-
-
 def test_bfloat16_are_the_bits_of_normal_numbers() -> None:
     bits = made(spec("x", "BF16", 1000))[0].arrays[0]
     numbers = torch.from_numpy(bits).view(torch.bfloat16).float()
@@ -118,29 +105,6 @@ def test_masks_and_counts_beside_other_inputs_are_ones(mask: TensorSpec) -> None
     rows = made(spec("ids", "INT64", "tokens", maximum=30521), mask)
     assert drawn(spec("ids", "INT64", "tokens", maximum=30521), mask, index=1) == {1}
     assert len({repr(one) for one in values(rows)}) == len(rows)
-
-
-def test_flags_that_are_no_masks_differ() -> None:
-    assert drawn(spec("x", "FP32", 4), spec("m", "BOOL", 16), index=1) == drawn(spec("x", "INT64")) == {0, 1}
-
-
-def test_plain_rows_are_each_input_s_example() -> None:
-    inputs = [spec("x", "FP32", 2), spec("b", "BF16", 2), spec("i", "INT8", "n", maximum=0), spec("t", "BYTES", 2)]
-    row = example_row(inputs, {"n": 3})
-    assert values([row]) == [[1.0, 1.0]]
-    assert row.arrays[1].tolist() == [0x3F80, 0x3F80]
-    assert row.arrays[2].tolist() == [0, 0, 0]
-    assert row.arrays[3].tolist() == [b"", b""]
-    assert example_row(inputs).arrays[2].shape == (128,)
-
-
-def test_lengths() -> None:
-    inputs = [spec("a", "FP32", "n", "k", bound=9), spec("b", "FP32", "long")]
-    assert full_lengths(inputs) == {"n": 9, "k": 9, "long": 128}
-    assert short_lengths(inputs) == {"n": 9, "k": 9, "long": 16}
-    unbounded = [spec("a", "FP32", "n", bound=UNBOUNDED)]
-    assert full_lengths(unbounded) == short_lengths(unbounded) == {"n": 16}
-    assert short_lengths(unbounded, 500) == {"n": 500}
 
 
 # rows to check with
@@ -171,11 +135,6 @@ def test_made_up_rows_of_two_lengths_that_may_share_a_batch(
 ) -> None:
     rows = row_check_rows(info(spec("x", "FP32", "n", bound=bound), length_buckets=buckets))
     assert lengths_of(rows) == expected
-
-
-def test_both_axes_are_shorter_and_each_alone() -> None:
-    rows = row_check_rows(info(spec("x", "FP32", "n", "k")))
-    assert [(row.lengths["n"], row.lengths["k"]) for row in rows[ROWS:]] == [(8, 8), (8, 16), (16, 8)]
 
 
 def test_samples_of_one_bucket_the_longest_first_and_the_shortest_last() -> None:

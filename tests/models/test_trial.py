@@ -104,12 +104,6 @@ def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
     assert str(caught.value).startswith(advice)
 
 
-def test_warn_and_off() -> None:
-    (warning,) = try_out(model(LastState(), [SEQUENCE], [STATE], "warn"))
-    assert warning.startswith("a row's answer depends on how far it is padded: output 'y': ")
-    assert try_out(model(LastState(), [SEQUENCE], [STATE], "off")) == []
-
-
 def test_batch_norm_in_training_mode() -> None:
     assert "a batch of 1 row: ValueError: Expected more than 1 value per channel" in refused(nn.BatchNorm1d(3))
     image = TensorSpec("x", "FP32", (3, 4), ("", ""), (3, 4))
@@ -210,35 +204,10 @@ def test_a_model_that_raises_on_every_made_up_row_is_unfit(
     assert f"; {hint}" in str(caught.value)
 
 
-def test_samples_are_used_instead() -> None:
-    seen: set[float] = set()
-
-    def call(text: np.ndarray[Any, Any]) -> torch.Tensor:
-        result = numbers(text)
-        seen.update(result.ravel().tolist())
-        return result
-
-    assert try_out(model(call, [TEXT], [NUMBER], samples=words(b"1", b"2", b"3"))) == []
-    assert seen == {1, 2, 3}
-
-
 def test_a_model_that_raises_on_a_sample_is_refused() -> None:
     assert "a batch of 1 row: ValueError: could not convert" in refused(numbers, [TEXT], [NUMBER], samples=words(b"a"))
     message = refused(numbers, [TEXT], [NUMBER], samples=words(b"1", b"a"))
     assert "row check: the rows of [warmup] in a batch: ValueError" in message
-
-
-def test_values_that_only_some_made_up_rows_have() -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
-        if (x < 0).any():
-            raise ValueError("negative")
-        return x
-
-    (warning,) = try_out(model(call))
-    assert warning.startswith(
-        "whether its rows are independent is unchecked, it raises on made-up rows: ValueError: neg"
-    )
-    assert 'give real rows: [warmup] file = "sample.json" in model.toml' in warning
 
 
 def test_samples_that_cannot_show_it_all() -> None:

@@ -69,33 +69,10 @@ def test_a_message_writes_no_other_line() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
-@pytest.mark.parametrize(("style", "access"), [("text", False), ("json", False), ("text", True)])
-def test_levels(style: str, access: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    configure("info", style, access)
-    logging.getLogger("starling.engine").debug("too fine")
-    logging.getLogger("starling.engine").info("just right")
-    logging.getLogger("somebody").info("else's")
-    logging.getLogger("starling.access").info("GET /")
-    lines = capsys.readouterr().err.splitlines()
-    assert "just right" in lines[0]
-    assert [line.rpartition(": ")[2] for line in lines[1:]] == ["GET /"] * access
-    assert (json.loads(lines[0])["message"] == "just right") if style == "json" else "INFO starling.engine" in lines[0]
-
-
-@pytest.mark.usefixtures("restored_logging")
 def test_what_a_client_sends_writes_no_lines_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     configure("debug", "json", False)
     TraceState.from_header(["a=\x85"])
     assert not capsys.readouterr().err
-
-
-def test_fields_of_an_entry(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        logging.getLogger("starling.x").info("%s serves", "a", **fields(model="a", rows=3))
-    (told,) = caplog.records
-    entry = json.loads(JsonFormatter().format(told))
-    assert (entry["message"], entry["model"], entry["rows"]) == ("a serves", "a", 3)
-    assert TextFormatter().format(told).endswith("starling.x: a serves")
 
 
 def test_a_line_of_the_access_log_as_text() -> None:

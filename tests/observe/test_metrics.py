@@ -11,7 +11,7 @@ from app.contract import IndexEntry
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
 from app.observe.prometheus import Metrics, of_server
-from app.observe.snapshot import Between, Gauges, Snapshot
+from app.observe.snapshot import Gauges, Snapshot
 
 MS = 1_000_000
 
@@ -132,17 +132,6 @@ def test_batches_by_class_and_by_stage() -> None:
     assert {rows: parts.count for rows, parts in stats.stages[1].by_size().items()} == {4: 2}
 
 
-def test_rows_at_each_stage() -> None:
-    gauges = Gauges(ModelStats("echo", "1", 2), 3, 2, 1, 1.0, 5, between=Between(2, 64), at_stages=[(3, 0), (1, 4)])
-    text, _ = Metrics(lambda: Snapshot([gauges], [])).render()
-    for line in (
-        'starling_stage_queue_length{model="echo",stage="0",version="1"} 3.0',
-        'starling_stage_queue_length{model="echo",stage="1",version="1"} 1.0',
-        'starling_stage_running_rows{model="echo",stage="1",version="1"} 4.0',
-    ):
-        assert line in text.decode()
-
-
 def test_what_the_server_is_and_how() -> None:
     lifecycle = Lifecycle()
     entries = [IndexEntry("echo", "1", "READY"), IndexEntry("m", "2", "LOADING", required=True)]
@@ -181,12 +170,6 @@ def test_statistics_by_class() -> None:
         "fail": {"count": 1, "ns": 1 * MS},
         "queue": {"count": 0, "ns": 0},
     }
-
-
-def test_default_class_is_there_before_its_first_call() -> None:
-    found = samples(ModelStats("echo", "1", default_class="best_effort"), {})
-    assert found["starling_demand_seconds_total{best_effort}"] == 1.5
-    assert not [name for name in found if "realtime" in name]
 
 
 def test_tritons_names() -> None:

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from collected import PATIENCE_S, collecting
+from collected import PATIENCE_S
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from app.contract import ModelInfo
-from app.observe.tracing.export import SpanSender, resource
+from app.observe.tracing.export import SpanSender
 from app.observe.tracing.spans import BatchSpan
 
 INFO = ModelInfo("m", "1", "test", (), ())
@@ -39,14 +39,6 @@ class Hanging(SpanExporter):
     def shutdown(self) -> None: ...
 
 
-def test_what_is_offered_arrives_once_and_in_order() -> None:
-    with collecting() as collected:
-        for number in range(1500):
-            collected.sender.offer(batch(number))
-        found = [span.context.span_id for span in collected.of_batches()]
-    assert found == list(range(1, 1501))
-
-
 def test_closing_ends_at_its_limit() -> None:
     """The collector takes the message, and does not answer."""
     exporter = Hanging()
@@ -67,14 +59,3 @@ def test_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
         sender.offer(batch(1))
         sender.close(PATIENCE_S)
     assert [record for record in caplog.records if record.name.startswith("opentelemetry.exporter")]
-
-
-def test_who_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
-        monkeypatch.delenv(name, raising=False)
-    assert dict(resource("1.2").attributes).items() >= {"service.name": "starling", "service.version": "1.2"}.items()
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine,deployment.environment.name=test")
-    told = resource("1.2").attributes
-    assert (told["service.name"], told["deployment.environment.name"]) == ("mine", "test")
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "theirs")
-    assert resource("1.2").attributes["service.name"] == "theirs"

@@ -59,17 +59,6 @@ def test_a_parent_decides_whatever_the_ratio() -> None:
         assert len(offered) == 1
 
 
-def test_without_a_parent_the_ratio_decides() -> None:
-    offered: list[Record] = []
-    for ratio, low, high in ((0.0, 0, 0), (0.25, 150, 350), (1.0, 1000, 1000)):
-        offered.clear()
-        tracer = Tracer(offered.append, ratio)
-        for _ in range(1000):
-            begin(tracer, traceparent=b"nonsense").succeeded(INFO, "", answer())
-        assert low <= len(offered) <= high
-    assert len({span.ident for span in offered}) == 1000
-
-
 def test_a_call_that_went_well() -> None:
     with collecting() as collected:
         tracer = Tracer(collected.sender.offer)

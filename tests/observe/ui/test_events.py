@@ -33,20 +33,6 @@ def plan(program: int = 0, **more: Any) -> Plan:
     return Plan(program, (2 * MS, 3 * MS), "measured", 1.5, 20_000, **more)
 
 
-def test_a_tick_has_counters_since_the_start() -> None:
-    told = events.tick(9, None, Snapshot([gauges()], [0.5]), [plan(level=3)], [], [], Machine(2.5, 64, 0))
-    (one,) = told["models"]
-    assert (told["at"], told["not_ready"], told["busy_s"], told["machine"]) == (9, None, [0.5], [2.5, 64, 0])
-    assert (one["name"], one["version"], one["program"], one["level"]) == ("echo", "1", 0, 3)
-    assert one["outcomes"] == {"realtime": {"ok": 1}, "best_effort": {"queue_full": 1}}
-    assert one["calls"] == [1, 12 * MS]
-    assert one["queue"] == [1, 5 * MS]
-    assert one["compute"] == [1 * MS, 2 * MS, 3 * MS]
-    assert sum(one["latency"]) == 1  # refusals are not in it
-    assert (one["rows"], one["executions"], one["formed"]) == (2, 1, {"idle": 1})
-    assert (one["scale"], one["preferred"]) == (1.5, 4)
-
-
 def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
     told = events.hello({"version": "0"}, 250)
     tick = events.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
@@ -76,12 +62,6 @@ def test_models_are_told_again_when_something_has_changed_that_no_tick_tells() -
     assert seen() == seen(level=2)
     assert seen() != seen(loads=(0.5,), tables=((0, 1),))
     assert seen() != events.seen([IndexEntry("echo", "1", "UNLOADING")], Snapshot([gauges()], []), [plan()])
-
-
-def test_while_a_version_replaces_itself_the_newer_program_counts() -> None:
-    index = [IndexEntry("echo", "1", "READY")]
-    now = events.seen(index, Snapshot([gauges(), gauges()], []), [plan(3), plan(4)])
-    assert events.models(now, [ECHO])["models"][0]["program"] == 4
 
 
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:
