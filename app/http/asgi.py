@@ -38,7 +38,7 @@ class HttpApp:
 
     def __init__(self, app: FastAPI, resources: Resources, open_paths: Set[str] = frozenset()) -> None:
         self._app = app
-        self._resources = resources
+        self.resources = resources
         self._open_paths = open_paths
         self.fast_path = FastPath(resources)
 
@@ -53,7 +53,7 @@ class HttpApp:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        resources = self._resources
+        resources = self.resources
         headers = dict(scope["headers"])
         path = without(resources.root_path, scope["path"])
         preflight = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
@@ -70,7 +70,7 @@ class HttpApp:
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
         """Why a request is refused before anything looks at it: without the key, or with too many connections open."""
-        resources = self._resources
+        resources = self.resources
         try:
             if resources.keyed and path not in self._open_paths:
                 resources.access.check(path, headers)
@@ -92,7 +92,7 @@ class HttpApp:
         send: Send,
     ) -> None:
         """Answer a request that is no call: by FastAPI, unless it is a preflight or refused."""
-        resources, health = self._resources, scope["state"]["health"]
+        resources, health = self.resources, scope["state"]["health"]
         closing = health.closing
         if preflight is not None:
             await respond(closing_send(send) if closing else send, *preflight)
@@ -116,7 +116,7 @@ class HttpApp:
         """Drive a call with the messages of ASGI."""
         carrier = _Carrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
-        call = StreamingCall(carrier, self._resources, route, url, headers, scope["method"], scope["path"])
+        call = StreamingCall(carrier, self.resources, route, url, headers, scope["method"], scope["path"])
         watching = None
         try:
             await self._read(call, scope, receive)
@@ -140,7 +140,7 @@ class HttpApp:
 
     async def _read(self, call: StreamingCall, scope: Scope, receive: Receive) -> None:
         """Pass the body to the call."""
-        bodies, threads, limits = self._resources.bodies, self._resources.threads, self._resources.limits
+        bodies, threads, limits = self.resources.bodies, self.resources.threads, self.resources.limits
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")

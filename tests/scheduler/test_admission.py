@@ -165,7 +165,7 @@ def test_goodput_does_not_collapse_in_overload(policy: str) -> None:
     goodput = {}
     for load in (0.9, 1.5):
         setup = Setup(
-            profile, load * profile.peak, policy, requests=3_000, seed=3, deadline_ns=60 * MS, max_queue=1 << 20,
+            profile, load * profile.peak, policy, requests=6_000, seed=3, deadline_ns=60 * MS, max_queue=1 << 20,
             tables=tables,
         )  # fmt: skip
         goodput[load] = run(setup)["goodput"]

@@ -55,7 +55,7 @@ async def test_the_body_is_answered_by_the_model_that_it_names(
     assert [one["embedding"] for one in reply.json()["data"]] == [[1, 1, 2], [2, 1, 2]]
     asked = {name: model.asked[name] for name in ("rows", "klass", "priority", "timeout_us")}
     assert asked == {"rows": 2, "klass": "best_effort", "priority": 3, "timeout_us": 5000}
-    assert (model.finished, model.open_leases, asking.app.held) == (["ok"], 0, 0)
+    assert (model.finished, model.open_leases, asking.app.resources.bodies.held) == (["ok"], 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_a_full_queue_and_a_model_that_fails(caller: MakeCaller, model: Ve
     model.full, model.fails = frozenset(), ModelFailed("it raised")
     failed = await asking(PATH, body())
     assert (failed.status, failed.json()["error"]["type"]) == (500, "server_error")
-    assert (model.open_leases, asking.app.held) == (0, 0)
+    assert (model.open_leases, asking.app.resources.bodies.held) == (0, 0)
     assert model.finished == ["queue_full", "model_failed"]
 
 

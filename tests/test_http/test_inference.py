@@ -665,11 +665,11 @@ async def test_a_client_that_hangs_up_while_its_body_is_decoded(caller: MakeCall
         await begun.wait()
         call.gone.set()
         await waiting
-        assert (call.model.finished, call.app.held) == (["client_gone"], 3)
+        assert (call.model.finished, call.app.resources.bodies.held) == (["client_gone"], 3)
         go_on.set()
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(tasks)
-    assert (call.model.finished, call.app.held, call.model.open_leases) == (["client_gone"], 0, 0)
+    assert (call.model.finished, call.app.resources.bodies.held, call.model.open_leases) == (["client_gone"], 0, 0)
 
 
 async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,7 +76,7 @@ async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, m
     await held(call, 4)
     call.gone.set()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert call.app.held == 0
+    assert call.app.resources.bodies.held == 0
 
 
 async def test_best_effort_requests_leave_connections_to_real_time(caller: MakeCaller, model: Echo) -> None:

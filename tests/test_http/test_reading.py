@@ -223,7 +223,7 @@ async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Read, 
     assert [reply.status for reply in replies] == [200, 200, 400, 200, 500]
     assert [reply.json()["y"][0] for reply in replies if reply.status == 200] == [1, 2, 4]
     assert replies[2].json() == {"error": "text: expected a good one"}
-    assert (model.open_leases, call.app.held) == (0, 0)
+    assert (model.open_leases, call.app.resources.bodies.held) == (0, 0)
 
 
 async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Read, letters: Letters) -> None:
@@ -233,12 +233,17 @@ async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller,
     await letters.begun()
     call.gone.set()
     await asyncio.wait([asking])
-    assert (model.finished, call.app.held) == (["client_gone"], LONG)
+    assert (model.finished, call.app.resources.bodies.held) == (["client_gone"], LONG)
     letters.go_on.set()
     async with asyncio.timeout(WAIT_S):
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(tasks)
-    assert (model.finished, model.asked, call.app.held, model.open_leases) == (["client_gone"], {}, 0, 0)
+    assert (model.finished, model.asked, call.app.resources.bodies.held, model.open_leases) == (
+        ["client_gone"],
+        {},
+        0,
+        0,
+    )
 
 
 async def test_the_deadline_counts_from_the_arrival(caller: MakeCaller, model: Read, letters: Letters) -> None:

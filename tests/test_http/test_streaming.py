@@ -82,7 +82,7 @@ async def reader(model: Writer) -> AsyncIterator[Reader]:
     reader = Reader(model)
     yield reader
     await reader.connection.done()
-    assert (model.open_leases, reader.asking.app.held) == (0, 0)
+    assert (model.open_leases, reader.asking.app.resources.bodies.held) == (0, 0)
 
 
 async def test_the_text_in_one_answer(caller: MakeCaller, model: Writer) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.contract import Answer, Array, ModelInfo, Translated
 from app.errors import BadRequest, BadText, ClientGone
-from app.models.tasks.faces import TEXT, written
+from app.models.tasks.faces import TEXT, WRITTEN
 
 from .catalog import served, spec
 from .test_inference import Echo, EchoLease
@@ -25,7 +25,7 @@ class Words:
     chat: Any = None
 
     def face(self, info: ModelInfo) -> ModelInfo:
-        return replace(info, inputs=(TEXT,), outputs=written())
+        return replace(info, inputs=(TEXT,), outputs=WRITTEN)
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         return [self._read([text.decode() for text in texts]) for (texts,) in calls]
@@ -110,6 +110,6 @@ def read_parameters(given: Mapping[str, Any]) -> None:
 
 def writer() -> Writer:
     front = Words()
-    plain = served("echo", (spec("lengths", "INT64"),), written())
+    plain = served("echo", (spec("lengths", "INT64"),), WRITTEN)
     model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters, takes_parameters=True)
     return Writer(front.face(plain.info), model)
