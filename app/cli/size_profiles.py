@@ -193,9 +193,8 @@ def http_cost(profiles: Sequence[ModelProfile], chosen: str) -> HttpCost:
     fronts = next((found for one in profiles if (found := _fronts(one))), {})
     chosen = chosen or next(reversed(fronts), FORMATS[0])
     costs = fronts.get(chosen)
-    if costs is None:
-        return HttpCost(chosen, replace(_ASSUMED[chosen], threads=helper_threads()), "assumed")
-    return HttpCost(chosen, replace(FrontCosts.parse(costs), threads=helper_threads()), "measured")
+    front, source = (_ASSUMED[chosen], "assumed") if costs is None else (FrontCosts.parse(costs), "measured")
+    return HttpCost(chosen, replace(front, threads=helper_threads()), source)
 
 
 def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:

@@ -260,7 +260,7 @@ def build():
         first.result()
 
 
-def test_a_factory_that_loads_another_model_goes_on_to_hold_up_nobody(monkeypatch):
+def test_a_factory_that_loads_another_model_still_holds_up_no_other_model(monkeypatch):
     def owned() -> bool:
         with imports.one_at_a_time():
             return imports.PATCHING._is_owned()
