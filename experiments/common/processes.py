@@ -12,7 +12,9 @@ Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 
-def spread(work: Callable[[Given], Found], given: Sequence[Given], processes: int) -> Iterator[Found]:
+def spread(
+    work: Callable[[Given], Found], given: Sequence[Given], processes: int = os.cpu_count() or 1
+) -> Iterator[Found]:
     """Yield `work` of each in order, computed in this process if `processes` is 1. `work` must pickle."""
     if processes <= 1:
         yield from map(work, given)

@@ -1,4 +1,4 @@
-"""Simulates calls with deadlines: `python -m experiments.many.deadlines`. Writes docs/bench/many-deadlines.md.
+"""Simulates calls with deadlines: `python -m experiments.many deadlines`.
 
 The objective `deadline` against serving all that waits and `window`: the largest rate at which 99 % of calls end in
 time, device time at 0.6 of the bound, and rows of different lengths. Workers do not slow one another. The bound is that
@@ -8,19 +8,18 @@ arXiv 2308.07470). Arrivals are Poisson where nothing else is said.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim.fleet import Setup, counted
 from experiments.common.processes import spread
-from experiments.many import deadlines_page
 from experiments.many.clairvoyant import in_time
 from experiments.policies.lengths import GLUE
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
 
 WORKERS = (2, 4, 8)
@@ -32,6 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
 SHARE = 0.99  # of calls that must end in time
 MODERATE = 0.6  # of the bound, at which device time is compared
 HIGH = 0.9
+SEEDS, REQUESTS = 1, 10_000  # of each cell; requests of a run
 _WARM_S = 1.1
 _STEPS = 7  # that halve the range of loads searched
 _RANGE = (0.2, 1.2)  # of the bound
@@ -107,15 +107,12 @@ def served(setup: Setup, rate: float, requests: int, seeds: int) -> dict[str, fl
     }
 
 
-def highest(setup: Setup, bound: float, requests: int, seeds: int) -> float:
-    """The largest load, as a share of the bound, at which 99 % of calls end in time."""
+def highest(share: Callable[[float], float]) -> float:
+    """The largest load, as a share of the bound, at which 99 % of calls end in time. `share`: of calls, by load."""
     low, high = _RANGE
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        share = served(setup, middle * bound, requests, seeds)["in_time"]
-        if abs(share - SHARE) < _NEAR:
-            share = served(setup, middle * bound, _SURE * requests, seeds)["in_time"]
-        if share >= SHARE:
+        if share(middle) >= SHARE:
             low = middle
         else:
             high = middle
@@ -127,6 +124,15 @@ def study(given: tuple[Device, int, int, int]) -> dict[str, Any]:
     device, workers, requests, seeds = given
     bound, rows = device.bound(workers)
     setups = {way: device.setup(workers, **options) for way, options in WAYS.items()}
+
+    def share(way: str, load: float) -> float:
+        found = served(setups[way], load * bound, requests, seeds)["in_time"]
+        near = abs(found - SHARE) < _NEAR
+        return served(setups[way], load * bound, _SURE * requests, seeds)["in_time"] if near else found
+
+    def known(load: float) -> float:
+        return in_time(device.fixed_ms, device.row_ms, device.deadline_ms, load * bound)
+
     return {
         "device": device.name,
         "workers": workers,
@@ -134,7 +140,7 @@ def study(given: tuple[Device, int, int, int]) -> dict[str, Any]:
         "bound": bound,
         "rows": rows,
         "uncoordinated": device.bound(workers, wait=1.0)[0],
-        "highest": {way: highest(setup, bound, requests, seeds) for way, setup in setups.items() if way != "window"},
+        "highest": {way: highest(partial(share, way)) for way in setups if way != "window"},
         "moderate": {way: served(setup, MODERATE * bound, requests, seeds) for way, setup in setups.items()},
         "least_ms": device.least(MODERATE * bound),
         "high": {way: served(setup, HIGH * bound, requests, seeds)["in_time"] for way, setup in setups.items()},
@@ -142,7 +148,7 @@ def study(given: tuple[Device, int, int, int]) -> dict[str, Any]:
             name: served(replace(setups["deadline"], **options), MODERATE * bound, requests, seeds)
             for name, options in VARIED.items()
         },
-        "known": in_time(device.fixed_ms, device.row_ms, device.deadline_ms, HIGH * bound) if workers == 2 else None,
+        "known": highest(known) if workers == 2 else None,
     }
 
 
@@ -166,25 +172,13 @@ def lengths(given: tuple[float, float, int, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=10_000, help="requests of each run [10000]")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each cell [1]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    cells = [(device, workers, chosen.requests, chosen.seeds) for device in DEVICES for workers in WORKERS]
+def measure(say: Say) -> Data:
+    """Goodput and device time, simulated."""
+    cells = [(device, workers, REQUESTS, SEEDS) for device in DEVICES for workers in WORKERS]
     studies = []
-    for found in spread(study, cells, chosen.processes):
+    for found in spread(study, cells):
         studies.append(found)
-        run.say(f"{found['device']}, {found['workers']} workers: {len(studies)} of {len(cells)}")
-    cases = [(float(tight), load, chosen.requests, chosen.seeds) for tight in TIGHT_MS for load in LOADS]
-    glue = list(spread(lengths, cases, chosen.processes))
-    settings = {"requests": chosen.requests, "seeds": chosen.seeds, "peak": _PEAK}
-    return {"settings": settings, "studies": studies, "lengths": glue}
-
-
-EXPERIMENT = Experiment(deadlines_page.PAGE, "experiments.many.deadlines", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+        say(f"{found['device']}, {found['workers']} workers: {len(studies)} of {len(cells)}")
+    cases = [(float(tight), load, REQUESTS, SEEDS) for tight in TIGHT_MS for load in LOADS]
+    glue = list(spread(lengths, cases))
+    return {"requests": REQUESTS, "seeds": SEEDS, "peak": _PEAK, "studies": studies, "lengths": glue}

@@ -1,30 +1,27 @@
-"""Serves calls with deadlines over HTTP: `python -m experiments.many.deadlines_live`.
+"""Serves calls with deadlines over HTTP: `python -m experiments.many deadlines_live`.
 
-Writes docs/bench/many-deadlines-live.md. One worker, then two, of a model that sleeps 4 + 0.65 ms a row and takes no
+One worker, then two, of a model that sleeps 4 + 0.65 ms a row and takes no
 processor, so that neither the workers nor the load generator slow one another. Servers differ in how they form batches
 only. One is asked at a time, in turns, with Poisson arrivals at shares of the bound of staggered workers.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
-from experiments.many import deadlines_live_page
 from experiments.many.deadlines import Device
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import Server, starling
 
 MODEL = "sleep"
-DEVICE = Device(MODEL, 4, 0.65, 60, largest=32)  # the deadline may be given
+DEVICE = Device(MODEL, 4, 0.65, 60, largest=32)
+SECONDS, REPEATS = 4.0, 1  # of a run; runs of each cell
 WORKERS = (1, 2)
 LOADS = (0.3, 0.6, 0.8)
 WAYS = {
@@ -58,14 +55,14 @@ def figures(runs: list[Repeat]) -> dict[str, float]:
     }
 
 
-async def in_turns(chosen: argparse.Namespace, servers: Mapping[str, Server], rate: float) -> dict[str, Any]:
+async def in_turns(servers: Mapping[str, Server], rate: float) -> dict[str, Any]:
     """Each way at each seed before the next seed, with the same load."""
     runs: dict[str, list[Repeat]] = {way: [] for way in servers}
-    for index in range(chosen.repeats):
+    for index in range(REPEATS):
         for way, server in servers.items():
             plan = Plan(
                 url=server.url, model=MODEL, payload="binary", rate=rate, seed=index,
-                duration_s=chosen.seconds, warmup_s=1.0, connections=512, deadline_ms=chosen.deadline,
+                duration_s=SECONDS, warmup_s=1.0, connections=512, deadline_ms=DEVICE.deadline_ms,
             )  # fmt: skip
             async with Session(plan) as session:
                 await session.warm()
@@ -74,31 +71,18 @@ async def in_turns(chosen: argparse.Namespace, servers: Mapping[str, Server], ra
     return {way: figures(given) for way, given in runs.items()}
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a run [4]")
-    parser.add_argument("--deadline", type=float, default=DEVICE.deadline_ms, help="ms that a call has [60]")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each cell [2]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
+def measure(say: Say) -> Data:
+    """The same over HTTP."""
     cells = []
-    device = replace(DEVICE, deadline_ms=chosen.deadline)
     for workers in WORKERS:
-        bound, rows = device.bound(workers)
+        bound, rows = DEVICE.bound(workers)
         with ExitStack() as stack:
             servers = {way: stack.enter_context(serve(way, workers)) for way in WAYS}
             for server in servers.values():
                 server.wait_ready()
             for load in LOADS:
-                ways = in_loop(in_turns(chosen, servers, round(load * bound, 1)))
+                ways = in_loop(in_turns(servers, round(load * bound, 1)))
                 cells.append({"workers": workers, "bound": bound, "rows": rows, "load": load, "ways": ways})
                 for way, cell in ways.items():
-                    run.say(f"{workers} x, load {load:g}, {way}: {cell['in_time']:.2%}, {cell['row_ms']:.2f} ms a row")
-    settings = {"seconds": chosen.seconds, "repeats": chosen.repeats, "deadline_ms": chosen.deadline}
-    return {"settings": settings, "cells": cells}
-
-
-EXPERIMENT = Experiment(deadlines_live_page.PAGE, "experiments.many.deadlines_live", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+                    say(f"{workers} x, load {load:g}, {way}: {cell['in_time']:.2%}, {cell['row_ms']:.2f} ms a row")
+    return {"seconds": SECONDS, "repeats": REPEATS, "deadline_ms": DEVICE.deadline_ms, "cells": cells}

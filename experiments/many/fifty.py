@@ -1,14 +1,12 @@
-"""Fifty small models in one server, and in one scheduler: `python -m experiments.many.fifty`.
+"""Fifty small models in one server, and in one scheduler: `python -m experiments.many fifty`.
 
 Servers with 1, 10 and 50 models of three linear layers are started from a folder: how long until they are ready, the
 CPU time of that, and the memory of the process when each model has answered once. Then a scheduler in virtual time:
 function calls and CPU time of what one batch costs it, where other models have nothing waiting and where all have.
-Writes docs/bench/many-fifty.md and .json.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -21,11 +19,12 @@ from typing import Any
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, WorkerSpec
-from experiments.many import fifty_page
 from loadtest.common import servers
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Say
 
 NUMBERS = (1, 10, 50)  # of models
+TURNS = 1_000  # batches of each figure
+ROUNDS = 1  # starts of each server; the least time is kept
 _LARGEST = 32
 _PROFILE = Profile(tuple(300_000 + 20_000 * rows for rows in range(1, _LARGEST + 1)))
 _BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 64], "data": [' + b"0.5, " * 63 + b"0.5]}]}"
@@ -133,22 +132,12 @@ def cost(programs: int, waiting: int, turns: int) -> dict[str, Any]:
     return {"programs": programs, "waiting": waiting, "calls": median(calls), "us": median(times)}
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--turns", type=int, default=1_000, help="batches of each figure [1000]")
-    parser.add_argument("--rounds", type=int, default=3, help="starts of each server; the least time is kept [3]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    costs = [cost(*given, chosen.turns) for given in ((1, 1), (50, 1), (1, 1), (50, 1), (50, 2), (50, 50))]
-    rounds = [{number: served(number) for number in NUMBERS} for _ in range(chosen.rounds)]
+def measure(say: Say) -> Data:
+    """Fifty models in one server, and in one scheduler."""
+    costs = [cost(*given, TURNS) for given in ((1, 1), (50, 1), (1, 1), (50, 1), (50, 2), (50, 50))]
+    rounds = [{number: served(number) for number in NUMBERS} for _ in range(ROUNDS)]
     least = [
         {"models": number, **{key: min(found[number][key] for found in rounds) for key in rounds[0][number]}}
         for number in NUMBERS
     ]
-    return {"settings": {"rounds": chosen.rounds, "turns": chosen.turns}, "servers": least, "costs": costs}
-
-
-EXPERIMENT = Experiment(fifty_page.PAGE, "experiments.many.fifty", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+    return {"rounds": ROUNDS, "turns": TURNS, "servers": least, "costs": costs}

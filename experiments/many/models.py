@@ -1,16 +1,14 @@
-"""Simulates which of two models goes first: `python -m experiments.many.models`.
+"""Simulates which of two models goes first: `python -m experiments.many models`.
 
 One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
 arrivals are the order of arrival (`--classes streams`), the scheduler's index (`--classes reef`), and the optimum over
-all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Writes
-docs/bench/many-models.md and .json. Four models with batches of up to 32 rows, also on 2 and 4
-workers, and two of which one asks for more than the worker can do, are compared with the order of arrival only.
+all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Four models with
+batches of up to 32 rows, also on 2 and 4 workers, and two of which one asks for more than the worker can do, are
+compared with the order of arrival only.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from functools import lru_cache
 from itertools import product
 
@@ -20,8 +18,8 @@ from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import tables
 from app.sim import options
 from experiments.common.processes import spread
-from experiments.many import driver, models_page, two_models
-from loadtest.common.experiment import Data, Experiment, Run
+from experiments.many import driver, two_models
+from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
 
 LARGEST = 8  # rows: the decision process has as many actions for each model
@@ -30,6 +28,7 @@ SHARES = (0.5, 0.8)  # of the load that is the fast model's
 FOUR = {f"{time} + {time / 20:g} b": linear(time, time / 20, 32) for time in (1, 3, 10, 30)}
 OVERLOADED = 1.5  # of what the worker can do, asked of one model
 BESIDE = 0.05  # of the other
+SEEDS, REQUESTS = 1, 20_000  # of each cell; requests of a run
 _WARM = 0.05  # of the requests of a run, left out
 _solve = lru_cache(maxsize=16)(tables.solve)
 
@@ -57,14 +56,14 @@ def figures(latencies: driver.Latencies) -> dict[str, object]:
     }
 
 
-def cell(given: tuple[str, float, float, int, int]) -> models_page.Cell:
+def cell(given: tuple[str, float, float, int]) -> Data:
     """Two models at one load; `share` of it is the first one's."""
-    name, load, share, seeds, requests = given
+    name, load, share, requests = given
     profiles = pairs()[name]
     rates = [load * part * profile.peak for part, profile in zip((share, 1 - share), profiles, strict=True)]
     solved = [_solve(profile.stage(1)) for profile in profiles]
     best = two_models.solve([profile.batch_ns for profile in profiles], rates)
-    instants = [driver.arrivals(rates, requests, seed) for seed in range(seeds)]
+    instants = [driver.arrivals(rates, requests, seed) for seed in range(SEEDS)]
     return {
         "pair": name, "load": load, "share": share, "rates": rates, "solved_ms": best.mean_ns / 1e6,
         "arrival": [figures(driver.serve(profiles, solved, one, "streams")) for one in instants],
@@ -73,13 +72,13 @@ def cell(given: tuple[str, float, float, int, int]) -> models_page.Cell:
     }  # fmt: skip
 
 
-def several(given: tuple[list[str], list[float], int, int, int]) -> models_page.Cell:
+def several(given: tuple[list[str], list[float], int, int]) -> Data:
     """Models of `FOUR`, each with a share of what so many workers can do."""
-    names, loads, workers, seeds, requests = given
+    names, loads, workers, requests = given
     profiles = [FOUR[name] for name in names]
     rates = [workers * load * profile.peak for load, profile in zip(loads, profiles, strict=True)]
     solved = [_solve(profile.stage(1), workers=workers) for profile in profiles]
-    instants = [driver.arrivals(rates, requests, seed) for seed in range(seeds)]
+    instants = [driver.arrivals(rates, requests, seed) for seed in range(SEEDS)]
     return {
         "workers": workers, "models": names, "loads": loads,
         "arrival": [figures(driver.serve(profiles, solved, one, "streams", workers)) for one in instants],
@@ -87,25 +86,13 @@ def several(given: tuple[list[str], list[float], int, int, int]) -> models_page.
     }  # fmt: skip
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
-    parser.add_argument("--requests", type=int, default=20_000, help="of a run [20000]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    given = [(*one, chosen.seeds, chosen.requests) for one in product(pairs(), LOADS, SHARES)]
-    settings = {"seeds": chosen.seeds, "requests": chosen.requests, "largest": LARGEST}
+def measure(say: Say) -> Data:
+    """Two models on one worker in three orders, and several models."""
+    given = [(*one, REQUESTS) for one in product(pairs(), LOADS, SHARES)]
     fast, _, slow, _ = FOUR
     mixes = [(list(FOUR), [load / len(FOUR)] * len(FOUR), 1) for load in LOADS]
     mixes += [(list(FOUR), [0.6 / len(FOUR)] * len(FOUR), workers) for workers in (2, 4)]
     mixes += [([fast, slow], loads, 1) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
-    more = [(*mix, chosen.seeds, 2 * chosen.requests) for mix in mixes]
-    cells, others = (list(spread(*work, chosen.processes)) for work in ((cell, given), (several, more)))
-    return {"settings": settings, "cells": cells, "several": others}
-
-
-EXPERIMENT = Experiment(models_page.PAGE, "experiments.many.models", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+    more = [(*mix, 2 * REQUESTS) for mix in mixes]
+    cells, others = (list(spread(*work)) for work in ((cell, given), (several, more)))
+    return {"seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST, "cells": cells, "several": others}

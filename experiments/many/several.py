@@ -1,13 +1,11 @@
-"""Simulates four and eight workers of one model against the optimum: `python -m experiments.many.several`.
+"""Simulates four and eight workers of one model against the optimum: `python -m experiments.many several`.
 
 Workers that do not slow each other, Poisson arrivals, loads as shares of what all serve at best, and batches so small
-that the optimum can be computed (`experiments.many.several_optimum`). Writes docs/bench/many-several.md and .json.
+that the optimum can be computed (`experiments.many.several_optimum`).
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,15 +15,15 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.sim.device import Device
 from experiments.common.processes import spread
 from experiments.common.simulated import Policy, Server, serve, stepped
-from experiments.many import several_page
 from experiments.many.several_optimum import Optimum
 from experiments.policies.simulated import PROFILES, devices
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Say
 
 DEVICES = ("mlp", "7 + 0.6 b")  # of others a batch takes many times as long as a row: too many states
 LOADS = (0.25, 0.65, 0.9)
 #: Workers, their largest batch, and steps of the time grid: states are as many as ways to spread these over workers.
 SIZES = ((4, 8, 16), (8, 4, 8))
+REQUESTS = 6_000  # of a run, at least
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 8  # length of a run
 _COOL = 100  # requests at the end that are left out
@@ -48,32 +46,22 @@ def cell(given: tuple[str, ModelProfile, int, int, float, int]) -> Data:
     best = Optimum([time / 1e6 for time in times], rate / 1e3, workers, steps)
     return {
         "device": name, "workers": workers, "largest": profile.max_batch, "load": load, "rate": rate,
-        "computed": best.mean, "optimum": float(best.latencies(instants / 1e6)[warm:-_COOL].mean()),
-        "adaptive": mean_ms("adaptive"), "no_wait": mean_ms("no_wait"),
+        "computed_ms": best.mean, "optimum": [float(best.latencies(instants / 1e6)[warm:-_COOL].mean())],
+        "adaptive": [mean_ms("adaptive")], "no_wait": [mean_ms("no_wait")],
     }  # fmt: skip
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=10_000, help="of a run, at least [10000]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
+def measure(say: Say) -> Data:
+    """Four and eight workers of one model against the optimum."""
     profiles = devices(PROFILES)
     given = [
-        (name, profiles[name].up_to(largest), workers, steps, load, chosen.requests)
+        (name, profiles[name].up_to(largest), workers, steps, load, REQUESTS)
         for workers, largest, steps in SIZES
         for name in DEVICES
         for load in LOADS
     ]
     cells = []
-    for found in spread(cell, given, chosen.processes):
+    for found in spread(cell, given):
         cells.append(found)
-        run.say(f"{len(cells)} of {len(given)}: {found}")
-    return {"settings": {"requests": chosen.requests}, "cells": cells}
-
-
-EXPERIMENT = Experiment(several_page.PAGE, "experiments.many.several", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+        say(f"{len(cells)} of {len(given)}: {found}")
+    return {"requests": REQUESTS, "cells": cells}

@@ -1,15 +1,13 @@
-"""Simulates two workers of one model against the optimum: `python -m experiments.many.workers`.
+"""Simulates two workers of one model against the optimum: `python -m experiments.many workers`.
 
 The devices of `experiments.policies.simulated`, each with two workers that run at once, Poisson arrivals, loads as
 shares of what both serve at best. On some of them two units at once slow each other. The yardstick is the solved
 decision process (`app.scheduler.optimal.two_workers`), with more columns than the tables of `adaptive` have; its policy
-is simulated on the same arrivals. Writes docs/bench/many-workers.md and .json.
+is simulated on the same arrivals.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,14 +22,14 @@ from app.sim.device import Device
 from app.sim.two_workers import curves, peak
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
-from experiments.many import workers_page
 from experiments.policies.simulated import PROFILES, devices
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Say
 
 LOADS = (0.1, 0.25, 0.45, 0.65, 0.85, 0.9)  # also as far as may be from those that tables are solved for
 DELAYS = (1, 2, 5)  # ms, of window
 #: Times of a batch beside another over its times alone, of some devices; none slow each other on the rest.
 SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3,)}
+SEEDS, REQUESTS = 1, 8_000  # of each cell; requests of a run, at least
 _PHASES = 8
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 10  # length of a run
@@ -67,12 +65,12 @@ def mean_ms(server: Server, instants: Instants) -> float:
     return float(served.latency_ms[:-_COOL].mean())
 
 
-def cell(given: tuple[str, ModelProfile, float, float, int, int]) -> Data:
+def cell(given: tuple[str, ModelProfile, float, float, int]) -> Data:
     """All policies on one device at one load: mean latencies in ms by seed."""
-    name, alone, factor, load, seeds, requests = given
+    name, alone, factor, load, requests = given
     profile = slowed(alone, factor)
     rate = load * peak(profile)
-    arrivals = [stepped([(max(requests, round(_LEAST_S * rate)), rate)], seed) for seed in range(seeds)]
+    arrivals = [stepped([(max(requests, round(_LEAST_S * rate)), rate)], seed) for seed in range(SEEDS)]
 
     def means(policy: Policy, tables: ControlTables | None = None, some: Sequence[Instants] = arrivals) -> list[float]:
         server = Server(policy, profile, (profile.max_batch,) * 2, 2, tables=tables)
@@ -82,29 +80,15 @@ def cell(given: tuple[str, ModelProfile, float, float, int, int]) -> Data:
     best, tables = optimum(profile, rate)
     return {
         "device": name, "factor": factor, "load": load, "rate": rate, "delay_ms": delay,
-        "optimum_ms": best.mean_ns / 1e6, "optimum": means(Policy("adaptive"), tables),
+        "computed_ms": best.mean_ns / 1e6, "optimum": means(Policy("adaptive"), tables),
         "adaptive": means(Policy("adaptive")), "no_wait": means(Policy("no_wait")),
         "window": means(Policy("window", delay)),
     }  # fmt: skip
 
 
-def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
-    parser.add_argument("--requests", type=int, default=20_000, help="of a run, at least [20000]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-
-
-def measure(chosen: argparse.Namespace, run: Run) -> Data:
+def measure(say: Say) -> Data:
+    """Two workers of one model against the optimum."""
     profiles = devices(PROFILES)
     cases = [(name, factor) for name in profiles for factor in (1.0, *SLOWED.get(name, ()))]
-    given = [
-        (name, profiles[name], factor, load, chosen.seeds, chosen.requests) for name, factor in cases for load in LOADS
-    ]
-    settings = {"seeds": chosen.seeds, "requests": chosen.requests}
-    return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
-
-
-EXPERIMENT = Experiment(workers_page.PAGE, "experiments.many.workers", __doc__, measure, options_of)
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main(sys.argv[1:]))
+    given = [(name, profiles[name], factor, load, REQUESTS) for name, factor in cases for load in LOADS]
+    return {"seeds": SEEDS, "requests": REQUESTS, "cells": list(spread(cell, given))}

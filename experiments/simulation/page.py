@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.common.page import Column, Data, Page, grid, table
+from loadtest.common.page import Column, Data, Page, grid, section_facts, table
 
 Figures = Mapping[str, Any]
 
@@ -77,15 +77,8 @@ def fleet(found: Figures) -> str:
 
 
 def fill(data: Data) -> Mapping[str, object]:
-    facts = {
-        f"{name}_facts": f"<sub>`python -m experiments.simulation {name}`; "
-        + "; ".join(f"{fact}: {text}" for fact, text in found["facts"].items())
-        + "</sub>"
-        for name, found in data.items()
-        if name != "facts"
-    }
     return {
-        **facts,
+        **section_facts(data, "experiments.simulation"),
         "speed_rounds": len(next(iter(data["speed"]["policies"].values()))["wall_s"]),
         "speed_table": speed(data["speed"]),
         "sizing_shell": "\n".join(["```", *data["sizing"]["shell"], "```"]),

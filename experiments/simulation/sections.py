@@ -5,51 +5,44 @@ Each section is a function that returns its figures as JSON values; page.py make
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.policies import POLICIES
+from app.sim import options
 from app.sim.fleet import Setup, run
 from app.sim.routers import ROUTERS
 from loadtest.common.command import Ran, starling, transcript
-from loadtest.common.paths import ROOT
+from loadtest.common.experiment import Say
+from loadtest.common.paths import DOCS, ROOT
 
-Say = Callable[[str], None]
 Figures = dict[str, Any]
 
 MODEL = "linear:7+0.6b"  # the device of most figures: 7 ms and 0.6 ms a row
 LOADS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 10))
 
-#: The example of docs/simulation.md: batch times as once measured of `mlp` on one CPU thread, and the rest made up.
-EXAMPLE = {
-    "model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
-    "batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4, "32": 25.3},
-    "concurrency": {"2": {"1": 7.0, "32": 48.0}},
-    "power_w": {"idle": 20, "busy": 65},
-}  # fmt: skip
 MLP = "an MLP on one CPU thread"
+#: The example of docs/simulation.md: batch times as once measured of `mlp` on one CPU thread, and the rest made up.
+PROFILE = "simulation-profile.json"
 
 #: Batch times in ms, the curves whose optimum docs/simulation.md compares.
 CURVES: dict[str, ModelProfile] = {
     "7 + 0.6 b": linear(7, 0.6, 32),
     "0.2 + 3 b": linear(0.2, 3, 32),
     "4 up to 8 rows, then 0.4 more a row": parse({"batch_ms": {"1": 4, "8": 4, "32": 4 + 24 * 0.4}}),
-    MLP: parse(EXAMPLE),
+    MLP: options.profile(str(DOCS / PROFILE)),
 }
 
-PROFILE = "simulation-profile.json"
 ROUNDS = 3
 MILLION = 1_000_000
 REPLICAS = (1, 10, 100, 1000, 10_000)
 POLICY_REQUESTS = 200_000
 
 
-def speed(folder: Path, say: Say) -> Figures:
+def speed(say: Say) -> Figures:
     """How long a million requests take on one core."""
     found: Figures = {}
     for policy in ("no_wait", "window", "adaptive"):
@@ -67,10 +60,9 @@ def speed(folder: Path, say: Say) -> Figures:
     return {"model": MODEL, "requests": MILLION, "policies": found}
 
 
-def sizing(folder: Path, say: Say) -> Figures:
+def sizing(say: Say) -> Figures:
     """What the commands of docs/simulation.md print."""
-    (folder / PROFILE).write_text(json.dumps(EXAMPLE, indent=1) + "\n", encoding="utf-8")
-    profile = ("--profile", _named(folder / PROFILE))
+    profile = ("--profile", str((DOCS / PROFILE).relative_to(ROOT)))
     needed = ("--rate", "5000", "--deadline-ms", "60")
     commands = (
         ("simulate", *profile, "--load", "0.3,0.6,0.9"),
@@ -85,13 +77,7 @@ def sizing(folder: Path, say: Say) -> Figures:
     return {"profile": PROFILE, "shell": shell}
 
 
-def _named(path: Path) -> str:
-    """The path relative to the checkout if it is inside."""
-    path = path.resolve()
-    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def policies(folder: Path, say: Say) -> Figures:
+def policies(say: Say) -> Figures:
     """Every policy against load, with the least mean latency that any could reach."""
     profile = CURVES[MLP]
     cells: list[Figures] = []
@@ -107,7 +93,7 @@ def policies(folder: Path, say: Say) -> Figures:
     return {"device": MLP, "times": times, "requests": POLICY_REQUESTS, "loads": list(LOADS), "cells": cells}
 
 
-def optimum(folder: Path, say: Say) -> Figures:
+def optimum(say: Say) -> Figures:
     """The exact distance of serving everything that waits from the optimum."""
     found: Figures = {}
     for name, profile in CURVES.items():
@@ -123,7 +109,7 @@ def optimum(folder: Path, say: Say) -> Figures:
     return {"above": found}
 
 
-def fleet(folder: Path, say: Say) -> Figures:
+def fleet(say: Say) -> Figures:
     """Replicas behind each router, up to 10,000 replicas with ten million requests."""
     cells: list[Figures] = []
     runs: Figures = {}
@@ -147,7 +133,7 @@ def _fleet(router: str, replicas: int, say: Say) -> Ran:
     )  # fmt: skip
 
 
-SECTIONS: dict[str, Callable[[Path, Say], Figures]] = {
+SECTIONS: dict[str, Callable[[Say], Figures]] = {
     "speed": speed,
     "sizing": sizing,
     "policies": policies,

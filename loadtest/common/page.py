@@ -55,10 +55,9 @@ class Page:
         (folder / f"{self.name}.md").write_text(self.text(data), encoding="utf-8")
 
     def text(self, data: Data) -> str:
-        missed = bullets(self.missed(data))
         fields = {
             **data, **data.get("settings", {}), "facts": facts_list(data.get("facts", {})),
-            "missed": f"Targets missed:\n\n{missed}" if missed else "All targets are met.", **self.fill(data),
+            "missed": missed_list(self.missed(data)), **self.fill(data),
         }  # fmt: skip
         template = Path(self.module).with_suffix(".template").read_text(encoding="utf-8")
         return joined(filled(template, **fields).split("\n\n")) + "\n"
@@ -139,6 +138,10 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def missed_list(lines: Sequence[str]) -> str:
+    return f"Targets missed:\n\n{bullets(lines)}" if lines else "All targets are met."
+
+
 def joined(parts: Iterable[str]) -> str:
     """Parts of a page with one empty line between them; empty parts leave none."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip())
@@ -147,3 +150,13 @@ def joined(parts: Iterable[str]) -> str:
 def facts_list(facts: Mapping[str, str]) -> str:
     """Command, date and machine, as stored with the figures."""
     return bullets(f"{name}: {text}" for name, text in facts.items())
+
+
+def section_facts(data: Data, module: str) -> dict[str, str]:
+    """Fields of a page in sections: under `NAME_facts`, how and where each was measured."""
+    lines = {
+        name: "; ".join(f"{fact}: {text}" for fact, text in found["facts"].items())
+        for name, found in data.items()
+        if name != "facts"
+    }
+    return {f"{name}_facts": f"<sub>`python -m {module} {name}`; {line}</sub>" for name, line in lines.items()}

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from app.bench.plan import Plan
 from app.bench.run import Lagging, Session, in_loop
 from app.bench.stats import Repeat, percentile
 from loadtest.common import command
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.servers import MeasurementError, Server, free_port
 from loadtest.soak import page
 from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
@@ -45,7 +44,6 @@ GRACE_S = 3.0  # for which a replica that was told to end takes requests
 AFTER_S = 1.0  # for which it still gets some: a balancer notices so late
 END_S = 30.0
 HERE = Path(__file__).parent / "model"
-Say = Callable[[str], None]
 
 
 @dataclass

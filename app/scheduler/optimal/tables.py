@@ -18,7 +18,7 @@ leave open (`doubt`).
 For several workers that run at once the state has a second part: what the others have left (`beside`). A worker may
 then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances, have larger
 batches for the same wait. For two workers the tables are nearly exact, for more nearly as good (`two_workers`, `python
--m experiments.many.workers` and `.several`); `doubt` looks only at the sizes that batches run at.
+-m experiments.many workers several`); `doubt` looks only at the sizes that batches run at.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from app.scheduler.types import Profile
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
-#: Of several workers, whose tables take longer and change less from load to load (docs/bench/many-workers.md).
+#: Of several workers, whose tables take longer and change less from load to load (docs/bench/many.md).
 LOADS_OF_SEVERAL = (0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.96)
 LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
 _STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served

@@ -15,7 +15,7 @@ all that is approximate.
 
 Of more than two workers a column says what the others have left in all, and not how it is spread over them: they are
 taken to end at equal distances from now, as workers do that start in turn. Policies that know what each has left are
-hardly better (docs/bench/many-several.md).
+hardly better (docs/bench/many.md).
 
 Solved by relative value iteration of the cost less the average times the time, which grows alike in all states in the
 end (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as

@@ -1,4 +1,4 @@
-"""The page of `models`: two models on one worker, in three orders."""
+"""The tables of `models`: two models on one worker, in three orders, and several models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from loadtest.common.page import Data, Page, ms, standard_error, table
+from loadtest.common.page import Data, ms, standard_error, table
 
 #: Two models at one load. By order, `arrival`, `index` and `optimum`, and by seed: `mean_ms` over all requests, and
 #: `means_ms` and `p99_ms` of each model. `solved_ms`: the optimum's mean as the decision process has it.
@@ -121,6 +121,3 @@ def fill(data: Data) -> Mapping[str, object]:
         "most_over": max(over),
         "error": max(abs(mean(cell, "optimum") / cell["solved_ms"] - 1) for cell in cells),
     }
-
-
-PAGE = Page("many-models", __file__, fill, missed)
