@@ -57,6 +57,7 @@ class Cause(Enum):
     RANDOM = "the same rows are answered differently twice"  # and so nothing else can be compared
     COMPANY = "a row's answer depends on the other rows of its batch"
     PADDING = "a row's answer depends on how far it is padded"
+    JOINS = "what a row writes depends on its company, which changes between its steps"
     MEMORY = "a step of the cell depends on the steps that it made before, of whatever rows"
 
 

@@ -20,6 +20,7 @@ from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import as_array, normalise, one_line, verify, with_place, without_name
 from app.models.checks.cell_check import check_cell
+from app.models.checks.decoder_check import check_decoder
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.checks.samples import (
     example_row,
@@ -46,6 +47,7 @@ _REMEDIES = {
     "take softmax, mean and the like along other dimensions",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
+    Cause.JOINS: "Its attention must read no more than its mask shows, and its positions must be those it is given",
     Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
 }
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
@@ -191,7 +193,8 @@ def check_independence(model: Model, run: Run) -> str | None:
         tolerance = tolerance_of(model)
         with torch.inference_mode(), staying():
             finding = _at_boundaries(model, rows, tolerance)
-        finding = finding or check_rows(model.info, rows, run, tolerance)
+        if not model.writes:  # rows of one that does have met in every way
+            finding = finding or check_rows(model.info, rows, run, tolerance)
     except ConfigError:
         raise
     except Exception as error:
@@ -213,9 +216,11 @@ def check_independence(model: Model, run: Run) -> str | None:
 
 
 def _at_boundaries(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
-    """Between stages, or between the steps of a cell: where a batch may change."""
+    """Between stages, or between the steps of a cell or a decoder: where a batch may change."""
     if model.stages:
         return check_stages(model, rows, tolerance)
+    if model.writes:
+        return check_decoder(model, rows, tolerance)
     return check_cell(model, rows, tolerance) if isinstance(model.call, CellModel) else None
 
 
@@ -260,7 +265,7 @@ def _float32_precision(on_gpu: bool) -> str:
 
 def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
     """What the samples could not show."""
-    if not model.samples or model.info.batching.max_batch < 2:
+    if not model.samples or model.writes or model.info.batching.max_batch < 2:
         return None
     if len(rows) == 1:
         return "the row check had one sample, run beside copies of itself: give several rows"

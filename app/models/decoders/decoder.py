@@ -126,6 +126,15 @@ class DecoderModel(nn.Module):
         encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
         return self.forward(tokens[:, None], keys, mask, positions, seen, encoded)
 
+    def whole(self, ids: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """The model's own forward of one row, at once and without a cache -> logits [columns, words], each of the next
+        token. `ids` [1, longest]: what its encoder reads, if it has one; `own` [1, columns]: what its decoder does."""
+        if not self.encodes:
+            return self.model(input_ids=own, use_cache=False).logits[0]  # type: ignore[no-any-return]
+        if self._positions is not None:
+            self._positions.of.positions = torch.arange(own.shape[1], device=own.device)[None]
+        return self.model(input_ids=ids, decoder_input_ids=own, use_cache=False).logits[0]  # type: ignore[no-any-return]
+
     def slab(self, places: int, columns: int) -> Slab:
         return Slab(self.shape, places, columns, self.device)
 
