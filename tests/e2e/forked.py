@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["tests.e2e.preloaded"])
+#: The second costs 4 s: only where tests of this run have imported transformers.
+PRELOADED = ["tests.e2e.preloaded", "tests.e2e.preloaded_transformers"]
 
 
 class Forked:
@@ -26,6 +27,7 @@ class Forked:
     """
 
     def __init__(self, arguments: list[str], asgi_alone: bool, root: Path, env: Mapping[str, str]) -> None:
+        FORKING.set_forkserver_preload(PRELOADED if "transformers" in sys.modules else PRELOADED[:1])
         reader, writer = FORKING.Pipe(duplex=False)
         self._child = FORKING.Process(target=run, args=(arguments, asgi_alone, root, dict(env), writer))
         self._child.start()

@@ -8,7 +8,7 @@ from app import process
 process.quiet_native_libraries()  # they read the variables when they are loaded: before all that follows
 for name in ("app.cli.commands", "app.cli.banner", "app.main", "app.server", "httptools", "uvloop"):
     importlib.import_module(name)
-# Of three loads: control tables for all of them are 4 to 7 s of CPU for each model of each server.
-importlib.import_module("app.scheduler.optimal.tables").solve.__kwdefaults__["loads"] = (0.1, 0.5, 0.9)
+# Of one load: control tables for all of them are 4 to 7 s of CPU for each model of each server.
+importlib.import_module("app.scheduler.optimal.tables").solve.__kwdefaults__["loads"] = (0.5,)
 gc.collect()
 gc.freeze()  # a collection in a child would copy every page of what is here
