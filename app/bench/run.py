@@ -252,14 +252,11 @@ def endless_picks(random: np.random.Generator, among: range) -> Iterator[int]:
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Disable the garbage collector, which would stop the loop for milliseconds; a run makes no cycles of objects."""
-    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if not frozen:  # else they are not this run's alone
-            gc.unfreeze()
         if enabled:
             gc.enable()

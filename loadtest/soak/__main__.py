@@ -44,6 +44,7 @@ GRACE_S = 3.0  # for which a replica that was told to end takes requests
 AFTER_S = 1.0  # for which it still gets some: a balancer notices so late
 END_S = 30.0
 HERE = Path(__file__).parent / "model"
+FLAGS = ("--model", f"{MODEL}={HERE}", "--threads", "1", "--profile-budget-s", "0", "--model-control")
 
 
 @dataclass
@@ -69,10 +70,7 @@ class Load:
 
 def start(folder: Path) -> Server:
     port = free_port()
-    flags = (
-        "--port", str(port), "--model", f"{MODEL}={HERE}", "--threads", "1", "--profile-dir", str(folder),
-        "--profile-budget-s", "0", "--drain-grace-s", str(GRACE_S), "--model-control",
-    )  # fmt: skip
+    flags = ("--port", str(port), "--profile-dir", str(folder), "--drain-grace-s", str(GRACE_S), *FLAGS)
     return Server([sys.executable, "-m", "app", "serve", *flags], port)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -87,7 +86,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
     monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
     monkeypatch.setattr(bench, "_SETTLE_S", 0.01)
-    monkeypatch.setattr(bench, "without_collections", nullcontext)  # of all that pytest holds, for each try
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
 
 

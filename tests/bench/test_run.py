@@ -11,7 +11,7 @@ import pytest
 
 from app.bench import run as bench
 from app.bench.plan import Plan
-from app.bench.run import Lagging, Session, Unusable, measure, without_collections
+from app.bench.run import Lagging, Session, Unusable, measure
 from app.sim import arrivals
 
 from .made import MS, repeat, result
@@ -126,18 +126,6 @@ async def test_the_collector_is_left_as_it_was() -> None:
         await measure(plan(server, repeats=1))
     assert seen[-1] is False
     assert gc.isenabled()
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_what_was_frozen_before_stays_frozen(frozen: bool) -> None:
-    """Else the collector walks again what a server or a suite of tests had told it to leave alone."""
-    gc.freeze() if frozen else gc.unfreeze()
-    try:
-        with without_collections():
-            assert gc.get_freeze_count() > 0
-        assert (gc.get_freeze_count() > 0) is frozen
-    finally:
-        gc.freeze()
 
 
 async def test_metadata_decide_the_request() -> None:

@@ -1,5 +1,6 @@
 """All that a server imports until it is ready. Imported by the process that servers are forked from alone."""
 
+import functools
 import gc
 import importlib
 
@@ -9,6 +10,9 @@ process.quiet_native_libraries()  # they read the variables when they are loaded
 for name in ("app.cli.commands", "app.cli.banner", "app.main", "app.server", "httptools", "uvloop"):
     importlib.import_module(name)
 # Of one load: control tables for all of them are 4 to 7 s of CPU for each model of each server.
-importlib.import_module("app.scheduler.optimal.tables").solve.__kwdefaults__["loads"] = (0.5,)
+FEW = {"loads": (0.5,)}
+importlib.import_module("app.scheduler.optimal.tables").solve.__kwdefaults__.update(FEW)
+tables = importlib.import_module("app.engine.profiling.tables")
+tables.solve_aside = functools.partial(tables.solve_aside, **FEW)
 gc.collect()
 gc.freeze()  # a collection in a child would copy every page of what is here

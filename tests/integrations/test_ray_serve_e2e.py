@@ -52,6 +52,7 @@ class Served:
         os.mkfifo(self.folder / "held" / "leave")
         self._leave = os.open(self.folder / "held" / "leave", os.O_RDWR)  # so that neither side blocks in open
         settings = {"models": str(self.folder), "profile_budget_s": 0, "profile_dir": str(folder), "row_check": "off"}
+        settings["policy"] = "no_wait"  # it has no control tables, which take seconds to solve
         ray.deploy(name, {**settings, "ray_actor_options": SHARE, **options}, prefix=prefix)
 
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> tuple[int, bytes]:

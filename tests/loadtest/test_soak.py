@@ -87,8 +87,10 @@ def data(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-def test_a_short_soak(tmp_path: Path) -> None:
+def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six seconds with a fault of each kind, at a given rate. Memory takes minutes: `make soak`."""
+    monkeypatch.setattr(soak, "FLAGS", (*soak.FLAGS, "--policy", "no_wait"))  # whose control tables take no time
+    monkeypatch.setattr(soak, "GRACE_S", 1.5)
     status = soak.EXPERIMENT.main(
         ["--seconds", "6", "--peak", "150", "--budget", "0", "--rehearse", "1", "--out", str(tmp_path)]
     )
