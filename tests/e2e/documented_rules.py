@@ -22,6 +22,7 @@ from app.sim import sizing
 from app.sim.replay import replay
 from loadtest import run_locust
 from loadtest.disb import __main__ as disb
+from loadtest.disb import clients
 from loadtest.loadgen.__main__ import EXPERIMENT as LOADGEN
 
 from .documented import Command, alike, curl, labels, same_lines
@@ -32,6 +33,7 @@ Rule = Callable[[Command, World], None]
 #: Options that make a measurement short. Those of the page stand before them, and the last one given counts.
 SHORT = {
     "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
+    "peak": ("--duration", "0.1", "--warmup", "0.05", "--repeats", "2", "--max-lag-ms", "100000"),
     "disb": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
     "size": ("--requests", "100"),
     "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
@@ -105,7 +107,7 @@ def sizes(command: Command, world: World) -> None:
 def measures_a_server(command: Command, world: World) -> None:
     """`starling bench`, for a moment: what it prints begins as on the page, the figures are its own."""
     words = [word.replace("localhost:8000", world.server.host) for word in command.words[1:]]
-    done = world.starling(*words, *SHORT["bench"])
+    done = world.starling(*words, *SHORT["peak" if "--find-peak" in words else "bench"])
     assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
     _labelled(command, done.stdout.replace(world.server.host, "localhost:8000"))
     _written(command, world.folder)
@@ -114,7 +116,8 @@ def measures_a_server(command: Command, world: World) -> None:
 def plays_a_workload(command: Command, world: World) -> None:
     """`python -m loadtest.disb`, for a moment."""
     words = [word.replace("localhost:8000", world.server.host) for word in command.words[3:]]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    alone = mock.patch.object(clients, "ALONE_S", 0.05)
+    with alone, contextlib.redirect_stdout(io.StringIO()) as printed:
         assert disb.main([*words, *SHORT["disb"]]) == 0, command
     _labelled(command, printed.getvalue().replace(world.server.host, "localhost:8000"))
 

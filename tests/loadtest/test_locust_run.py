@@ -28,6 +28,7 @@ from loadtest.run_locust import ROOT, USERS, locust_command, parse, server_flags
 pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 60.0
+QUICK = ("--serve=--policy no_wait",)  # a server that solves no control tables, which takes seconds
 TENSOR = {"datatype": "FP32", "shape": [-1, 4]}
 METADATA = {"name": "echo", "inputs": [{**TENSOR, "name": "x"}], "outputs": [{**TENSOR, "name": "y"}]}
 
@@ -197,7 +198,7 @@ def template(report: Path) -> str:
 
 
 def test_every_payload_against_a_real_server(load: Callable[..., LoadRun]) -> None:
-    run = load("--users", "3", "--duration", "1h", "--payload", "all", "--rows", "uniform:1:3", "--pace", "50")
+    run = load("--users", "3", "--duration", "1h", "--payload", "all", "--rows", "uniform:1:3", "--pace", "50", *QUICK)
     url = run.until(r"server ready at (\S+)")[1]
     run.until("All users spawned")
     wait_for(lambda: answered_by(url, "digits") > 100)
@@ -249,7 +250,7 @@ def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> N
 
 
 def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., LoadRun]) -> None:
-    run = load("--users", "2", "--duration", "1h", "--model", "echo")
+    run = load("--users", "2", "--duration", "1h", "--model", "echo", *QUICK)
     url = run.until(r"server ready at (\S+)")[1]
     run.until("All users spawned")
     wait_for(lambda: answered_by(url, "echo"))
@@ -265,7 +266,7 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., L
 
 
 def test_a_server_that_dies_ends_the_run(load: Callable[..., LoadRun]) -> None:
-    run = load("--users", "2", "--duration", "1h", "--model", "echo")
+    run = load("--users", "2", "--duration", "1h", "--model", "echo", *QUICK)
     run.until("All users spawned")
     server, _ = sorted(run.children(), key=lambda pid: b"\0serve\0" not in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(server, signal.SIGKILL)
