@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
-# Folders whose tests start servers and other programs.
-SERVED := tests/e2e tests/integrations tests/loadtest
+# Folders whose tests start servers, and those whose tests wait for other programs besides.
+SERVED := tests/e2e
+WAITING := tests/integrations tests/loadtest
 # Folders whose tests need neither torch nor a loop.
 PURE := tests/scheduler tests/sim
 
@@ -65,18 +66,22 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 BEHIND := $(ONE_THREAD) nice -n 10 $(BIN)/python -m pytest
 
-# The whole suite as three runs at once, so that two cores are busy to the end. Types are checked beside them. The run
-# with servers goes first where cores are few, since it is the longest and often waits. What the others print is shown
+# The whole suite as four runs at once, so that two cores are busy to the end. Types are checked beside them. The runs
+# with servers go first where cores are few, since they are the longest and often wait. What the others print is shown
 # after the last, and all must pass. With ARGS all that they choose is one run, after the check.
+# What all runs import is imported once before the first of them, or each of them would compile it.
 ifeq ($(strip $(ARGS)),)
 test: lint
 	@said=$$(mktemp -d); \
 	nice -n 10 $(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
+	trap 'kill $$typed $$served $$waiting $$pure; rm -rf "$$said"' EXIT; \
+	test -e $(STAMP)-compiled || PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
+		"import tests.e2e.preloaded, tests.e2e.preloaded_transformers" && touch $(STAMP)-compiled; \
 	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
+	$(PYTEST) $(WAITING) >"$$said/waiting" 2>&1 & waiting=$$!; \
 	$(BEHIND) $(PURE) >"$$said/pure" 2>&1 & pure=$$!; \
-	trap 'kill $$typed $$served $$pure; rm -rf "$$said"' EXIT; \
-	$(BEHIND) $(patsubst %,--ignore=%,$(SERVED) $(PURE) tests/experiments); failed=$$?; \
-	for run in $$served $$pure $$typed; do wait $$run || failed=$$?; done; trap - EXIT; \
+	$(BEHIND) $(patsubst %,--ignore=%,$(SERVED) $(WAITING) $(PURE) tests/experiments); failed=$$?; \
+	for run in $$served $$waiting $$pure $$typed; do wait $$run || failed=$$?; done; trap - EXIT; \
 	cat "$$said"/*; rm -rf "$$said"; exit $$failed
 else
 test: check
