@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from app.contract import Batching
@@ -11,10 +11,11 @@ from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
-from app.engine.profiling.cache import ProfileCache, default_folder
+from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
 from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
 from app.engine.record_file import RecordFile
+from app.engine.streams import cuda
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
@@ -53,9 +54,38 @@ def _classes(settings: Settings) -> ClassSpec:
     )
 
 
+def sized(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
+    """The settings with workers and threads in the place of `--workers auto`; a line of the log says which.
+
+    They are those that `starling profile` suggested for these models on this machine. One worker where it has suggested
+    nothing, where models need different ones, or where `--threads` asks for others.
+    """
+    if settings.workers != "auto":
+        return settings
+    cache = ProfileCache(settings.profile_dir or default_folder())
+    hardware = cpu_name() if gpu is None else cuda.name_of(gpu)
+    found = {name: cache.suggestion(name, hardware, settings.precision) for name in models}
+    sizes = {(size.threads, len(size.workers)) for size in found.values() if size is not None}
+    threads, workers = sizes.pop() if len(sizes) == 1 else (0, 1)
+    if not threads:
+        why = "its models need different ones" if sizes else "`starling profile` has suggested nothing for its models"
+    elif settings.threads not in (None, threads):
+        why, workers = f"the {threads} thread(s) that `starling profile` suggested are not those of --threads", 1
+    else:
+        why = f"as `starling profile {next(name for name, size in found.items() if size)}` suggested"
+    chosen: dict[str, object] = {"workers": (ANY_SIZE,) * workers if workers > 1 else ()}
+    if gpu is None and threads and settings.threads is None:
+        chosen["threads"] = threads
+    settings = settings.model_copy(update=chosen)
+    of = "" if gpu is not None else f" of {settings.compute_threads} thread(s)"
+    log.info("workers auto: %d%s, %s", workers, of, why)
+    return settings
+
+
 def device_of(settings: Settings, gpu: int | None) -> Device:
     """GPU number `gpu`, or the CPU where that is None."""
     policy = policy_class(settings.policy or Batching().policy)
+    assert settings.workers != "auto"
     capacities = settings.workers or (ANY_SIZE,)
     if not settings.workers and policy.sizes_itself:
         capacities = policy.workers(settings.max_batch or Batching().max_batch)

@@ -21,7 +21,7 @@ from app.contract import Batching
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
-from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
+from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record, sized
 from app.errors import as_config_error
 from app.http.access import Access
 from app.http.access_log import AccessLog
@@ -78,6 +78,7 @@ def create_app(
     repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
     names = repository.names(required=not settings.allow_empty)
+    settings = sized(settings, names, gpu)
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
     record = open_record(settings)
     rejected: Counter[str] = Counter()

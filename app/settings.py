@@ -120,8 +120,10 @@ class Settings(BaseModel):
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
     cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
-    workers: tuple[int, ...] = Field(
-        (), description="Capacities in rows, a worker each: 4x32 for four of 32 rows, or 1,2,4. [one of any size]"
+    workers: tuple[int, ...] | Literal["auto"] = Field(
+        (),
+        description="Capacities in rows: 4x32 for four of 32, or 1,2,4; auto: as `starling profile` says. "
+        "[one of any size]",
     )
     push_ahead_ms: float | None = Field(
         None,
@@ -167,7 +169,7 @@ class Settings(BaseModel):
     @field_validator("workers", mode="before")
     @classmethod
     def _capacities(cls, value: object) -> object:
-        return capacities(value) if isinstance(value, str) else value
+        return capacities(value) if isinstance(value, str) and value != "auto" else value
 
     @field_validator("root_path")
     @classmethod
@@ -208,7 +210,7 @@ class Settings(BaseModel):
         cores = cpu_cores()
         if self.threads is not None and self.threads > cores:
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
-        if any(capacity < 1 for capacity in self.workers):
+        if self.workers != "auto" and any(capacity < 1 for capacity in self.workers):
             raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
         return self
 

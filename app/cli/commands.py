@@ -164,12 +164,12 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         from app.scheduler.policies import POLICIES
 
         return "|".join(POLICIES if name == "policy" else (*OBJECTIVES, "NUMBER"))
+    if name in ("workers", "cors_origins"):
+        return "INT,INT,...|auto" if name == "workers" else "ORIGIN"
     for kind in (field.annotation, *get_args(field.annotation)):
         if get_origin(kind) is Literal:
             return "|".join(get_args(kind))
-    if name == "cors_origins":
-        return "ORIGIN"
-    names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[int, ...]: "INT,INT,...", tuple[str, ...]: "NAME=SOURCE"}
+    names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[str, ...]: "NAME=SOURCE"}
     kinds = (field.annotation, *get_args(field.annotation))
     return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
 

@@ -213,9 +213,15 @@ def _show_suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> None:
     for one in extra["candidates"]:
         say(
             f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
-            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms"
+            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms; {_means(one)}"
         )
     best = extra["suggested"]
     flags = output.serve_flags(best["threads"] if on_cpu else None, best["workers"], best["max_alive"])
-    say(f"suggested  {flags}")
+    say(f"suggested  {flags}, or --workers auto")
     say(f"           ({best['rule']})")
+
+
+def _means(one: Mapping[str, Any]) -> str:
+    """The mean latencies of a candidate, or why it has none; "-": it cannot serve so many."""
+    means = ", ".join("-" if mean is None else f"{mean:.3f}" for mean in one["mean_ms"])
+    return f"mean latency {means} ms" if means else str(one["why_not"])

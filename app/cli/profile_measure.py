@@ -134,13 +134,13 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
     }
     if suggest:
         found = [
-            sizing.candidate(threads, units, sampler.table(1)[1], sampler.table(units))
-            for threads, sampler in {plan.threads: main, **others}.items()
-            for units in sorted({cell.units for cell in sampler.times})
+            sizing.Candidate(profile, units)
+            for profile in (measured, *coarser_ones.values())
+            for units in (1, *profile.concurrency_ns)
         ]
-        fit = [one for one in found if not compared or one.threads * one.workers <= cores] or found
-        extra["suggested"] = sizing.suggestion(sizing.choose(fit), max_batch, keys["push_depth"])
-        extra["candidates"] = [one.to_dict() for one in found]
+        told = sizing.compare(found, cores if compared else None)
+        extra["suggested"] = sizing.suggestion(sizing.choose(told), max_batch, keys["push_depth"])
+        extra["candidates"] = [one.to_dict() for one in told]
     return {key: replace(measured, extra=extra), **coarser_ones}
 
 

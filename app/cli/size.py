@@ -91,6 +91,7 @@ def size(
     if data is not None and not measure:
         raise ConfigError("data: it is only sent with --measure")
     with as_config_error():
+        from app.engine.profiling import sizing
         from app.scheduler.policies import POLICIES
 
         if profile:
@@ -124,7 +125,7 @@ def size(
         with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
             ran = partial(update, advance=1)
             found = [_search(setup, goal, ran) for setup in setups]
-            suggested = _suggested(subject)
+            suggested = sizing.suggested(subject.profiles)
             best = _best(found, suggested)
             if best is not None:
                 best = _with_margin(best, goal, ran)
@@ -189,15 +190,6 @@ def _search(setup: Setup, goal: Goal, ran: Callable[[], None]) -> Sized:
     if replicas is None:
         return Sized(setup, None)
     return Sized(setup, replicas, (sizing.estimate(setup, replicas, goal.rate, ran),))
-
-
-def _suggested(subject: Subject) -> Size | None:
-    """What `starling profile` suggested last."""
-    from app.engine.profiling.sizing import size_in
-
-    told = [one.extra for one in subject.profiles if isinstance(one.extra.get("suggested"), dict)]
-    newest = max(told, key=lambda extra: str(extra.get("made", "")), default=None)
-    return None if newest is None else size_in(newest["suggested"])
 
 
 def _best(found: Sequence[Sized], suggested: Size | None) -> Sized | None:

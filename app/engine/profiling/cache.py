@@ -28,6 +28,7 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.device import Device
+from app.engine.profiling.sizing import Size, suggested
 from app.scheduler.estimates.fields import fault
 from app.scheduler.estimates.pairs import Pair, parse_pair
 from app.scheduler.estimates.profile import ModelProfile, parse
@@ -68,6 +69,18 @@ class ProfileCache:
         """The profile of `key` up to `max_batch` rows, or None where there is none that large. Reads a file."""
         profile = self._read(self.folder / key.file_name, partial(_profile_of, key))
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
+
+    def suggestion(self, model: str, hardware: str, precision: str) -> Size | None:
+        """What `starling profile` suggested last for a model of this name on this hardware. Reads its files."""
+        own = re.compile(rf"{re.escape(model)}-[0-9a-f]{{16}}\.json")
+        paths = [path for path in self.folder.glob("*.json") if own.fullmatch(path.name)]
+        found = [profile for path in sorted(paths) if (profile := self._read(path, parse)) is not None]
+        return suggested(
+            one
+            for one in found
+            if (one.model, one.device) == (model, hardware)
+            and (one.extra.get("torch"), one.extra.get("precision")) == (torch.__version__, precision)
+        )
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
         """Write the profile; None when that cannot be done. What requests cost is kept where it holds nothing of it."""

@@ -70,6 +70,7 @@ class ControlTables:
     values: tuple[tuple[float, ...], ...] = ()
     beside: TimeLeft | None = None
     others: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    mean_ns: tuple[float, ...] = ()  # by level: the mean latency
 
     def level(self, rate: float, scale: float) -> int:
         """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
@@ -102,9 +103,9 @@ class ControlTables:
         Raises KeyError, TypeError or ValueError for anything else.
         """
         # Tables that were kept before there were stages, and of one worker, have none of these.
-        late = {"inside": (), "values": (), "beside": None, "others": ()}
+        late = {"inside": (), "values": (), "beside": None, "others": (), "mean_ns": ()}
         values = {field.name: {**late, **data}[field.name] for field in fields(cls)}
-        for name in ("loads", "sizes", "hold_ns", "alone", "inside"):
+        for name in ("loads", "sizes", "hold_ns", "alone", "inside", "mean_ns"):
             values[name] = tuple(values[name])
         values["values"] = tuple(tuple(table) for table in values["values"])
         values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
@@ -202,6 +203,7 @@ def solve(
         peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
+        mean_ns=tuple(best.mean_ns for best in solved),
     )
 
 
@@ -252,6 +254,7 @@ def _of_several(
         alone=padded(profile.batch_ns[:LARGEST])[1],
         beside=TimeLeft(tuple(size * group for size in kept), beside.times, _PHASES),
         others=tuple(tuple(columns[1:]) for columns in tables),
+        mean_ns=tuple(best.mean_ns for best in solved),
     )
 
 
