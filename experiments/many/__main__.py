@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from experiments.many import deadlines, deadlines_live, fifty, many_page, models, several, workers
+from experiments.many import deadlines, deadlines_live, fifty, many_page, models, several, steps, workers
 from loadtest.common.experiment import in_sections
 
 SECTIONS = {
     "workers": workers.measure,
     "several": several.measure,
+    "steps": steps.measure,
     "models": models.measure,
     "deadlines": deadlines.measure,
     "deadlines_live": deadlines_live.measure,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from experiments.many import deadlines_tables, models_tables, workers_tables
+from experiments.many import deadlines_tables, models_tables, steps_tables, workers_tables
 from loadtest.common.page import Column, Data, Page, missed_list, section_facts, table
 
 _SAME = 1.02  # function calls of a batch with 50 models over those with one
@@ -53,6 +53,7 @@ class Part:
 PARTS = {
     "workers": Part("two workers", workers_tables.fill, workers_tables.missed),
     "several": Part("four and eight workers", workers_tables.fill, workers_tables.missed),
+    "steps": Part("two workers over HTTP", steps_tables.fill, steps_tables.missed),
     "models": Part("several models", models_tables.fill, models_tables.missed),
     "deadlines": Part("deadlines", deadlines_tables.fill, deadlines_tables.missed),
     "deadlines_live": Part("deadlines over HTTP", deadlines_tables.fill_live, deadlines_tables.missed_live),

@@ -62,6 +62,7 @@ WORSE = [
     ("lengths", ("studies", "*", "loads", "0.6", "by length", "mean_ms"), 1e3, "encoder, load 0.6: mean"),
     ("loadgen", ("models", "echo", "Offline", "Result is"), "INVALID", "echo, Offline: invalid"),
     ("many", ("workers", "cells", "*", "adaptive"), [1e6], "mlp, x 1, load 0.1: +"),
+    ("many", ("steps", "studies", 0, "schedules", "burst", "adaptive", "*"), [1.0, 1e6], "mlp, burst, 90%: "),
     ("many", ("deadlines", "studies", 2, "highest", "deadline"), 0.5, "ResNet-50, 8 workers: 99 % in time up to 0.50"),
     ("many", ("deadlines", "studies", 2, "moderate", "deadline", "row_ms"), 2.0, "ResNet-50, 8 workers: 1"),
     ("many", ("deadlines", "lengths", "*", "deadline"), 0.5, "30 ms, load 1.6"),

@@ -1,9 +1,14 @@
-"""Two workers of one model: the experiment and its page."""
+"""Two workers of one model, simulated and over HTTP: the experiments and their tables."""
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from app.scheduler.estimates.profile import linear
-from experiments.many import workers
+from app.sim import arrivals
+from experiments.many import steps, workers
+from experiments.many.steps_tables import Step
 from experiments.many.workers_tables import fill, missed
 
 
@@ -16,3 +21,17 @@ def test_a_cell_and_its_page() -> None:
     assert "| 7 + b | x 1.3 | 0.6 |" in str(fill(data)["table"])
     late = {"cells": [{**found, "adaptive": [2 * found["optimum"][0]]}]}
     assert missed(late) == ["7 + b, x 1.3, load 0.6: +100.0%"]
+
+
+def test_a_step_over_http_has_about_as_many_requests_as_it_says() -> None:
+    text, bounds = steps.timed([(150, 0.5), (300, 1.0)], 1_000)
+    assert bounds == pytest.approx([2.0, 2.3, 2.6])
+    instants = next(arrivals.make(text, 1_000.0, 0).chunks()) / 1e9
+    found = np.diff(np.searchsorted(instants, [0.0, *bounds]))
+    assert found == pytest.approx([1_000, 150, 300], rel=0.2)
+
+
+def test_a_step_is_compared_with_the_best_of_the_others_run_by_run() -> None:
+    means = {"no_wait": [10.0, 30.0], "window": [20.0, 20.5], "ebird": [40.0, 40.0], "adaptive": [11.0, 31.0]}
+    over, error = Step("mlp", "climb, 10%", 100.0, 2.0, means).over
+    assert (over, error) == (1.05, 0)
