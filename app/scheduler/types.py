@@ -251,6 +251,7 @@ class Unit:
     length: int = 0  # of its longest row, where batch times depend on it
     operation: Operation = Operation.NEW
     behind: bool = False  # its worker had another unit when it was handed over
+    others: float = 0.0  # units on other workers while it ran, on average: known when it has ended
     recalled: bool = False  # it is to end with the step or stage that runs
     progress: int = 0  # steps of it that its worker has made, as far as the driver has said
     continue_without: bool = False  # of a cell: when rows of it end, its worker continues, unless it is recalled

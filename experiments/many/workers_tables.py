@@ -40,6 +40,11 @@ def missed(data: Data) -> list[str]:
     return lines
 
 
+def untold(cell: Cell) -> str:
+    """Of `adaptive`, learnt over told how much two slow each other."""
+    return f"{100 * (cell['untold'][0] / cell['untold'][1] - 1):+.1f} %" if cell["untold"] else ""
+
+
 POLICIES: dict[str, Column] = {
     "optimum, ms": "{computed_ms:.2f}",
     "simulated": "{optimum:mean}",
@@ -48,6 +53,7 @@ POLICIES: dict[str, Column] = {
 }
 OF_TWO: dict[str, Column] = {
     "device": "{device}", "beside another": "x {factor:g}", "load": "{load:g}", **POLICIES, "`window`": shown("window"),
+    "learns it": untold,
 }  # fmt: skip
 OF_MORE: dict[str, Column] = {
     "device": "{device}", "workers": "{workers}", "largest batch": "{largest}", "load": "{load:g}", **POLICIES,

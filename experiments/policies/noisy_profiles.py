@@ -59,15 +59,16 @@ class Learner(Recorder):
     def __init__(self, device: DeviceSpec, profile: ModelProfile) -> None:
         super().__init__(device)
         self.solved = 0
-        self._profile = profile
-        self._review = Review(profile, 0)
+        self._at_once = device.max_running
+        self._review = Review(profile, 0, self._at_once)
 
     def tick(self, now: int) -> None:
         super().tick(now)
         corrected = self._review.corrected(self.states[PROGRAM].live_times, now)
         if corrected is not None:
             self.solved += 1
-            self.control(PROGRAM, control.solve(corrected.stage()), now)
+            stage = corrected.stage(self._at_once)
+            self.control(PROGRAM, control.solve(stage, workers=self._at_once), now)
 
 
 def repeated(true: Sequence[int], noise: float, seed: int) -> dict[int, list[float]]:
@@ -97,13 +98,16 @@ def known(times: Mapping[int, Sequence[float]]) -> ModelProfile:
     return ModelProfile(tuple(map(round, drawn(found).values())), errors=tuple(one.error for one in found.values()))
 
 
-def served(cell: Cell, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants) -> Data:
+def served(
+    device: Device, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants,
+    workers: int = 1,
+) -> Data:  # fmt: skip
     """Mean latency in ms from the warm-up on, and of the second half; how often tables were solved again."""
     largest = profile.max_batch
-    program = Program(PROGRAM, cell.device, (Stage(profile.stage()),), policy, largest, _QUEUE, 0)
-    spec = DeviceSpec((WorkerSpec(largest),))
+    program = Program(PROGRAM, profile.model, (Stage(profile.stage(workers)),), policy, largest, _QUEUE, 0)
+    spec = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers)
     scheduler = Learner(spec, profile) if policy == "adaptive" and profile.errors else Recorder(spec)
-    node = Node(scheduler, program, Device(cell.profile, factor=Factors(cell.noise / 2, [cell.seed])))
+    node = Node(scheduler, program, device)
     if tables is not None:
         scheduler.control(PROGRAM, tables, 0)
     simulator = Simulator([node], Tally())
@@ -120,12 +124,16 @@ def simulate(cell: Cell) -> list[dict[str, Any]]:
     true = ModelProfile(cell.profile.occupied_ns)
     rate = cell.load * true.peak
     arrivals = stepped([(round(rate * cell.seconds), rate)], cell.seed)
-    plain = served(cell, "no_wait", true, None, arrivals)
-    exact = served(cell, "adaptive", true, best_tables(true, rate, 0.0)[1], arrivals)
+
+    def device() -> Device:
+        return Device(cell.profile, factor=Factors(cell.noise / 2, [cell.seed]))
+
+    plain = served(device(), "no_wait", true, None, arrivals)
+    exact = served(device(), "adaptive", true, best_tables(true, rate, 0.0)[1], arrivals)
     found = []
     for number, (kind, measured) in enumerate(KINDS.items()):
         profile = known(measured(true.batch_ns, cell.noise, 1000 * cell.seed + number))
-        ours = served(cell, "adaptive", profile, control.solve(profile.stage()), arrivals)
+        ours = served(device(), "adaptive", profile, control.solve(profile.stage()), arrivals)
         found.append(
             {"device": cell.device, "load": cell.load, "noise": cell.noise, "kind": kind, "seed": cell.seed,
              "no_wait": plain, "exact": exact, "adaptive": ours}

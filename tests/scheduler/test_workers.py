@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from app.scheduler.forming.workers import Workers
 from app.scheduler.types import AT_ONCE, Formed, Unit
 
@@ -72,3 +74,16 @@ def test_the_smallest_that_fits_then_the_least_to_do_then_idle_longest() -> None
         workers.give_back(held[worker].id, 0)
     assert workers.place([0, 1, 2, 3], 1, capacity, 0)[0] == 3
     assert workers.busy == 0
+
+
+def test_a_unit_that_ends_says_how_many_ran_beside_it() -> None:
+    workers = Workers(make_device(4, 4, 4))
+    first, second, third = unit(0), unit(1), unit(2)
+    second.started, third.started = 40, 80
+    for one in (first, second, third):
+        workers.take(one)
+    for one, now in ((first, 100), (second, 140), (third, 200)):
+        workers.give_back(one.id, now)
+    assert [one.others for one in (first, second, third)] == pytest.approx(
+        [(60 + 20) / 100, (60 + 60) / 100, (20 + 60) / 120]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot
-from statistics import median
+from statistics import fmean, median
 
 from app.scheduler.estimates.curve import Estimate, drawn
 from app.scheduler.estimates.latency import LiveTimes
@@ -16,6 +16,8 @@ _SURER = 0.5  # or its error has fallen to this part of what it was
 _CONTRADICTED = 4.0  # standard errors between a size's profile and its live batches
 _BENDS = 0.1  # and so much as a share: under load sizes compare a little differently
 _ENOUGH = 16  # live batches of a size that contradict its profile
+_SLOWER = 0.1  # by how much others must slow a batch more, or less, than tables were solved for
+_BESIDE = 32.0  # and so many live batches beside others say so
 #: Between two solutions, doubled each time. One takes about a second of a core, of which models at work may want all.
 _FIRST_NS, _LONGEST_NS = 10_000_000_000, 3_600_000_000_000
 
@@ -23,9 +25,12 @@ _FIRST_NS, _LONGEST_NS = 10_000_000_000, 3_600_000_000_000
 class Review:
     """Of one model, from its profile on. Times are `now`, in ns. Solving takes a second, so it is asked for seldom."""
 
-    def __init__(self, profile: ModelProfile, now: int) -> None:
+    def __init__(self, profile: ModelProfile, now: int, workers: int = 1) -> None:
+        if workers > 1 and not profile.concurrency_ns:
+            profile = replace(profile, concurrency_ns={workers: profile.batch_ns})
         self._profile = profile
         self._used = (1.0,) * profile.max_batch, profile.errors
+        self._slowdown = 1.0  # in use, over the profile's
         self._gap_ns = _FIRST_NS
         self._due = now + _FIRST_NS
 
@@ -38,12 +43,16 @@ class Review:
             return None
         factors, errors = _whole(self._profile, live)
         pairs = zip(factors, self._used[0], errors, self._used[1], strict=True)
-        if not any(abs(one / old - 1) > _MOVED * error or error < _SURER * was for one, old, error, was in pairs):
+        slowdown = fmean(one.shared.factor for one in live)
+        slower = abs(slowdown / self._slowdown - 1) > _SLOWER and min(one.shared.seen for one in live) > _BESIDE
+        if not slower and not any(
+            abs(one / old - 1) > _MOVED * error or error < _SURER * was for one, old, error, was in pairs
+        ):
             return None
-        self._used = factors, errors
+        self._used, self._slowdown = (factors, errors), slowdown
         self._gap_ns = min(2 * self._gap_ns, _LONGEST_NS)
         self._due = now + self._gap_ns
-        return _times(self._profile, live, factors, errors)
+        return _times(self._profile, live, factors, errors, slowdown)
 
     def contradicted(self, live: Sequence[LiveTimes]) -> bool:
         """Whether live batches of some size disagree with the profile beyond both errors, as compared with others."""
@@ -72,13 +81,15 @@ def _whole(profile: ModelProfile, live: Sequence[LiveTimes]) -> tuple[tuple[floa
 
 
 def _times(
-    profile: ModelProfile, live: Sequence[LiveTimes], factors: Sequence[float], errors: tuple[float, ...]
-) -> ModelProfile:
+    profile: ModelProfile, live: Sequence[LiveTimes], factors: Sequence[float], errors: tuple[float, ...],
+    slowdown: float,
+) -> ModelProfile:  # fmt: skip
     stages = tuple(
         replace(stage, batch_ns=_drawn(stage.batch_ns, one.factors, errors))
         for stage, one in zip(profile.stages, live, strict=False)
     )
-    together = {units: _drawn(times, factors, errors) for units, times in profile.concurrency_ns.items()}
+    slower = [factor * slowdown for factor in factors]
+    together = {units: _drawn(times, slower, errors) for units, times in profile.concurrency_ns.items()}
     return replace(
         profile,
         batch_ns=_drawn(profile.batch_ns, factors, errors), concurrency_ns=together, stages=stages, errors=errors,

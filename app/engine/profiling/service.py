@@ -197,7 +197,7 @@ class Profiling:
 
         A model of unknown batch times has none until live batches have told them: see `review`.
         """
-        self._reviews[model.program] = Review(model.profile, self._clock())
+        self._reviews[model.program] = Review(model.profile, self._clock(), self.device.spec.max_running)
         if model.executor.steps is None and model.origin is not Origin.GUESS:
             self._tables.want(model)
 

@@ -32,6 +32,12 @@ _NOISE = 0.1  # of one batch, as a share of its time, before any has run
 _COMMON = 0.01  # of one batch in what all sizes share: about the last 100
 _OF_MEAN = 1.25  # standard deviations in a mean absolute deviation, of normal noise
 
+# of `SharedSlowdown`
+_COUNT = 64.0  # batches of either kind that count
+_MOOD, _KNOWN = 8.0, 2.0  # batches that the profile counts as, for speeds alone and beside others
+_SLOWEST, _FASTEST = 0.05, 2.0  # of speeds, and of one batch's, over the profile's
+_FORGOTTEN = 1 / 3600  # of the way back to the profile, for each window without batches beside others
+
 
 class Latency:
     """Predicts batch times in nanoseconds from a profile and what was observed."""
@@ -86,11 +92,20 @@ class Latency:
         compute_ns = self._profiled(size, running, 0)
         return (compute_ns * self.planned + now) / (compute_ns + profiled)
 
-    def observe(self, size: int, compute_ns: int, running: int = 1, length: int = 0) -> None:
-        """Move the scale towards what a batch of `size` took."""
+    def observe(
+        self, size: int, compute_ns: int, running: int = 1, length: int = 0, others: float | None = None
+    ) -> None:
+        """Move the scale towards what a batch of `size` took.
+
+        `running`: units at work when it began, itself included; `others`: those beside it until it ended, on average,
+        where that is known.
+        """
         if not self._tables or compute_ns <= 0:
             return
-        base = self._profiled(size, running, length)
+        if others is None or self.live is None:
+            base = self._profiled(size, running, length)
+        else:
+            base = self._shared(self.live.shared, size, compute_ns, length, others)
         if base <= 0:
             return
         self._observed = True
@@ -111,6 +126,21 @@ class Latency:
             self._planned += _RETURN * (1.0 - self._planned)
         self._observed = False
         self.handover.tick()
+        if self.live is not None:
+            self.live.shared.tick()
+
+    def _shared(self, shared: SharedSlowdown, size: int, compute_ns: int, length: int, others: float) -> float:
+        """What a batch takes beside so many others, by the profile and what was learnt before of others' effect."""
+        few = int(others)
+        alone, fewer, more = (self._profiled(size, units, length) for units in (1, 1 + few, 2 + few))
+        if min(alone, fewer, more) <= 0:
+            return 0
+        # Its speed is a mean over time, in which so many others ran or one more.
+        share = others - few
+        speed = alone * ((1 - share) / fewer + share / more)
+        lone = max(0.0, 1 - others)
+        shared.observe(lone, (speed - lone) * shared.factor, alone / compute_ns)
+        return alone / speed
 
     def _profiled(self, size: int, running: int, length: int) -> float:
         tables = self._tables
@@ -120,6 +150,8 @@ class Latency:
         if self.live is not None:
             factors = self.live.factors
             factor = factors[size - 1] if size <= len(factors) else factors[-1]
+            if running > 1:
+                factor *= self.live.shared.factor
         if not (length and self.by_length):
             return time * factor
         alone = tables[0][min(size, len(tables[0])) - 1]
@@ -173,6 +205,51 @@ class Handover:
         self._observed = False
 
 
+class SharedSlowdown:
+    """By what factor units that run at once slow each other more than the profile says (1 at first).
+
+    A batch runs at one speed while it is alone and at another beside others: its mean speed is a sum of both by their
+    shares of its time. The first speed and the ratio of the two are running means of what batches say of them
+    (stochastic approximation, as in `LiveTimes`), in which the profile counts as a few batches, and less for the ratio:
+    where no batch is ever alone, what it takes longer is put down to the others. That errs on the side that is found
+    out, since batches are then run alone more often.
+    """
+
+    __slots__ = ("_alone", "_seen_alone", "_speed", "_tried", "seen")
+
+    def __init__(self) -> None:
+        self._alone = self._speed = 1.0  # speed alone, and beside others as a share of it, both over the profile's
+        self._seen_alone = 0.0
+        self.seen = 0.0  # batches beside others that count
+        self._tried = False
+
+    @property
+    def factor(self) -> float:
+        return 1 / self._speed
+
+    def observe(self, alone: float, beside: float, speed: float) -> None:
+        """A batch was alone for so much of its time, and ran at `speed`. By the profile it would have been `alone` plus
+        `beside`. Speeds are in multiples of that alone by the profile. O(1).
+        """
+        off = min(speed, _FASTEST) / self._alone - alone - self._speed * beside
+        off /= alone * alone + beside * beside
+        self._seen_alone = min(_COUNT, self._seen_alone + alone)
+        self._alone = max(_SLOWEST, self._alone * (1 + off * alone / (_MOOD + self._seen_alone)))
+        if alone < 1:
+            self._tried = True
+            self.seen = min(_COUNT, self.seen + 1 - alone)
+            self._speed = max(_SLOWEST, self._speed + off * beside / (_KNOWN + self.seen))
+
+    def tick(self) -> None:
+        """A window has closed. One without batches beside others moves the factor a little back towards the profile.
+
+        Otherwise units that once slowed each other too much to be run at once would never be tried again.
+        """
+        if not self._tried:
+            self._speed += _FORGOTTEN * (1 - self._speed)
+        self._tried = False
+
+
 class LiveTimes:
     """What live batches say of each size: by what factor its time differs from the profile's, and how sure that is.
 
@@ -182,14 +259,16 @@ class LiveTimes:
     most. One batch counts as at most half off: noise is heavy-tailed. Bounding makes all means alike a little low, so
     what deviations have in common is taken out. Without that, factors and scale would drift apart without end.
 
-    `factors` by size, less one: observed over profiled time. `seen`: batches of each size, up to a bound.
+    `factors` by size, less one: observed over profiled time. `seen`: batches of each size, up to a bound. `shared`:
+    the same for what units on other workers do to each other.
     """
 
-    __slots__ = ("_centre", "_errors", "_noise", "_worth", "factors", "seen")
+    __slots__ = ("_centre", "_errors", "_noise", "_worth", "factors", "seen", "shared")
 
     def __init__(self, errors: Sequence[float]) -> None:
         self.factors = [1.0] * len(errors)
         self.seen = [0] * len(errors)
+        self.shared = SharedSlowdown()
         self._errors = errors  # of the profile
         #: Batches that the profile counts as: few, since calls see what counts.
         self._worth = [min(_MOST_WORTH, (_NOISE / max(FLOOR, error)) ** 2) for error in errors]

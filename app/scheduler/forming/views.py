@@ -102,14 +102,16 @@ class Views:
         return waiting or any(unit.program != program for unit in self._workers.units.values())
 
     def _column(self, state: ProgramState, facts: Facts, usable: Sequence[int], now: int) -> int:
-        """Of the control tables of several workers, for what the others have left; 0 where no other runs.
+        """Of the control tables of several workers, for what the others have left; 0 where no other runs, or only units
+        that should have ended so long ago as the largest batch takes.
 
         A unit that has begun with fewer beside it takes longer from now on, as the tables assume.
         """
         if facts.control is None or (beside := facts.control.beside) is None:
             return 0
         most, total, size = self._device.max_running, 0.0, 0
-        units = self._workers.last_units(usable)
+        overdue = now - beside.times[-1] * facts.scale
+        units = [unit for unit in self._workers.last_units(usable) if unit.begins + unit.predicted > overdue]
         for unit in units:
             left = max(0, unit.begins + unit.predicted - now) / facts.scale
             if unit.program == state.program.id:

@@ -28,8 +28,8 @@ class Workers:
     """
 
     __slots__ = (
-        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "full", "multi_step",
-        "units",
+        "_ahead_ns", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "_seen", "busy",
+        "full", "multi_step", "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
@@ -44,6 +44,7 @@ class Workers:
         self.multi_step: dict[int, Unit] = {}
         self.busy = 0
         self.full = False
+        self._busy_ns = self._seen = 0  # of all workers together, until it was last brought up to date
 
     def usable(self, now: int) -> list[int]:
         """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
@@ -133,6 +134,8 @@ class Workers:
         worker = unit.worker
         queue = self._queues[worker]
         unit.behind = bool(queue)
+        if self._most > 1:
+            unit.others = -self._busy(unit.started)
         if not queue:
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self._most
@@ -147,6 +150,7 @@ class Workers:
         """A worker has continued with this unit by itself, before those behind it. Nobody handed it over."""
         queue = self._queues[unit.worker]
         if not queue:
+            self._busy(now)
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self._most
         queue.appendleft(unit)
@@ -165,6 +169,8 @@ class Workers:
             self.multi_step.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]
+        if self._most > 1 and now > unit.started:
+            unit.others = max(0.0, (unit.others + self._busy(now)) / (now - unit.started) - 1)
         queue.remove(unit)
         if queue:
             self._plan(worker, now)
@@ -175,6 +181,12 @@ class Workers:
             self._returns += 1
             self._idle_since[worker] = self._returns
         return unit
+
+    def _busy(self, now: int) -> int:
+        """Nanoseconds for which workers have had units, added up."""
+        self._busy_ns += self.busy * (now - self._seen)
+        self._seen = now
+        return self._busy_ns
 
     def recall(self, unit: Unit, now: int) -> None:
         """A unit is to end with the step or stage that runs: of a cell about a `steps`-th is still to come."""

@@ -123,6 +123,10 @@ class _Process:
         #: they had just begun.
         self.turns = self.times * 2 / workers
         self.faster = self.times / (np.asarray(apart) / self.unit)
+        rows = np.arange(1, len(self.times) + 1)
+        self.fewer_serve_more = (rows * self.faster / self.times).max() * (workers - 1) > (
+            rows / self.times
+        ).max() * workers
         self.rate = rate * self.unit / 1e9
         self.largest = len(together)
         self.states = states or max(_STATES, 2 * self.largest)
@@ -261,12 +265,13 @@ class _Process:
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
         """Which action [rows, waiting, column] may be taken. With a full batch one free worker waits for no row.
 
-        In the last state none does, and no table has it: what is beyond is not known well enough to tell waiting from
-        starting, and the choice would alternate without end.
+        In the last state, which no table has, there is no choice: what is beyond is not known well enough, and the
+        choice would alternate without end. There a worker waits for another where one fewer at once serve more rows.
         """
         rows, waiting, column = np.ogrid[: self.largest + 1, : self.states + 1, : len(self.size) + 1]
         waits = (column > 0) | (waiting < (self.largest if idling else 1))
-        allowed: NDArray[np.bool_] = (rows <= waiting) & ((rows > 0) | (waits & (waiting < self.states)))
+        at_end = (rows == 0) == ((column > 0) & self.fewer_serve_more)
+        allowed: NDArray[np.bool_] = (rows <= waiting) & np.where(waiting < self.states, (rows > 0) | waits, at_end)
         return allowed
 
     def outcomes(self, value: Floats) -> Floats:

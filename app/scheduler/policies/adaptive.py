@@ -95,7 +95,7 @@ class Adaptive(Policy):
                 planned = control.serve(level, view.ready, view.column)
         if not planned:
             assert control is not None
-            ended = held(view, _hold_ns(view, control, level), now)
+            ended = _held(view, control, level, now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
         rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
         if window is not None and not _of_one_length(view, window):
@@ -104,10 +104,18 @@ class Adaptive(Policy):
         return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
 
 
-def _hold_ns(view: KeyView, control: ControlTables, level: int) -> int:
-    """Nanoseconds after which a row is held no longer; for another worker no longer than the largest batch takes."""
-    most = control.beside.times[-1] if view.column and control.beside is not None else control.hold_ns[level]
-    return round(most * view.facts.scale)
+def _held(view: KeyView, control: ControlTables, level: int, now: int) -> Hold | Formed:
+    """Hold rows for company or for another worker, or the reason why no longer.
+
+    The end of another worker's unit comes, and is an input: only one that is overdue is looked for (`view.column`). How
+    long rows have waited says nothing there. If it counted, units that slow each other would all run at once in a long
+    queue, which so would never get shorter.
+    """
+    if not view.column or control.beside is None:
+        return held(view, round(control.hold_ns[level] * view.facts.scale), now)
+    if now >= view.due:
+        return Formed.DEADLINE
+    return Hold(min(view.due, now + round(control.beside.times[-1] * view.facts.scale)))
 
 
 def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:

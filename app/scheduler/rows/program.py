@@ -133,8 +133,9 @@ class ProgramState:
         """A unit has ended well now."""
         first = self.latency[unit.stage]
         times = outcome.times or (outcome.compute_ns // outcome.steps,)
+        others = None if unit.behind or self._most == 1 else unit.others
         for latency, time in zip(self.latency[unit.stage :], times, strict=False):
-            latency.observe(unit.size, time, unit.running, unit.length)
+            latency.observe(unit.size, time, unit.running, unit.length, others)
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self.tail is not None and unit.predicted:

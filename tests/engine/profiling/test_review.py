@@ -92,3 +92,15 @@ def test_steady_traffic_tells_each_size_it_runs_and_by_these_the_others(error: f
     assert corrected is not None
     planned = [ns * latency.scale / time for ns, time in zip(corrected.batch_ns, true, strict=True)]
     assert all(0.8 < one < 1.25 for one in planned)
+
+
+def test_others_that_slow_a_batch_more_than_profiled_are_solved_for() -> None:
+    """Also where the profile says nothing of units at once."""
+    one = LiveTimes(KNOWN.errors)
+    for _ in range(100):
+        one.shared.observe(1.0, 0.0, 1.0)
+        one.shared.observe(0.0, 1.0, 0.5)
+    corrected = Review(KNOWN, 0, 2).corrected([one], 11 * S)
+    assert corrected is not None
+    assert corrected.times(2)[3] == pytest.approx(2 * KNOWN.batch_ns[3], rel=0.05)
+    assert corrected.batch_ns[3] == pytest.approx(KNOWN.batch_ns[3], rel=0.02)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.latency import Handover, Latency, LiveTimes
+from app.scheduler.estimates.latency import Handover, Latency, LiveTimes, SharedSlowdown
 from app.scheduler.types import Profile
 
-US = 1_000
+US, MS = 1_000, 1_000_000
 TABLE = (100, 150, 300, 200)  # three rows take longer than four
 AT_ONCE = Profile(TABLE, ((160, 240, 480, 320), (220, 330, 660, 440)))
 BY_LENGTH = Profile((100, 200), ((150, 300),), ((10, (40, 80)), (30, (100, 200))))
@@ -179,3 +180,65 @@ class TestLiveTimes:
         assert latency.live is not None
         assert all(0.7 < factor < 1.4 for factor in latency.live.factors)
         assert shape(latency) == pytest.approx([1.0] * 6, abs=0.1)
+
+
+class TestSharedSlowdown:
+    """Batches that ran beside others for some of their time say what others cost."""
+
+    @staticmethod
+    def served(profiled: float, true: float, shares: Sequence[float], mood: float = 1.0, batches: int = 400) -> Latency:
+        """Batches of 1 ms alone; two at once are `true` times as slow, `profiled` by the profile."""
+        latency = Latency(Profile((MS,), ((round(profiled * MS),),), errors=(0.02,)))
+        noise = random.Random(7)
+        for number in range(batches):
+            share = shares[number % len(shares)]  # of its time, beside another
+            time = mood * MS / (1 - share + share / true) * noise.uniform(0.9, 1.1)
+            latency.observe(1, round(time), 1, others=share)
+        return latency
+
+    @pytest.mark.parametrize(
+        ("profiled", "true"),
+        [
+            pytest.param(1.0, 2.5, id="slower-than-profiled"),
+            pytest.param(2.5, 1.0, id="less-slow"),
+            pytest.param(1.5, 1.5, id="as-profiled"),
+        ],
+    )
+    def test_what_others_cost_is_found(self, profiled: float, true: float) -> None:
+        latency = self.served(profiled, true, (0.0, 0.3, 0.6, 1.0), mood=1.2)
+        assert latency.live is not None
+        assert profiled * latency.live.shared.factor == pytest.approx(true, rel=0.15)
+        assert latency.predict(1) == pytest.approx(1.2 * MS, rel=0.08)
+        assert latency.predict(1, 2) == pytest.approx(1.2 * MS * true, rel=0.1)
+
+    def test_where_none_is_alone_others_are_blamed(self) -> None:
+        latency = self.served(1.0, 2.0, (1.0,))
+        assert latency.live is not None
+        assert latency.live.shared.factor == pytest.approx(2.0, rel=0.08)
+
+    def test_batches_alone_say_nothing_of_others(self) -> None:
+        latency = self.served(1.3, 2.0, (0.0,), mood=1.5)
+        assert latency.live is not None
+        assert latency.live.shared.seen == 0
+        assert latency.predict(1, 2) == pytest.approx(1.3 * latency.predict(1), rel=0.05)
+
+    def test_what_is_not_seen_any_more_is_tried_again_after_hours(self) -> None:
+        shared = SharedSlowdown()
+        for _ in range(200):
+            shared.observe(1.0, 0.0, 1.0)
+            shared.observe(0.0, 1.0, 0.25)
+        learnt = shared.factor
+        for _ in range(60):
+            shared.tick()
+        assert shared.factor > 0.9 * learnt > 3
+        for _ in range(6 * 3600):
+            shared.tick()
+        assert shared.factor < 1.1
+
+    def test_of_several_others_their_mean_number_counts(self) -> None:
+        """Three at once are profiled twice as slow, and are three times so."""
+        latency = Latency(Profile((MS,), ((MS,), (2 * MS,)), errors=(0.02,)))
+        for _ in range(400):
+            latency.observe(1, MS, 1, others=0.0)
+            latency.observe(1, 3 * MS, 3, others=2.0)
+        assert latency.predict(1, 3) == pytest.approx(3 * MS, rel=0.08)

@@ -81,7 +81,7 @@ class TestPolicy:
         [
             pytest.param(3, 0, Cut(1, 1, "table"), id="both-are-free"),
             pytest.param(3, 1, Cut(2, 2, "table"), id="the-other-ends-soon"),
-            pytest.param(3, 2, Hold(26 * MS), id="the-other-has-begun"),
+            pytest.param(3, 2, Hold(30 * MS), id="the-other-has-begun"),
             pytest.param(4, 2, Cut(4, 4, "idle"), id="enough-of-them"),
             pytest.param(9, 2, Cut(4, 4, "table"), id="beyond-the-table"),
         ],
@@ -92,13 +92,14 @@ class TestPolicy:
         assert decide(one, now=10 * MS) == expected
 
     def test_a_wait_for_another_worker_ends(self) -> None:
-        """After the time of the largest batch, on a device that is as slow as it is; and before a deadline."""
+        """When that ends, however long rows have waited; it is looked for after the time of the largest batch, on a
+        device that is as slow as it is. And before a deadline."""
         one = view(3, tables=SEVERAL, oldest=6 * MS)
         one.column, one.facts.scale = 2, 1.5
-        assert decide(one, now=35 * MS) == Hold(36 * MS)
-        assert decide(one, now=36 * MS) == Cut(3, 3, "hold_ended")
-        one.due = 30 * MS
-        assert decide(one, now=10 * MS) == Hold(30 * MS)
+        assert decide(one, now=35 * MS) == Hold(65 * MS)
+        one.due = 60 * MS
+        assert decide(one, now=35 * MS) == Hold(60 * MS)
+        assert decide(one, now=60 * MS) == Cut(3, 3, "deadline")
 
     @pytest.mark.parametrize(
         ("due", "now", "expected"),
