@@ -179,5 +179,6 @@ def _recorded(name: str) -> Callable[..., Any]:
     return record
 
 
+# Thirteen methods that would differ in their names alone, and each have to follow its signature in Scheduler.
 for _name in INPUTS:
     setattr(RecordingScheduler, _name, _recorded(_name))

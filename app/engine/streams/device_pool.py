@@ -137,15 +137,16 @@ class StreamPool(Pool):
 
     @property
     def free(self) -> int:
-        """Slots that `take` may hand out: also those that were kept, if their copies are over by now."""
-        late, self._late = self._late, []
-        self.used += len(late)
-        self.give_back(late)
         return super().free - len(self._late)
 
     def take(self, n: int) -> Slots:
-        if self._late and n > self.free:
-            raise MemoryError(f"pool: {n} slots wanted, fewer are free")
+        """As any pool does; slots that were kept are handed out if their copies are over by now."""
+        if self._late:
+            late, self._late = self._late, []
+            self.used += len(late)
+            self.give_back(late)
+            if n > self.free:
+                raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
         return super().take(n)
 
     def _copied(self, slot: int) -> bool:

@@ -164,9 +164,12 @@ class World:
 
     def arrive(self) -> None:
         n = self.random.randint(1, 3)
-        if n > self.pool.free or self.lost:
+        if self.lost:
             return
-        slots = self.pool.take(n)
+        try:
+            slots = self.pool.take(n)
+        except MemoryError:
+            return
         for slot in slots:
             self.last += 1
             row = self.rows(self.last)

@@ -72,15 +72,19 @@ class World:
         device.start(self.heard)
 
     def arrive(self) -> None:
-        if self.executor.pool.free and not self.lost:
+        if self.lost:
+            return
+        try:
             (slot,) = self.executor.pool.take(1)
-            self.number += 1
-            values = self.trips.rows(self.number)
-            lengths = dict.fromkeys(self.executor.axes, values.size)
-            self.executor.pool.set_lengths([slot], lengths)
-            self.executor.pool.write([slot], 0, values[None], lengths)
-            self.rows.append(Row(slot, self.number))
-            self.device.arrive(self.executor, [slot])
+        except MemoryError:
+            return
+        self.number += 1
+        values = self.trips.rows(self.number)
+        lengths = dict.fromkeys(self.executor.axes, values.size)
+        self.executor.pool.set_lengths([slot], lengths)
+        self.executor.pool.write([slot], 0, values[None], lengths)
+        self.rows.append(Row(slot, self.number))
+        self.device.arrive(self.executor, [slot])
 
     def push(self) -> None:
         worker = self.random.randrange(len(self.device.workers))
