@@ -17,7 +17,7 @@ from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.reef import Reef
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Outcome, Reason, Refusal, Step, Unit
+from app.scheduler.types import Klass, Reason, Refusal, Step
 
 from .test_admission import backlog_ns
 from .test_invariants import MIXED, traces
@@ -44,11 +44,6 @@ def rows(step: Step) -> list[list[int]]:
     return [[row.call.id for row in unit.rows] for unit in step.start]
 
 
-def ran(scheduler: Scheduler, unit: Unit, now: int) -> Step:
-    scheduler.finished(Outcome(unit.id), now)
-    return scheduler.step(now)
-
-
 class TestAdmission:
     """Batches of up to four rows take 10 ms; one runs at a time."""
 
@@ -70,11 +65,6 @@ class TestAdmission:
         assert (scheduler.waiting(1), scheduler.waiting(1, REAL), scheduler.waiting(1, BEST)) == (16, 8, 8)
         assert not scheduler.has_room(1, 1, REAL)
 
-    def test_best_effort_work_counts_for_nothing_with_a_real_time_call(self) -> None:
-        scheduler = self.flooded()
-        assert scheduler.admit(1, 1, REAL, 10 * MS, 0) is None
-        assert scheduler.admit(1, 1, REAL, 10 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, MS)
-
     def test_both_count_with_a_best_effort_call_in_batches_of_their_own(self) -> None:
         """A batch runs, two more of best effort wait, and one of two real-time rows; its own row begins another."""
         scheduler = self.flooded()
@@ -82,16 +72,6 @@ class TestAdmission:
         assert scheduler.admit(1, 1, BEST, 50 * MS, 0) is None
         assert scheduler.admit(1, 1, BEST, 50 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
         assert backlog_ns(scheduler, 0) == 40 * MS
-
-
-def test_oldest_is_that_of_what_waits() -> None:
-    scheduler = scheduler_of(2, policy="no_wait", batch_ns=(10, 10), max_batch=2)
-    for ident, now in enumerate((1, 2, 3, 4)):
-        submit(scheduler, BEST, ident, 1, now=now)
-    scheduler.step(4)
-    assert (scheduler.oldest(1, BEST), scheduler.oldest(1, REAL), scheduler.oldest(9, REAL)) == (3, None, None)
-    scheduler.cancel(2, 5)
-    assert scheduler.oldest(1, BEST) == 4
 
 
 @pytest.mark.parametrize("policy", some([MIXED, *POLICIES], 8))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Profile, Reason, Stage
 
@@ -11,32 +9,6 @@ from .test_scheduler import calls_of, feed
 from .world import make_call, make_device, make_program
 
 CURVE = (100, 110, 120, 130)
-AHEAD = 30
-
-
-def scheduler_of(ahead: int = AHEAD, policy: str = "no_wait", **options: int) -> Scheduler:
-    scheduler = Scheduler(make_device(4, push_depth=2, push_ahead_ns=ahead))
-    scheduler.add_program(make_program(batch_ns=CURVE, policy=policy, **options), 0)
-    return scheduler
-
-
-class TestPushAhead:
-    def test_the_second_unit_is_cut_when_the_first_is_about_to_end(self) -> None:
-        """So it takes the rows that came meanwhile."""
-        scheduler = scheduler_of()
-        feed(scheduler, make_call(1))
-        step = feed(scheduler, make_call(2), now=10)
-        assert (step.start, step.wake_at) == ([], 100 - AHEAD)
-        assert feed(scheduler, make_call(3), now=69).start == []
-        (unit,) = scheduler.step(70).start
-        assert calls_of(unit) == [2, 3]
-        assert (unit.started, unit.begins, unit.predicted) == (70, 100, 110)
-
-    def test_without_time_ahead_the_worker_gets_it_at_the_predicted_end(self) -> None:
-        scheduler = scheduler_of(ahead=0)
-        feed(scheduler, make_call(1))
-        assert feed(scheduler, make_call(2), now=10).wake_at == 100
-        assert [calls_of(unit) for unit in scheduler.step(100).start] == [[2]]
 
 
 class TestCallsThatLeaveInTheStepThatStartsThem:
@@ -76,12 +48,6 @@ class TestHandover:
         scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait"), 0)
         return scheduler
 
-    @pytest.mark.parametrize(("deadline", "kept"), [(139, False), (140, True)])
-    def test_rows_that_would_end_too_late_with_it_leave(self, deadline: int, kept: bool) -> None:
-        step = feed(self.scheduler(), make_call(1, deadline=deadline))
-        assert [calls_of(unit) for unit in step.start] == ([[1]] if kept else [])
-        assert [drop.reason for drop in step.drop] == ([] if kept else [Reason.DEADLINE_UNREACHABLE])
-
     def test_a_hold_ends_early_enough_for_it(self) -> None:
         """By a quarter more than it takes, as for all that is predicted."""
         times = []
@@ -93,14 +59,3 @@ class TestHandover:
             assert wake_at is not None
             times.append(wake_at)
         assert times[0] - times[1] == 500_000
-
-
-class TestDeadlines:
-    @pytest.mark.parametrize(("deadline", "kept"), [(209, False), (210, True)])
-    def test_a_pushed_unit_ends_after_the_one_before_it(self, deadline: int, kept: bool) -> None:
-        """Pushed at 75, it begins at 100 and takes 110, two rows long."""
-        scheduler = scheduler_of()
-        feed(scheduler, make_call(1))
-        feed(scheduler, make_call(2), make_call(3, deadline=deadline), now=75)
-        assert [calls_of(unit) for unit in scheduler.running][1:] == ([[2, 3]] if kept else [[2]])
-        assert (3 in {call.id for call in scheduler.calls}) == kept

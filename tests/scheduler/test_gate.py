@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiers import full, repeatable, some
+from tiers import full, some
 
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
@@ -19,7 +19,6 @@ REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
 TABLES = solve(PADDED, loads=(0.5,))
-FEW = repeatable(30)
 
 
 def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
@@ -67,21 +66,6 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
-    @pytest.mark.parametrize(("times", "steps"), [((10, 10, 50, 10), 2), ((10, 20, 21), 2), ((10, 20, 20), 3)])
-    def test_stages_that_follow_within_a_unit_keep_it_too(self, times: tuple[int, ...], steps: int) -> None:
-        scheduler = scheduler_of(1, budget=20, stages=tuple(Stage(Profile((time,))) for time in times), multi_step=True)
-        (unit,) = submit(scheduler, BEST, 1).start
-        assert unit.steps == steps
-
-    def test_stages_to_come_count_where_they_are_longer(self) -> None:
-        """A worker goes on with them by itself."""
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
-        stages = tuple(Stage(Profile((time,))) for time in (1, 19))
-        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
-            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
-        submit(scheduler, BEST, 1)
-        assert submit(scheduler, BEST, 2, program=2).start == []
-
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
         scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
         for ident, times in ((1, (15,)), (2, (5, 19))):
@@ -98,10 +82,6 @@ class TestBudget:
         assert submit(scheduler, REAL, 2, now=5).recall == [unit]
         assert unit.predicted == 19
 
-    def test_where_nothing_is_known_one_unit_goes_at_a_time(self) -> None:
-        scheduler = scheduler_of(4, 4, 4, budget=5, stages=(Stage(),))
-        assert rows(submit(scheduler, BEST, 1, 2, 3, 4, 5).start) == [[1, 2, 3, 4]]
-
 
 class TestHeld:
     """Real-time rows of program 1 are held for 20, so that others may join them."""
@@ -113,13 +93,6 @@ class TestHeld:
         scheduler.add_program(real, 0)
         scheduler.add_program(make_program(2, batch_ns=(time,) * 4, policy="no_wait", max_batch=4), 0)
         return scheduler
-
-    def test_a_unit_that_ends_before_their_hold_does_may_run(self) -> None:
-        scheduler = self.scheduler()
-        submit(scheduler, REAL, 1)
-        step = submit(scheduler, BEST, 8, program=2, now=10)
-        assert (rows(step.start), step.wake_at) == ([[8]], 20)
-        assert rows(end(scheduler, step.start[0], 20).start) == [[1]]
 
     def test_one_that_would_end_after_it_waits(self) -> None:
         scheduler = self.scheduler()
@@ -193,28 +166,9 @@ class TestExpected:
         began = [unit.begins for unit in self.units(40, 35, 1) if unit.klass is BEST and unit.begins < 4000]
         assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
 
-    def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
-        """Best-effort units follow one another without a gap, also just before a call is expected."""
-        calls = [Arrival(0, 2, (0,) * 40, BEST), *(Arrival(at, 1) for at in range(0, 1400, 100))]
-        programs = (
-            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
-            make_program(2, batch_ns=(35,), policy="no_wait", max_batch=1),
-        )
-        units = World(Trace(make_device(1, 1), programs, tuple(calls), pairs=((1, 2, 0.0),))).run().units
-        assert [unit.begins for unit in units if unit.klass is BEST] == list(range(0, 1400, 35))
-
 
 class TestRoom:
     STAGES = tuple(Stage(Profile((10,) * 4)) for _ in range(4))
-
-    @pytest.mark.parametrize("bound", ["device", "program"])
-    def test_best_effort_leaves_room_for_a_real_time_batch(self, bound: str) -> None:
-        """Or it would wait until theirs have passed all stages."""
-        scheduler = scheduler_of(4, 4, 4, programs=0, **({"max_alive": 8} if bound == "device" else {}))
-        own = {"max_alive": 8} if bound == "program" else {}
-        scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait", max_batch=4, **own), 0)
-        assert rows(submit(scheduler, BEST, *range(11, 19)).start) == [[11, 12, 13, 14]]
-        assert rows(submit(scheduler, REAL, 1, 2, 3, 4, now=5).start) == [[1, 2, 3, 4]]
 
     def test_what_fills_a_real_time_unit_takes_none_of_it(self) -> None:
         scheduler = scheduler_of(4, programs=0, max_alive=6)
@@ -267,18 +221,6 @@ class TestPadding:
 
         assert (follows(10), follows(11)) == ([[8]], [])
 
-    @pytest.mark.parametrize("multi_step", [False, True])
-    def test_it_ends_before_the_last_of_several_real_time_units(self, multi_step: bool) -> None:
-        """Of two, which end at 10 and at 30, as one stage or as three."""
-        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
-        long = (Stage(Profile((10,))),) * 3 if multi_step else (Stage(Profile((30,))),)
-        for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
-            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
-        scheduler.pair({(1, 3): 0.0, (2, 3): 0.0}, 0)
-        for ident in (1, 2):
-            submit(scheduler, REAL, ident, program=ident)
-        assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
-
     def padding(self) -> Scheduler:
         """Three rows run as four, with one that is not there."""
         scheduler = Scheduler(make_device(4))
@@ -322,13 +264,6 @@ class TestPreemption:
         assert scheduler.step(10).start == []  # its rows wait where they were until real time is over
         done = end_whole(scheduler, step.start[0], 45)
         assert [(rows([one]), one.stage) for one in done.start] == [([[1]], 1)]
-
-    def test_beside_a_pair_that_allows_it_a_unit_goes_on(self) -> None:
-        scheduler = scheduler_of(4, 4, stages=self.STAGES, multi_step=True)
-        scheduler.pair({(1, 1): 0.0}, 0)
-        submit(scheduler, BEST, 1)
-        step = submit(scheduler, REAL, 2, now=5)
-        assert (rows(step.start), list(step.recall)) == ([[2]], [])
 
     def test_none_is_handed_over_behind_another(self) -> None:
         """It would be in the way of real-time calls that come meanwhile; but for what its share is owed."""

@@ -9,7 +9,7 @@ import pytest
 from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import ClassSpec, Klass, Outcome, Profile, Stage, Unit
+from app.scheduler.types import Klass, Outcome, Profile, Stage
 
 from .world import make_call, make_device, make_program
 
@@ -57,11 +57,6 @@ def test_age_outweighs_speed() -> None:
     assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=200) == [2, 1]
 
 
-def test_where_batches_save_nothing_the_oldest_goes_first() -> None:
-    times = {1: Stage(Profile((100, 200, 300, 400))), 2: Stage(Profile((10, 20, 30, 40)))}
-    assert first_of((1, 1, 0), (2, 1, 10), times=times) == [1, 2]
-
-
 @pytest.mark.parametrize(("arrived", "order"), [(35, [2, 1]), (40, [1, 2])])
 def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order: list[int]) -> None:
     scheduler = Scheduler(make_device(4, 4))
@@ -70,20 +65,6 @@ def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order:
     scheduler.submit(make_call(3, program=1, arrived=0), 0)
     scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
     assert [unit.program for unit in scheduler.step(500).start] == order
-
-
-@pytest.mark.parametrize(
-    ("times", "options"),
-    [
-        (BOTH | {2: Stage()}, {}),
-        (BOTH | {2: Stage(Profile(FAST), repeats=True, most_steps=1)}, {}),
-        (BOTH, {"classes": ClassSpec("streams")}),
-        (BOTH, {"classes": ClassSpec("reef", edf=True)}),
-    ],
-    ids=["unknown times", "a cell", "another preset", "deadlines"],
-)
-def test_otherwise_the_oldest_goes_first(times: dict[int, Stage], options: dict[str, object]) -> None:
-    assert first_of((1, 1, 0), (2, 1, 50), times=times, **options)[0] == 1
 
 
 def test_a_model_of_unknown_times_neither_overtakes_nor_is_overtaken_while_its_row_is_the_oldest() -> None:
@@ -128,44 +109,6 @@ def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[fl
             spent[unit.program] += unit.predicted * (turn > 200)
             scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
     assert spent[2] / spent[1] == pytest.approx(ratio, rel=0.1)
-
-
-def test_speed_is_as_observed() -> None:
-    """The fast model has become as slow as the other."""
-    scheduler = Scheduler(make_device(4))
-    for program, stage in BOTH.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    now = 0
-    for ident in range(200):
-        scheduler.submit(make_call(ident, program=2, arrived=now), now)
-        (unit,) = scheduler.step(now).start
-        now += 100
-        scheduler.finished(Outcome(unit.id, None, 100), now)
-    scheduler.tick(now)
-    scheduler.submit(make_call(1_001, program=1, arrived=now), now)
-    scheduler.submit(make_call(1_002, program=2, arrived=now + 50), now + 50)
-    (unit,) = scheduler.step(now + 500).start
-    assert unit.program == 1
-
-
-def staged(*seconds: Stage) -> tuple[Scheduler, Unit]:
-    """A model of one stage and one of two, of which a row that came at 5 is about to end its first."""
-    scheduler = Scheduler(make_device(4))
-    scheduler.add_program(make_program(1, stages=(BOTH[1],), max_batch=4, policy="no_wait"), 0)
-    scheduler.add_program(make_program(2, stages=(BOTH[1], *seconds), max_batch=4, policy="no_wait"), 0)
-    scheduler.submit(make_call(1, program=2, arrived=5), 5)
-    (unit,) = scheduler.step(5).start
-    return scheduler, unit
-
-
-def test_of_each_model_its_oldest_row_counts() -> None:
-    """Others of it wait at another stage, which came later than the row of the model of one stage."""
-    scheduler, unit = staged(BOTH[1])
-    scheduler.submit(make_call(2, program=1, arrived=6), 6)
-    scheduler.submit(make_call(3, program=2, arrived=7), 7)
-    scheduler.finished(Outcome(unit.id, None, 100), 105)
-    (unit,) = scheduler.step(105).start
-    assert (unit.program, unit.stage) == (2, 1)
 
 
 @pytest.mark.parametrize("others", [False, True])

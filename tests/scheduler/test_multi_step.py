@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Klass, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Outcome, Profile, Program, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -55,37 +55,11 @@ class TestCells:
         assert step.start[0].steps == 1  # of the row that is shortest
         assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
 
-    def test_a_full_unit_takes_nobody(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(9,) * 4)).start
-        step = enter(scheduler, make_call(2, lengths=(1,), arrived=10))
-        assert (unit.steps, step.recall) == (9, [])
-
-    def test_nor_does_it_go_on_where_others_wait_that_did_not_fit_the_worker(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=8))
-        (unit,) = enter(scheduler, make_call(1, lengths=(9,) * 6)).start
-        assert (len(unit.rows), unit.steps) == (4, 9)  # the worker takes no more: nobody could join
-
     @pytest.mark.parametrize(("length", "most", "steps"), [(0, 0, 1), (0, 5, 5), (9, 5, 5), (3, 5, 3)])
     def test_how_many_steps_are_known(self, length: int, most: int, steps: int) -> None:
         stages = (Stage(Profile((10,)), repeats=True, most_steps=most),)
         scheduler = serving(make_program(stages=stages))
         assert enter(scheduler, make_call(1, lengths=(length,))).start[0].steps == steps
-
-    def test_not_unless_the_device_can(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late"), multi_step=False)
-        (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
-        assert unit.steps == 1
-        assert enter(scheduler, make_call(2, lengths=(7,), arrived=3)).recall == ()
-
-    def test_a_row_past_its_deadline_too(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late"))
-        enter(scheduler, make_call(1, lengths=(300,)))
-        enter(scheduler, make_call(2, lengths=(300,), arrived=5, deadline=10_000))
-        (unit,) = end(scheduler, next(iter(scheduler.running)), 10, 1).start
-        step = scheduler.step(10_000)
-        assert [drop.call.id for drop in step.drop] == [2]
-        assert step.recall == [unit]
 
 
 class TestJoining:
@@ -130,24 +104,6 @@ class TestJoining:
         scheduler.progressed(unit.id, 9, 59)
         assert unit.progress == 6, "it has one before it until it ends"
         scheduler.progressed(99, 1, 59)
-
-    def test_who_does_not_join_begins_when_the_unit_ends_by_itself(self) -> None:
-        scheduler, unit = self.running(self.LINEAR)
-        assert not enter(scheduler, make_call(2, lengths=(7,), arrived=60)).recall
-        (following,) = end(scheduler, unit, 75, 7, ended=(0,)).start
-        assert [row.call.id for row in following.rows] == [2]
-
-    @pytest.mark.parametrize(("times", "policy"), [((), "adaptive"), (LINEAR, "late")])
-    def test_at_once_where_nothing_is_known_and_in_the_preset(self, times: tuple[int, ...], policy: str) -> None:
-        scheduler, unit = self.running(times, policy)
-        assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
-
-    def test_at_once_where_a_program_has_one_unit(self) -> None:
-        """How long texts become is not known, and what rows read is not in the times of steps."""
-        stages = (Stage(Profile(self.LINEAR, handover_ns=5), repeats=True, most_steps=7, own_steps=True),)
-        scheduler = serving(make_program(stages=stages, policy="adaptive", max_batch=4, one_unit=True))
-        (unit,) = enter(scheduler, make_call(1, lengths=(1,))).start
-        assert enter(scheduler, make_call(2, lengths=(1,), arrived=35)).recall == [unit]
 
 
 class TestContinuing:
@@ -214,11 +170,6 @@ class TestContinuing:
         following, step = self.continued(scheduler, unit, 65, 2, 0)
         assert [*step.recall, *step.end_at_next_row] == [following]
 
-    def test_best_effort_rows_go_through_the_loop(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
-        assert not unit.continue_without
-
 
 class TestStages:
     def test_a_batch_that_would_be_split_ends_where_it_is(self) -> None:
@@ -240,15 +191,3 @@ class TestStages:
         assert (unit.stage, unit.steps) == (2, 4)
         for ident in (2, 3):
             assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
-
-    def test_whoever_goes_first_is_let_through(self) -> None:
-        scheduler = serving(
-            make_program(1, stages=STAGES, policy="no_wait"), make_program(2, batch_ns=(5,), policy="no_wait")
-        )
-        (unit,) = enter(scheduler, make_call(1, program=1, klass=Klass.BEST_EFFORT)).start
-        assert enter(scheduler, make_call(2, program=1, arrived=1, klass=Klass.BEST_EFFORT)).recall == []
-        assert enter(scheduler, make_call(3, program=2, arrived=2)).recall == [unit]
-        step = end(scheduler, unit, 10, 1, times=(10,))
-        assert [unit.program for unit in step.start] == [2]
-        step = end(scheduler, step.start[0], 15, 1)
-        assert [(unit.stage, unit.steps) for unit in step.start] == [(1, 2)]  # where it was

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.tables import ControlTables, solve
+from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Profile, Program, Stage, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000
-#: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
-CURVE = linear(3, 0.35, 32).batch_ns
-TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9 / CURVE[31])
 
 DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
 
@@ -49,43 +43,6 @@ class TestHandover:
         assert state.facts[0].scale == pytest.approx(430 / 230)
 
 
-def served(policy: str = "adaptive", **options: object) -> ProgramState:
-    return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, DEVICE, 0)  # type: ignore[arg-type]
-
-
-class TestTick:
-    def test_level_does_not_follow_the_chance_of_one_window(self) -> None:
-        """Within three deviations of the mean, though the window alone would be nearer to another table."""
-        state = served()
-        state.set_control(TABLES)
-        middle = round(TABLES.peak / 2)
-        for window, rows in enumerate([middle - 40, middle - 40, middle - 40, middle + 30], 1):
-            state.asked[Klass.REALTIME] += rows
-            state.latency[0].observe(1, CURVE[0])
-            state.tick(window * S)
-        assert state.facts[0].level == TABLES.level(state.rate.steady, 1) != TABLES.level(state.rate.rate, 1)
-
-    def test_every_stage_returns_to_its_profile(self) -> None:
-        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-        for latency in state.latency:
-            latency.scale = 2.0
-        state.tick(S)
-        assert [latency.scale for latency in state.latency] == pytest.approx([1.9, 1.9])
-
-
-class TestControl:
-    def test_of_several_stages_the_first_has_the_table_and_all_know_the_values(self) -> None:
-        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-        state.set_control(replace(TABLES, inside=(1.0,) * len(TABLES.loads), values=((0.0, 1.0),) * len(TABLES.loads)))
-        state.tick(S)
-        assert [facts.control is None for facts in state.facts] == [False, True]
-        assert state.facts[0].whole is state.facts[1].whole is not None
-        assert state.facts[0].level == state.facts[1].level
-        assert state.facts[1].remaining == ((11, 22), (1, 2))
-        state.set_control(None)
-        assert state.facts[1].whole is None
-
-
 class TestObserve:
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
@@ -105,12 +62,3 @@ class TestFull:
     def test_a_program_of_one_unit_runs_as_many_as_it_can(self) -> None:
         program = Program(1, "m", (self.CELL,), "adaptive", max_batch=8, one_unit=True)
         assert ProgramState(program, None, DeviceSpec((WorkerSpec(8),)), 0).full == [8]
-
-    def test_a_new_profile_and_a_cap_count(self) -> None:
-        state = ProgramState(
-            Program(1, "m", (self.CELL,), "adaptive", max_batch=8), None, DeviceSpec((WorkerSpec(8),)), 0
-        )
-        state.reprofile(Profile((10,) * 8))
-        assert state.full == [8]
-        state.cap(0, 3)
-        assert state.full == [3]

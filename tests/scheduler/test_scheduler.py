@@ -11,7 +11,6 @@ from app.scheduler.types import (
     Drop,
     Klass,
     Outcome,
-    Profile,
     Program,
     Reason,
     Refusal,
@@ -109,15 +108,6 @@ class TestDeadlines:
 
 
 class TestForming:
-    def test_unit_is_predicted_as_it_will_run(self) -> None:
-        """Beside others it takes longer, where that was measured."""
-        profile = Profile((10, 20), ((16, 30),))
-        scheduler = scheduler_of(make_program(stages=(Stage(profile),)), device=make_device(2, 1))
-        step = feed(scheduler, make_call(1, 3))
-        assert [(unit.size, unit.running, unit.predicted) for unit in step.start] == [(2, 1, 20), (1, 2, 16)]
-        finish(scheduler, step.start[1], 16, compute_ns=16)
-        assert scheduler.states[1].latency[0].scale == pytest.approx(1.0)
-
     def test_one_busy_model_cannot_starve_another(self) -> None:
         """A's callers ask again at once, with far more rows than fit; B's row waits for no more than came before it."""
         scheduler = scheduler_of(make_program(1), make_program(2), device=make_device(4))
@@ -156,16 +146,6 @@ class TestStages:
 
 
 class TestPrograms:
-    def test_removed_while_cancelled_rows_run(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, make_call(1)).start[0]
-        scheduler.cancel(1, 1)
-        scheduler.remove_program(1, 1)
-        assert scheduler.states
-        finish(scheduler, unit, 2)
-        assert not scheduler.states
-        assert scheduler._ledger.alive == 0
-
     def test_statistics(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
         unit = feed(scheduler, make_call(1, 4)).start[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from tiers import some
@@ -213,29 +212,3 @@ class TestFailingRowInACell:
         assert left[3] < 18
         assert left[4] < 22
         assert max(left.values()) < 310
-
-    @pytest.mark.parametrize("policy", some(["adaptive", "late"]))
-    def test_nor_does_one_of_several_that_begin_together(self, policy: str) -> None:
-        together = replace(self.BAD, lengths=(300,) * 4, bad=frozenset({2}))
-        left = self.answered(together, Arrival(103, lengths=(300,), steps=300), policy=policy)
-        assert left[3] < 30
-        assert max(left.values()) < 330
-
-    def test_those_that_begin_are_run_again_apart_from_the_others(self) -> None:
-        cell = (Stage(Profile((10,) * 8), repeats=True),)
-        scheduler = Scheduler(make_device(8))
-        scheduler.add_program(make_program(stages=cell, policy="late", max_batch=8), 0)
-        scheduler.submit(make_call(1, lengths=(9, 9)), 0)
-        (first,) = scheduler.step(0).start
-        scheduler.submit(make_call(2, lengths=(9, 9, 9), arrived=1), 1)
-        scheduler.finished(Outcome(first.id), 10)
-        (both,) = scheduler.step(10).start
-        scheduler.finished(Outcome(both.id, Fault.MODEL), 20)
-        (running,) = scheduler.step(20).start
-        assert [row.call.id for row in running.rows] == [1, 1]
-        scheduler.finished(Outcome(running.id), 30)
-        (begin,) = scheduler.step(30).start
-        assert [row.call.id for row in begin.rows] == [2, 2, 2], "before those that ran well go on"
-        scheduler.finished(Outcome(begin.id), 40)
-        (together,) = scheduler.step(40).start
-        assert [row.call.id for row in together.rows] == [1, 1, 2, 2, 2]

@@ -36,6 +36,7 @@ def test_the_slowdown_of_made_up_loads_is_found(known: FrontCosts) -> None:
     assert (found.call_ns, found.decode_ns) == (known.call_ns, known.decode_ns)
 
 
+@full
 def test_loads_that_differ_in_nothing_are_a_scale_alone() -> None:
     found = fit(ONE, FrontCosts(call_ns=MS), [Load(20, 2.0), Load(60, 2.0), Load(120, 2.0)])
     assert (found.scale, found.slowed) == (pytest.approx(2, rel=0.02), 0)

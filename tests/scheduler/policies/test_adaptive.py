@@ -254,15 +254,6 @@ class TestScheduler:
         server.window(100, S)
         assert [len(unit.rows) for unit in server.arrive(40, S).start] == [8]
 
-    def test_held_row_leaves_at_the_bound(self) -> None:
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(100, S)
-        server.arrive(1, S)
-        assert server.scheduler.step(S + 80 * MS - 1).start == []
-        (unit,) = server.scheduler.step(S + 80 * MS).start
-        assert (len(unit.rows), unit.reason) == (1, "hold_ended")
-
     def test_held_row_leaves_in_time_for_its_deadline(self) -> None:
         """One row takes 1 ms; a quarter of that and two late timers of a millisecond are kept in hand."""
         server = self.server()
@@ -274,14 +265,6 @@ class TestScheduler:
         step = server.scheduler.step(due)
         assert [(calls_of(unit), unit.reason) for unit in step.start] == [([101], "deadline")]
         assert step.drop == []
-
-    def test_tables_taken_away_end_a_hold(self) -> None:
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(100, S)
-        assert server.arrive(1, S).start == []
-        server.scheduler.control(1, None, S)
-        assert [len(unit.rows) for unit in server.scheduler.step(S).start] == [1]
 
 
 def test_solved_tables_hold_under_energy_and_not_under_latency() -> None:

@@ -61,10 +61,6 @@ def test_waits_for_rows_that_catch_up_soon() -> None:
     assert decide(view(6, 1, [FLAT, short], (0, 1))) == Cut(6, 6, Formed.IDLE)
 
 
-def test_splits_where_batching_brings_nothing() -> None:
-    assert decide(view(4, 1, [FLAT, STEEP])) == Cut(1, 1, Formed.TABLE)
-
-
 def test_a_stage_runs_a_batch_in_parts_and_the_first_waits_for_the_others() -> None:
     """The first stage is fastest in fours, the second takes as long for any number."""
     fours = (4 * MS,) * 4 + (12 * MS,) * 4
@@ -80,11 +76,6 @@ def test_each_stage_is_padded_to_the_size_that_is_fastest_for_it() -> None:
     given = view(2, 1, [FLAT, uneven])
     given.facts.sizes = ((1, 4, 4, 4, 5, 6, 7, 8),)
     assert decide(given) == Cut(2, 4, Formed.IDLE)
-
-
-def test_a_full_batch_waits_for_nobody() -> None:
-    short = (MS // 10,) * LARGEST
-    assert isinstance(decide(view(LARGEST, 1, [short, FLAT], (0, 3))), Cut)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +99,6 @@ def test_rows_that_catch_up_go_straight_on() -> None:
     begin = decide(view(7, 0, stages, downstream=2))
     assert isinstance(begin, Cut)
     assert 0 < begin.rows <= 6
-
-
-def test_without_values_it_goes_on() -> None:
-    given = view(4, 1, [FLAT, STEEP])
-    for level, whole in ((-1, given.facts.whole), (1, None)):
-        assert decide(replace(given, facts=replace(given.facts, level=level, whole=whole))) == Cut(4, 4, Formed.IDLE)
 
 
 def sliced(profile: ModelProfile, shares: tuple[float, ...]) -> ModelProfile:
@@ -165,18 +150,6 @@ class TestLengths:
 
     #: One row as short as 1 takes 1 ms a stage, at 100 as long as any number of them takes in `FLAT`.
     SHORT = ((1, (MS,) * LARGEST), (100, FLAT))
-
-    def decided(self, longest: int, fitting: int, upstream: tuple[int, int]) -> Cut | Hold:
-        given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], upstream)
-        first = ((1, (MS // 10,) * LARGEST), (100, (MS // 10,) * LARGEST))
-        given.facts.lengths = (LengthTimes([first, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
-        assert given.neighbours is not None
-        given.neighbours.longest, given.neighbours.joinable = longest, fitting
-        return decide(given)
-
-    def test_waits_for_rows_that_make_it_no_longer(self) -> None:
-        assert self.decided(100, 3, (0, 3)) == Hold(None)
-        assert self.decided(100, 0, (0, 3)) == Cut(1, 1, Formed.IDLE)  # the oldest of those behind is longer
 
     def test_goes_on_by_the_times_of_its_longest_row(self) -> None:
         """Short rows gain nothing from a batch, long ones take as long in any: they stay together."""

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
-from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
-from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run
@@ -61,11 +59,6 @@ class TestWhatGoes:
         assert lengths_of(first_unit([10, 90, 11, 80, 9, 100, 10])) == [10, 11, 9, 10]
         assert lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10])) == [90]  # 85 would save little, and all wait for it
         assert 10 not in lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10], profile(12, 0.1)))
-
-    def test_rows_of_one_length_go_in_their_order(self) -> None:
-        """As by the table: it makes no difference which they are."""
-        unit = first_unit([20] * 5)
-        assert [row.call.id for row in unit.rows] == list(range(len(unit.rows)))
 
     def test_not_where_the_model_says_no_or_the_policy_does_not_reorder(self) -> None:
         lengths = [10, 90, 11, 80]
@@ -121,14 +114,6 @@ class TestChoice:
                 windows = by_length._windows(lengths, sums, place, size)
                 assert windows
                 assert all(first <= place < first + size <= 63 for first in windows)
-
-    @pytest.mark.parametrize("most", [1, 2, 5, 8])
-    def test_no_more_than_may_go(self, most: int) -> None:
-        times = LengthTimes([FLAT.by_length], LARGEST)
-        alike = LengthWindow([10] * 7, 3, 7, 70, 10, 10)
-        rows, shorter = by_length.pick(alike, times, 7, most, 0.0)
-        assert rows == min(most, 7)
-        assert 0 <= shorter < rows
 
     @full
     @pytest.mark.parametrize("load", [0.3, 0.9])

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from app.scheduler.forming.views import LATE_TIMER_NS
 from app.scheduler.policies import policy_for
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Profile, Program, Stage, Step
+from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Stage, Step
 
 from ..world import Arrival, Trace, World, make_call, make_device, make_program
 
@@ -56,23 +55,6 @@ def test_only_the_default_policy_has_the_objective() -> None:
 
 
 class TestAlone:
-    def test_a_row_is_held_until_one_more_would_not_fit(self) -> None:
-        """T(1) = 10 ms, T(2) = 14 ms."""
-        world = run([(0, 50)])
-        assert started(world) == [(50 - 14, 1)]
-        assert world.units[0].reason is Formed.DEADLINE
-        assert world.how(0) == "done"
-
-    def test_a_timer_may_be_late_where_more_rows_take_hardly_longer(self) -> None:
-        world = run([(0, 50)], given=Profile(tuple(10 * MS + size for size in range(LARGEST))))
-        assert started(world) == [(50 - 10 - LATE_TIMER_NS / MS, 1)]
-
-    @pytest.mark.parametrize("timeout", [10, 11, 12, 14])
-    def test_it_starts_at_once_where_there_is_no_time_to_hold_it(self, timeout: int) -> None:
-        world = run([(3, timeout)])
-        assert started(world) == [(3, 1)]
-        assert world.how(0) == "done"
-
     @pytest.mark.parametrize(("workers", "start"), [(1, 0), (2, 24 - 14)])
     def test_it_is_held_only_if_a_row_that_just_misses_it_is_in_time(self, workers: int, start: int) -> None:
         """24 ms leave 12 ms a unit where one worker must end it first, 16 where two do so in turn. T(2) = 14 ms."""
@@ -93,25 +75,12 @@ class TestAlone:
         world = World(Trace(make_device(LARGEST), (program(),), (Arrival(MS),))).run()
         assert started(world) == [(1, 1)]
 
-    def test_where_no_times_are_known_it_starts_at_once(self) -> None:
-        assert started(run([(0, 50)], given=Profile())) == [(0, 1)]
-
 
 class TestCompany:
-    def test_the_more_rows_there_are_the_sooner_they_start(self) -> None:
-        """Three rows by 30 ms: T(4) = 22 ms before the first deadline, which is 60 ms."""
-        assert started(run([(0, 60), (20, 60), (30, 60)])) == [(60 - 22, 3)]
-
     def test_the_example_of_the_documentation(self) -> None:
         """T(b) = 4 + 2 b ms: held until 25 - T(3) = 15 ms."""
         world = run([(0, 25), (8, 25)], given=Profile(tuple((4 + 2 * size) * MS for size in range(1, LARGEST + 1))))
         assert started(world) == [(15, 2)]
-
-    def test_a_later_row_with_an_earlier_deadline_counts(self) -> None:
-        assert started(run([(0, 80), (10, 30)])) == [(40 - 18, 2)]
-
-    def test_as_many_as_a_unit_ever_has_start_at_once(self) -> None:
-        assert started(run([(0, 900)] * LARGEST)) == [(0, LARGEST)]
 
     def test_rows_that_came_too_late_for_a_unit_wait_for_their_own(self) -> None:
         """At 46 ms the first starts alone; the second has until 60 + 60 - 14."""
@@ -124,13 +93,6 @@ class TestCompany:
         scheduler.states[1].facts[0].rate = 1_000.0
         scheduler.submit(call, 0)
         assert scheduler.step(0).wake_at == 36 * MS
-
-    def test_rows_of_a_size_that_is_padded_have_the_time_of_that(self) -> None:
-        """Three rows run as four: held for a fourth, whose unit takes as long."""
-        slotted = Profile(tuple(time * MS for time in (10, 20, 40, 30, 50, 60, 70, 80)))
-        world = run([(0, 100)] * 3, given=slotted)
-        assert [(unit.size, len(unit.rows)) for unit in world.units] == [(4, 3)]
-        assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
 
 
 class TestOtherModels:
@@ -171,11 +133,6 @@ class TestBacklog:
         assert [drop.call.id for drop in step.drop] == [1, 2, 3, 4]
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[5, 6, 7]]
 
-    def test_nobody_leaves_where_all_fit_one_after_the_other(self) -> None:
-        busy = [(0, 900)] * LARGEST
-        world = run([*busy, *((1, 95 + n) for n in range(8))])
-        assert all(world.how(LARGEST + n) == "done" for n in range(8))
-
 
 class TestLengths:
     """T(b, 100) is twice T(b, 10) = 5, 7, 9, ... ms."""
@@ -205,14 +162,6 @@ class TestLengths:
 
     def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
         assert 100 in self.first((100, None), (10, 13), (10, 13))
-
-    def test_rows_that_wait_are_no_reason_to_refuse_a_short_one(self) -> None:
-        """Eight long rows take 38 ms: a short one may go before them."""
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(PER_LENGTH), 0)
-        scheduler.submit(make_call(0, lengths=(100,) * 2 * LARGEST, deadline=900 * MS), 0)
-        scheduler.step(0)
-        assert scheduler.admit(1, 1, Klass.REALTIME, 50 * MS, 0) is None
 
     def test_a_row_that_cannot_end_in_time_leaves(self) -> None:
         assert self.first((100, 9), (100, 11)) == [100]
@@ -279,22 +228,3 @@ def test_a_row_alone_ends_in_time_wherever_it_can(calls: list[tuple[int, int]]) 
         at += gap + timeout
     world = run(arrivals)
     assert [world.how(n) for n in range(len(calls))] == ["done"] * len(calls)
-
-
-def test_a_device_that_is_late_makes_units_start_sooner() -> None:
-    """Every unit takes 1.2 times its prediction: they start so much sooner, and end in time again."""
-    scheduler = Scheduler(make_device(LARGEST))
-    scheduler.add_program(program(), 0)
-    scheduler.states[1].facts[0].rate = 1_000.0
-    now = 0
-    for ident in range(200):
-        scheduler.submit(make_call(ident, arrived=now, deadline=now + 50 * MS), now)
-        step = scheduler.step(now)
-        assert step.wake_at is not None
-        begun = step.wake_at - now
-        (unit,) = scheduler.step(step.wake_at).start
-        now = step.wake_at + unit.predicted * 12 // 10
-        scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
-        scheduler.step(now)
-        now += 100 * MS
-    assert begun < 36 * MS

@@ -84,16 +84,6 @@ class TestFigure3:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pairs", "most"), [(1, 1), (2, 2), (3, 3)])
-def test_as_many_stages_run_at_once_as_there_are_workers(pairs: int, most: int) -> None:
-    """D9: with one buffer pair the stages run one after another, with several side by side."""
-    requests = [Request(at * T // 2, length=5 + 5 * (at % 2)) for at in range(8)]
-    ran = served("dva_input", LONG, *requests, device=make_device(*[4] * pairs), length_buckets=(5, 10))
-    begun = [unit.started for unit in ran.units]
-    at_once = [sum(one.started <= at < one.started + one.predicted for one in ran.units) for at in begun]
-    assert max(at_once) == most
-
-
 class TestInput:
     """D12."""
 
@@ -123,13 +113,6 @@ class TestInput:
             most = max(most, count)
         assert most == 4
 
-    def test_batches_stay_as_they_are(self) -> None:
-        """No two are joined, and none is padded beyond its own cluster."""
-        requests = [Request(at * T // 2, length=5 + 5 * (at % 2)) for at in range(8)]
-        ran = served("dva_input", LONG, *requests, length_buckets=(5, 10))
-        assert {unit.operation for unit in ran.units} == {Operation.NEW, Operation.ON}
-        assert all(len({row.length for row in unit.rows}) == 1 for unit in ran.units)
-
 
 class TestOperator:
     """D7, D13."""
@@ -153,20 +136,6 @@ class TestOperator:
             else:
                 assert part < rows
 
-    def test_parts_run_one_after_the_other(self) -> None:
-        """The first is through before the second begins, and the table says what happened."""
-        ran = served("dva_operator", MIXED, *[Request(0)] * 4)
-        assert operations(ran) == [
-            (0, 4, Operation.NEW),
-            *((stage, 1, Operation.SPLIT if stage == 1 and not row else Operation.ON)
-              for row in range(4) for stage in (1, 2, 3)),
-        ]  # fmt: skip
-        assert [unit.rows[0].call.id for unit in ran.units[1:]] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-
-    def test_batches_are_formed_as_by_window(self) -> None:
-        ran = served("dva_operator", FOUR, Request(0), Request(10), max_delay_ns=50)
-        assert (ran.units[0].started, len(ran.units[0].rows)) == (50, 2)
-
 
 class TestLoad:
     """D6, D14, D7 with D6."""
@@ -180,11 +149,6 @@ class TestLoad:
         ]  # fmt: skip
         assert [end // T for end in ran.ended] == [6] * 4
 
-    def test_a_batch_is_never_stretched_beyond_the_largest(self) -> None:
-        ran = served("dva_load", FOUR, *[Request(0)] * 3, *[Request(1)] * 3)
-        assert max(len(unit.rows) for unit in ran.units) == 4
-        assert [end // T for end in ran.ended] == [5, 5, 5, 5, 9, 9]
-
     def test_an_old_batch_is_not_stretched(self) -> None:
         """Held twice, it is older than one row takes for all stages."""
         requests = [Request(0), Request(1), Request(T + 1), Request(2 * T + 1), Request(3 * T + 1)]
@@ -192,21 +156,3 @@ class TestLoad:
         stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
         assert stretched == [T, 2 * T]
         assert max(stretched) < 3 * T
-
-    def test_how_old_is_a_part_of_what_one_row_takes(self) -> None:
-        """The paper's T_comp_wait over T(1): here the batch is 1 T old when the other row comes, and T(1) is 4 T."""
-        for wait, stretched in ((1.0, True), (0.26, True), (0.25, False), (0.0, False)):
-            ran = served("dva_load", FOUR, Request(0), Request(T), complete_wait=wait)
-            assert (Operation.STRETCH in [unit.operation for unit in ran.units]) == stretched, wait
-
-    def test_a_batch_in_its_last_stage_is_not_stretched(self) -> None:
-        ran = served("dva_load", FOUR[:2], Request(0), Request(T + 1))
-        assert [end // T for end in ran.ended] == [2, 4]
-
-    def test_a_batch_that_will_be_split_is_closed(self) -> None:
-        """II and III together: of two rows the split is foreseen from the first stage on."""
-        ran = served("dva_load", MIXED, *[Request(0)] * 2, Request(1))
-        assert [unit.operation for unit in ran.units if unit.stage == 0] == [Operation.NEW, Operation.NEW]
-        alone = served("dva_load", MIXED, Request(0), Request(1))
-        assert [unit.operation for unit in alone.units if unit.stage == 0] == [Operation.NEW, Operation.STRETCH]
-        assert Operation.SPLIT in [unit.operation for unit in alone.units]
