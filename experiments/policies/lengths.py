@@ -22,6 +22,8 @@ from app.scheduler.types import Call, Klass, Outcome, Row
 from app.sim.fleet import Setup, run
 from app.sim.lengths import Lengths
 from app.sim.node import PROGRAM
+from app.sim.report import Tally
+from app.sim.simulator import Simulator
 from experiments.common.networks import BUCKETS, NETWORKS, RTE
 from experiments.common.processes import spread
 from experiments.policies import lengths_page
@@ -152,19 +154,11 @@ def optimum(lengths: Sequence[int], profile: ModelProfile) -> float:
 
 def drained(setup: Setup, lengths: Sequence[int]) -> float:
     """The mean latency of rows that all wait and of no others, in ns."""
-    scheduler, parts = setup.node(0).scheduler, setup.profile.parts
-    for number, length in enumerate(lengths):
-        scheduler.submit(Call(number, PROGRAM, [Row(length=length)], Klass.REALTIME, 0, 0, None), 0)
-    now = total = 0
-    while True:
-        step = scheduler.step(now)
-        total += now * len(step.done)
-        if not step.start:
-            return total / len(lengths)
-        (unit,) = step.start
-        time = round(parts[unit.stage].time(unit.size, unit.length))
-        now += time
-        scheduler.finished(Outcome(unit.id, None, time), now)
+    tally = Tally()
+    simulator = Simulator([setup.node(0)], tally)
+    simulator.feed([0] * len(lengths), lengths)
+    simulator.drain()
+    return tally.total_ns / len(lengths)
 
 
 def few(device: Device) -> list[dict[str, float]]:
