@@ -102,6 +102,7 @@ class Reports:
                 "policy": self._info.batching.policy,
                 "reorders": bool(self._state.facts[0].lengths),
                 "batch_scale": latency.scale,
+                "slowdown_scale": latency.slowdown_scale,
                 "handover_ms": latency.handover.ns / 1e6,
                 "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},
                 "beside": dict(profiled.slowdowns),

@@ -68,6 +68,11 @@ class Latency:
         """The scale of what is planned for rows of any length."""
         return self._planned if self.by_length else self.scale
 
+    @property
+    def slowdown_scale(self) -> float:
+        """How much units at once slow one another, over what the profile says of that."""
+        return self.live.shared.factor if self.live is not None else 1.0
+
     def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
         """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
 
