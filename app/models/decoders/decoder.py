@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
+from app.models.decoders.attention import Columns, attend_by_rows
 from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 
@@ -64,6 +65,7 @@ class DecoderModel(nn.Module):
         if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
             raise ConfigError(f"expected attention without a sliding window, got {config.sliding_window}")
         pack(model)
+        attend_by_rows(model)
         self.model = model
         self.encodes = config.model_type in ENCODER_DECODERS
         self.start = self._start()
@@ -116,15 +118,17 @@ class DecoderModel(nn.Module):
         in both slabs.
         """
         longest, most_read = max(written), max(read)
-        mask = _mask([length + 1 for length in written], longest + 1, tokens.device).flip(1)
+        lengths = [length + 1 for length in written]
+        mask = _mask(lengths, longest + 1, tokens.device).flip(1)
         positions = torch.tensor(written, device=tokens.device)[:, None]
         keys = cache.window(len(tokens), end - longest, end, most_read)
+        columns = Columns.of(lengths, read, self.shape.heads * self.shape.size)
         if not self.encodes:
-            return self.forward(tokens[:, None], keys, mask, positions)
+            return self.forward(tokens[:, None], keys, mask, positions, columns)
         seen = _mask(read, most_read, tokens.device)
         # the layers ask whether there is an encoder, and how long it is; its keys and values are in the cache
         encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
-        return self.forward(tokens[:, None], keys, mask, positions, seen, encoded)
+        return self.forward(tokens[:, None], keys, mask, positions, columns, seen, encoded)
 
     def whole(self, ids: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """The model's own forward of one row, at once and without a cache -> logits [columns, words], each of the next
@@ -147,19 +151,21 @@ class DecoderModel(nn.Module):
         cache: Any,
         mask: torch.Tensor,
         positions: torch.Tensor,
+        columns: Columns,
         seen: torch.Tensor | None = None,
         encoded: Any = None,
     ) -> torch.Tensor:
         """Logits [rows, words] of the last token of each row."""
         if encoded is None:
             return self.model(  # type: ignore[no-any-return]
-                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+                input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
+                columns=columns,
             ).logits[:, -1]  # fmt: skip
         if self._positions is not None:
             self._positions.of.positions = positions
         return self.model(  # type: ignore[no-any-return]
             decoder_input_ids=tokens, decoder_attention_mask=mask, attention_mask=seen, encoder_outputs=encoded,
-            past_key_values=cache, use_cache=True,
+            past_key_values=cache, use_cache=True, columns=columns,
         ).logits[:, -1]  # fmt: skip
 
     def encode(self, ids: torch.Tensor, mask: torch.Tensor) -> Slab:

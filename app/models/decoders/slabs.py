@@ -3,7 +3,8 @@
 A slab is one tensor, [layers, 2, places, heads, columns, size]. The rows that run together are at its first places. In
 the slab of what decoders have written all of them end at one column: a step writes the next one for every row at once,
 and attention reads a view of the window from where the longest row begins. What is left of a shorter row is hidden by a
-mask, as in a batch padded on its left. The slab of what an encoder has read is aligned at its first column instead.
+mask, as in a batch padded on its left, or left out (`attention`). The slab of what an encoder has read is aligned at
+its first column instead.
 """
 
 from __future__ import annotations
