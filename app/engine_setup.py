@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from app import process
 from app.contract import Batching
 from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
@@ -137,7 +138,12 @@ def engine_of(
     spec = replace(device.spec, classes=_classes(settings))
     scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(
-        Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
+        Profiling(
+            device,
+            ProfileCache(settings.profile_dir or default_folder()),
+            settings.profile_budget_s,
+            threads=process.thread_times,
+        ),
         scheduler,
         hang_floor_s=settings.hang_floor_s,
         memory=memory,

@@ -14,6 +14,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -102,6 +103,15 @@ def switch_threads_often() -> None:
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
     """Give the loop the threads on which decoding, compression and file work run; Linux shows their name, too."""
     loop.set_default_executor(ThreadPoolExecutor(threads, _ASIDE, _name_thread, (_ASIDE,)))
+
+
+def thread_times() -> tuple[int, int] | None:
+    """Nanoseconds of CPU that the calling thread has used, and the helper threads; None where that is not known."""
+    if not hasattr(time, "pthread_getcpuclockid"):  # macOS, Windows
+        return None
+    helpers = (one.ident for one in threading.enumerate() if one.name.startswith(_ASIDE))
+    used = sum(time.clock_gettime_ns(time.pthread_getcpuclockid(ident)) for ident in helpers if ident is not None)
+    return time.thread_time_ns(), used
 
 
 def _name_thread(name: str) -> None:

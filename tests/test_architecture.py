@@ -35,6 +35,7 @@ OURS: dict[str, set[str] | None] = {
     "server": {"contract", "errors", "settings", "machine", "lifecycle", "process", "observe", "http", "__init__"},
     "engine_setup": {
         "contract", "errors", "settings", "machine", "scheduler", "models", "engine", "observe", "lifecycle",
+        "process",
     },
     "main": {
         "contract", "errors", "settings", "machine", "scheduler", "models", "engine", "engine_setup", "http", "observe",
@@ -42,13 +43,14 @@ OURS: dict[str, set[str] | None] = {
     },
     "cli": None,
     "__main__": {"cli"},
-    "bench": {"errors", "sim"},
+    "bench": {"errors", "sim", "scheduler"},
     "integrations": None,
 }  # fmt: skip
 #: Of a folder -> what of another it may import, where that is not all. The live page is HTTP, too: it serves files and
 #: shows examples as /docs does, and knows nothing of calls.
 DOORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("observe", "http"): ("app.http.static_files", "app.http.codecs.files", "app.http.examples"),
+    ("bench", "scheduler"): ("app.scheduler.estimates.front_load",),
     ("http", "observe"): ("app.observe.last_errors", "app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }
 #: What every kind of device is made of.

@@ -2,8 +2,7 @@
 how much longer than alone the batches take.
 
 A server is started for it and gets a few requests a second, then several at once, and then shares of the rate that it
-answered then. Each run gives the loop's CPU time for so many requests in so many batches, so that a request's part and
-a batch's part can be told apart; and what its batches took.
+answered then.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.bench.plan import Plan
 from app.bench.run import Session, Unusable, in_loop
 from app.bench.stats import Repeat
 from app.errors import ConfigError
-from app.sim.fit import Load
+from app.scheduler.estimates.front_load import FrontLoad
+from app.sim.fit import front_costs
 from app.sim.front import FrontCosts
 
 _SPARSE = 50.0  # requests a second, which seldom meet: they pay for cold caches, as those of light traffic do
@@ -35,36 +34,7 @@ _WARM_S, _RUN_S = 0.5, 2.0
 _END_S = 30.0
 _ANY_LAG_MS = 1e5
 _HELPER = "aside"  # what process.name_helper_threads calls them
-_ALIKE = 2.0  # batches of both runs whose sizes differ by less do not tell requests and batches apart
 _QUICK = 0.4  # the quantile of latencies that other work on the machine has hardly touched
-
-
-@dataclass(frozen=True, slots=True)
-class _Used:
-    """What a run took, and its requests. CPU times in ns."""
-
-    loop_ns: int
-    helpers_ns: int
-    repeat: Repeat
-
-    def over(self, batch_ns: Sequence[int]) -> NDArray[np.float64]:
-        """By request: how long its batch took, over what the profile says."""
-        known = (self.repeat.batch > 0) & (self.repeat.compute_ns > 0)
-        sizes = np.minimum(self.repeat.batch[known], len(batch_ns))
-        return np.asarray(self.repeat.compute_ns[known] / np.array(batch_ns)[sizes - 1], np.float64)
-
-    @property
-    def rate(self) -> float:
-        """Requests a second."""
-        return self.requests / self.repeat.elapsed_s
-
-    @property
-    def requests(self) -> int:
-        return len(self.repeat.latency_ns)
-
-    @property
-    def batches(self) -> float:
-        return max(1.0, float((1 / self.repeat.batch[self.repeat.batch > 0]).sum()))
 
 
 def measure_front(
@@ -74,7 +44,7 @@ def measure_front(
     handover_ns: int,
     payload: str = "json",
     data: Path | None = None,
-) -> tuple[FrontCosts, list[Load]]:
+) -> tuple[FrontCosts, list[FrontLoad]]:
     """Of requests of one row, over loopback: made up, or as `--data` of `starling bench`.
 
     Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. `batch_ns`, by
@@ -91,53 +61,52 @@ def measure_front(
             runs = in_loop(_runs(plan, process.pid))
         except Unusable as exc:
             raise ConfigError(f"http: {exc}") from None
-    for run in runs:
-        if not len(run.repeat.completed):
-            raise ConfigError(f"http: no request was answered: {', '.join(run.repeat.examples.values())}")
+    for repeat, _ in runs:
+        if not len(repeat.completed):
+            raise ConfigError(f"http: no request was answered: {', '.join(repeat.examples.values())}")
     return _front(runs, batch_ns, handover_ns)
 
 
-async def _runs(plan: Plan, pid: int) -> list[_Used]:
+async def _runs(plan: Plan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
     async with Session(plan) as session:
 
-        async def run(load: Plan) -> _Used:
+        async def run(load: Plan) -> tuple[Repeat, FrontLoad]:
             await session.once(load, plan.seed, _WARM_S)
             before = _threads_ns(pid)
             repeat = await session.once(load, plan.seed, _RUN_S)
             loop, helpers = (after - earlier for after, earlier in zip(_threads_ns(pid), before, strict=True))
-            return _Used(loop, helpers, repeat)
+            return repeat, _load(repeat, loop, helpers)
 
         sparse = await run(replace(plan, concurrency=None, rate=_SPARSE))
         several = await run(replace(plan, concurrency=_IN_FLIGHT))
-        rates = [max(_SPARSE, share * several.rate) for share in _SHARES]
+        rates = [max(_SPARSE, share * several[1].rate) for share in _SHARES]
         return [sparse, several, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
 
 
-def _front(runs: Sequence[_Used], batch_ns: Sequence[int], handover_ns: int) -> tuple[FrontCosts, list[Load]]:
-    call, batch = _parts(runs, [run.loop_ns for run in runs])
-    decode, group = _parts(runs, [run.helpers_ns for run in runs])
-    sparse, _, *others = runs
-    times = [run.over(batch_ns) for run in (sparse, *others)]
-    alone, spread = batch_ns[0], 0.0
-    loads = []
-    if all(len(one) for one in times):  # else the server does not say what its batches take
-        loads = [Load(run.rate, float(one.mean())) for run, one in zip((sparse, *others), times, strict=True)]
-        alone, spread = round(loads[0].over * batch_ns[0]), float(times[0].std() / times[0].mean())
-    path = float(np.quantile(sparse.repeat.completed, _QUICK)) - alone - handover_ns - call - batch - decode - group
-    costs = FrontCosts(round(call), round(batch), round(decode), round(group), round(path), spread=spread)
-    return costs, loads
+def _load(repeat: Repeat, loop_ns: int, helpers_ns: int) -> FrontLoad:
+    """What a run took; without batches where the server does not say what these take."""
+    known = (repeat.batch > 0) & (repeat.compute_ns > 0)
+    sizes, times = repeat.batch[known], repeat.compute_ns[known] / 1e9
+    batches, spreads = {}, []
+    for size in np.unique(sizes).tolist():
+        took = times[sizes == size]
+        batches[size] = (len(took) / size, float(took.sum()) / size)  # each of a batch's requests has its time
+        spreads.append(took / took.mean() - 1)
+    spread = float(np.concatenate(spreads).std()) if spreads else 0.0
+    seconds, requests = repeat.elapsed_s, len(repeat.latency_ns)
+    return FrontLoad(seconds, requests, loop_ns / 1e9, helpers_ns / 1e9, batches, spread)
 
 
-def _parts(runs: Sequence[_Used], used_ns: Sequence[int]) -> tuple[float, float]:
-    """What each request and each batch took of what was used. Requests that are read together are batched together."""
-    alone, several, *_ = runs
-    if several.requests / several.batches > _ALIKE * alone.requests / alone.batches:
-        requests = np.array([run.requests for run in runs])
-        batches = np.array([run.batches for run in runs]) / requests
-        (each, shared), *_ = np.linalg.lstsq(np.stack([np.ones(len(runs)), batches], 1), used_ns / requests)
-        if min(each, shared) >= 0:  # else noise
-            return float(each), float(shared)
-    return used_ns[0] / alone.requests, 0.0
+def _front(
+    runs: Sequence[tuple[Repeat, FrontLoad]], batch_ns: Sequence[int], handover_ns: int
+) -> tuple[FrontCosts, list[FrontLoad]]:
+    """The costs, and the loads of open loops: how slow batches are beside clients that wait for them says little."""
+    loads = [load for _, load in runs]
+    costs, sparse = front_costs(loads), loads[0]
+    alone = round(sparse.over(batch_ns) * batch_ns[0]) if sparse.batches else batch_ns[0]
+    held = costs.call_ns + costs.batch_ns + costs.decode_ns + costs.group_ns
+    path = float(np.quantile(runs[0][0].completed, _QUICK)) - alone - handover_ns - held
+    return replace(costs, path_ns=round(path)), [sparse, *loads[2:]]
 
 
 def _threads_ns(pid: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import typer
 
 from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from app.cli.output import print_json, progress
-from app.cli.size_profiles import FORMATS, Subject, ToMeasure, from_file, http_cost, stored
+from app.cli.size_profiles import FORMATS, SERVED, Subject, ToMeasure, from_file, http_cost, stored
 from app.cli.size_report import Goal, Report, Sized, is_suggested
 from app.errors import ConfigError, as_config_error
 
@@ -48,7 +48,8 @@ def size(
     ] = False,
     budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60,
     format: Annotated[
-        str, typer.Option(help="Of the requests: json, binary, file. \\[as measured last, or json]")
+        str,
+        typer.Option(help="Of requests: json, binary, file; served: as a server had them. \\[the last known, or json]"),
     ] = "",
     data: Annotated[
         Path | None,
@@ -88,6 +89,8 @@ def size(
         raise ConfigError(f"http-us: expected at least 0, got {http_us:g}")
     if format not in ("", *FORMATS):
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
+    if measure and format == SERVED:
+        raise ConfigError("format: --measure sends json, binary or file; what a server had needs no measuring")
     if data is not None and not measure:
         raise ConfigError("data: it is only sent with --measure")
     with as_config_error():

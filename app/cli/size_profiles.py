@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.options import check_precision, find_model, load_model
 from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile
 from app.sim.front import FrontCosts
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
     from app.engine.profiling.cache import Key, ProfileCache
 
-FORMATS = ("json", "binary", "file")  # of requests: V2's two, and a file for /predict
+SERVED = "served"  # requests of whatever format that a server had
+FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
 #: Where nothing was measured. A request as JSON costs the loop from 60 us (four floats) to 200 (a thousand each way), a
 #: file about 400, and a helper thread from 300 us (a small picture) to several thousand.
 _ASSUMED = {
@@ -34,7 +36,7 @@ _ASSUMED = {
 
 @dataclass(frozen=True, slots=True)
 class HttpCost:
-    """What requests of one format cost beside their batches. `source`: measured, assumed or given."""
+    """What requests of one format cost beside their batches. `source`: measured, assumed, given, or learnt by whom."""
 
     format: str
     costs: FrontCosts
@@ -189,19 +191,46 @@ def format_of(data: Path | None) -> str:
 
 
 def http_cost(profiles: Sequence[ModelProfile], chosen: str) -> HttpCost:
-    """Of this format; "": of the one measured last, and of JSON where none was."""
-    fronts = next((found for one in profiles if (found := _fronts(one))), {})
+    """Of this format; "": of the one measured or served last, and of JSON where none was.
+
+    Raises ConfigError where a server's are chosen and none has kept any.
+    """
+    profile, fronts = next(((one, found) for one in profiles if (found := _fronts(one))), (None, {}))
     chosen = chosen or next(reversed(fronts), FORMATS[0])
+    if profile is not None and chosen == SERVED and chosen in fronts:
+        return _served(profile, fronts[chosen])
+    if chosen == SERVED:
+        raise ConfigError("format: no server that has ended has kept what its requests cost; --measure measures them")
     costs = fronts.get(chosen)
     front, source = (_ASSUMED[chosen], "assumed") if costs is None else (FrontCosts.parse(costs), "measured")
     return HttpCost(chosen, replace(front, threads=helper_threads()), source)
 
 
+def _served(profile: ModelProfile, kept: Mapping[str, Any]) -> HttpCost:
+    """What a server's own counts say; of a lone request it does not know what the way to it takes."""
+    from app.sim.fit import fit, front_costs
+
+    loads = [FrontLoad.parse(one) for one in kept["loads"]]
+    costs = fit(profile, replace(front_costs(loads), threads=helper_threads()), loads)
+    rates = "-".join(dict.fromkeys(f"{load.rate:.0f}" for load in (loads[0], loads[-1])))
+    return HttpCost(SERVED, costs, f"learnt by a server at {rates}/s, {kept.get('made', '')}")
+
+
 def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
-    """What was measured, by format. What is not as `_with_front` writes it is left out: files may be edited."""
+    """What was measured, by format. What is not as it is written is left out: files may be edited."""
     found = profile.extra.get("front")
     costs = found if isinstance(found, dict) else {}
-    return {name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict)}
+    return {
+        name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict) and _is_whole(name, one)
+    }
+
+
+def _is_whole(name: str, front: Mapping[str, Any]) -> bool:
+    """Whether loads of a server can be read."""
+    try:
+        return name != SERVED or bool([FrontLoad.parse(one) for one in front["loads"]])
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _place(name: str, models: str, source: ModelSource) -> str:

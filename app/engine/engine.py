@@ -244,6 +244,7 @@ class Engine:
                     self._review(served)
                     self._note_if_over_budget(served.profiled)
                     served.pool.tick()
+                self.profiling.tick(now)
                 self._on_tick()
 
     def _review(self, served: ServedModel) -> None:

@@ -1,4 +1,8 @@
-"""Finds by how much the batches of a server are slower than its profile, from what they took at some loads.
+"""Finds what requests cost a server beside their batches, and by how much these are slower than its profile, from what
+both took at some loads.
+
+Each load gives the CPU time of threads for so many requests in so many batches, so that a request's part and a batch's
+part can be told apart.
 
 The simulated batches are to be as slow as those measured. No formula says how much of the time a batch and the threads
 of the front run at once, since slower batches change that; so the same loads are simulated, for one slowdown after the
@@ -9,8 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import numpy as np
+
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile
 
 from .fleet import Setup, counted
@@ -19,23 +26,39 @@ from .front import FrontCosts
 _SLOWED = (0.0, *(round(0.1 * 1.6**step, 3) for step in range(12)))  # to 18 times as long
 _REQUESTS = 500  # of a load: means to some per cent
 _WORSE = 2  # slowdowns in a row that fit worse than a smaller one: larger ones do, too
+_ALIKE = 2.0  # loads whose rows a batch differ by less do not tell requests and batches apart
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What batches took on average over what the profile says (`over`), at so many requests a second."""
+def front_costs(loads: Sequence[FrontLoad]) -> FrontCosts:
+    """What requests and batches cost; the spread is that of the lightest load, which is the first."""
+    call, batch = _parts(loads, [load.loop_s for load in loads])
+    decode, group = _parts(loads, [load.helpers_s for load in loads])
+    call_ns, batch_ns, decode_ns, group_ns = (round(1e9 * one) for one in (call, batch, decode, group))
+    return FrontCosts(call_ns, batch_ns, decode_ns, group_ns, spread=loads[0].spread)
 
-    rate: float
-    over: float
+
+def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, float]:
+    """What each request and each batch took of what was used. Requests that are read together are batched together."""
+    requests = np.array([load.requests for load in loads])
+    batches = np.array([max(1.0, load.batch_count) for load in loads]) / requests
+    if batches.max() > _ALIKE * batches.min():
+        (each, shared), *_ = np.linalg.lstsq(np.stack([np.ones(len(loads)), batches], 1), used_s / requests)
+        if min(each, shared) >= 0:  # else noise
+            return float(each), float(shared)
+    return used_s[0] / loads[0].requests, 0.0
 
 
-def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[Load]) -> FrontCosts:
-    """The costs with `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first."""
+def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
+    """The costs with `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first.
+
+    Of a single load nobody knows what another rate would change: then `slowed` is 0.
+    """
+    loads = [load for load in loads if load.batches]
     if not loads:
         return costs
     setup = Setup(profile, 1.0, "no_wait", _REQUESTS)  # how large batches are matters little, and it needs no tables
     best, found, worse = math.inf, costs, 0
-    for slowed in _SLOWED:
+    for slowed in _SLOWED if len(loads) > 1 else _SLOWED[:1]:
         error, fitted = _at(setup, replace(costs, slowed=slowed), loads)
         if error < best:
             best, found, worse = error, fitted, 0
@@ -44,12 +67,14 @@ def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[Load]) -> Fron
     return found
 
 
-def _at(setup: Setup, costs: FrontCosts, loads: Sequence[Load]) -> tuple[float, FrontCosts]:
+def _at(setup: Setup, costs: FrontCosts, loads: Sequence[FrontLoad]) -> tuple[float, FrontCosts]:
     """The error of this slowdown, and the costs with the scale that makes batches of the lightest load right."""
-    lightest = loads[0]
-    scale = lightest.over
-    scale *= lightest.over / _over(setup, scale, costs, lightest.rate)
-    error = sum(math.log(_over(setup, scale, costs, load.rate) / load.over) ** 2 for load in loads)
+    overs = [load.over(setup.profile.batch_ns) for load in loads]
+    scale = overs[0]
+    scale *= overs[0] / _over(setup, scale, costs, loads[0].rate)
+    error = sum(
+        math.log(_over(setup, scale, costs, load.rate) / over) ** 2 for load, over in zip(loads, overs, strict=True)
+    )
     return error, replace(costs, scale=scale)
 
 

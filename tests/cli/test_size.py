@@ -15,13 +15,13 @@ from app import models
 from app.cli import profile_measure, size_profiles
 from app.cli.size import measured_service
 from app.contract import Model, ModelInfo, SampleRow
-from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
+from app.engine.profiling.cache import Key, ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.faces import TASKS
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
-from app.sim.fit import Load
 from app.sim.front import FrontCosts
 
 from . import running
@@ -41,13 +41,14 @@ def printed(*arguments: str) -> Any:
     return running.printed("size", *arguments)
 
 
-def stored(folder: Path, threads: int, profile: ModelProfile) -> ProfileCache:
-    """A profile of echo, kept in the folder as one of this machine."""
+def stored(folder: Path, threads: int, profile: ModelProfile) -> tuple[ProfileCache, Key]:
+    """A profile of echo, kept in the folder as one of this machine, and its key."""
     from app.engine.cpu.device import CpuDevice
 
     cache, model = ProfileCache(folder), load(Repository("demo").sources("echo")[0])
-    assert cache.store(replace(key_of(model, CpuDevice((32,), 1, 1)), threads=threads), profile) is not None
-    return cache
+    key = replace(key_of(model, CpuDevice((32,), 1, 1)), threads=threads)
+    assert cache.store(key, profile) is not None
+    return cache, key
 
 
 def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
@@ -163,11 +164,13 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def costs(
         name: str, serve: list[str], batch_ns: list[int], handover_ns: int, payload: str, data: Path | None
-    ) -> tuple[FrontCosts, list[Load]]:
+    ) -> tuple[FrontCosts, list[FrontLoad]]:
         assert (name, serve[:2], serve[-2:]) == ("echo", ["--model", f"echo={ECHO}"], ["--threads", "1"])
         assert (batch_ns[0], handover_ns) == (3_000_000, 0)
         call_ns = 99_960 if payload == "json" else 50_000
-        return FrontCosts(call_ns=call_ns, decode_ns=0 if data is None else 7000), [Load(10, 1.25)]
+        return FrontCosts(call_ns=call_ns, decode_ns=0 if data is None else 7000), [
+            FrontLoad(1, 10, 0, 0, {1: (10, 10 * 3.75e-3)})
+        ]
 
     monkeypatch.setattr(profile_measure, "measure_model", measured)
     monkeypatch.setattr("app.bench.front.measure_front", costs)
@@ -181,6 +184,27 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert printed(*options)["format"] == "file"  # the one measured last
     binary = printed(*options, *again, "--format", "binary")
     assert (binary["format"], binary["http"]["call_us"]) == ("binary", 50)
+
+
+def test_what_a_server_had_last_is_planned_with(tmp_path: Path) -> None:
+    """Until it is measured again, and not where loads cannot be read."""
+    profile = replace(linear(10, 1, 32), extra={"front": {"json": {"call_us": 120.5}}})
+    cache, key = stored(tmp_path, 1, profile)
+    loads = [FrontLoad(5, 100, 0.02, 0.01, {1: (100, 2.2)}, 0.1), FrontLoad(5, 300, 0.06, 0.03, {1: (300, 6.6)})]
+    cache.store_loads(key, loads, "2026-01-02")
+    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
+    got = printed(*options)
+    assert (got["format"], got["http"]["source"]) == ("served", "learnt by a server at 20-60/s, 2026-01-02")
+    assert (got["http"]["call_us"], got["http"]["decode_us"], got["http"]["path_us"]) == (200, 100, 0)
+    assert (got["http"]["scale"], got["http"]["slowed"], got["service"]) == (
+        pytest.approx(2, rel=0.02),
+        0,
+        "gamma:0.100",
+    )
+    assert printed(*options, "--format", "json")["http"]["call_us"] == 120.5
+    cache.store_loads(key, [], "2026-01-03")
+    assert printed(*options)["format"] == "json"
+    assert_refused("format: no server that has ended has kept", "size", *options, "--format", "served")
 
 
 def example_of(task: str, *values: Any) -> tuple[ModelInfo, SampleRow]:
@@ -215,7 +239,7 @@ def test_the_request_of_a_task_is_its_example(task: str, values: list[Any], sent
         (("--p99-ms", "-1"), "p99-ms: expected above 0"),
         (("--headroom", "-1"), "headroom: expected per cent from 0"),
         (("--http-us", "-1"), "http-us: expected at least 0"),
-        (("--format", "xml"), "format: expected json, binary, file, got 'xml'"),
+        (("--format", "xml"), "format: expected json, binary, file, served, got 'xml'"),
         (("--data", "3.jpg"), "data: it is only sent with --measure"),
         (("--router", "least_waiting"), "router: expected random or round_robin, got 'least_waiting'"),
         (("--profile", "linear:x"), "profile: expected linear:A+Bb"),

@@ -16,6 +16,7 @@ from torch import nn
 from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.served_loads import ThreadTimes
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.models import Staged
@@ -175,6 +176,7 @@ async def serving(
     rate: float = 1.0,
     profiles: ProfileCache | None = None,
     profile_budget_s: float = 0.0,
+    threads: ThreadTimes = lambda: None,
     **options: Any,
 ) -> AsyncIterator[Rig]:
     """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
@@ -182,7 +184,7 @@ async def serving(
     device = device or FakeDevice(loop, 4)
     scheduler = scheduler or Scheduler(device.spec)
     clock = VirtualClock(loop, rate)
-    profiling = Profiling(device, profiles, profile_budget_s, clock)
+    profiling = Profiling(device, profiles, profile_budget_s, clock, threads)
     async with Engine(profiling, scheduler, clock=clock, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tiers import full
 
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import linear
-from app.sim.fit import Load, fit
+from app.sim.fit import fit, front_costs
 from app.sim.fleet import Setup, counted
 from app.sim.front import FrontCosts
 
@@ -14,12 +15,18 @@ MS = 1_000_000
 ONE = linear(2, 0, 1)  # each batch is of one row: what it takes over the profile is plain
 
 
-def simulated(costs: FrontCosts, rates: list[float]) -> list[Load]:
+def load(rate: float, over: float, size: int = 1, loop_s: float = 0.0, spread: float = 0.0) -> FrontLoad:
+    """A second of requests in batches of one size, which take so many times what `ONE` says."""
+    count = rate / size
+    return FrontLoad(1, rate, loop_s, 0, {size: (count, count * over * ONE.batch_ns[0] / 1e9)}, spread)
+
+
+def simulated(costs: FrontCosts, rates: list[float]) -> list[FrontLoad]:
     """What the batches of a server with these costs take, at so many requests a second."""
     profile = ONE.scaled(costs.scale)
     tallies = [counted(Setup(profile, rate, "no_wait", 1000, seed=7, front=costs)) for rate in rates]
     return [
-        Load(rate, tally.busy_ns / tally.units / ONE.batch_ns[0]) for rate, tally in zip(rates, tallies, strict=True)
+        load(rate, tally.busy_ns / tally.units / ONE.batch_ns[0]) for rate, tally in zip(rates, tallies, strict=True)
     ]
 
 
@@ -31,13 +38,34 @@ def test_the_slowdown_of_made_up_loads_is_found(known: FrontCosts) -> None:
     found = fit(ONE, known, loads := simulated(real, rates))
     assert found.scale == pytest.approx(1.5, rel=0.1)
     assert found.slowed > 0.9
-    again = [one.over for one in simulated(found, rates)]
-    assert again == pytest.approx([one.over for one in loads], rel=0.1)
+    again = [one.over(ONE.batch_ns) for one in simulated(found, rates)]
+    assert again == pytest.approx([one.over(ONE.batch_ns) for one in loads], rel=0.1)
     assert (found.call_ns, found.decode_ns) == (known.call_ns, known.decode_ns)
 
 
 @full
 def test_loads_that_differ_in_nothing_are_a_scale_alone() -> None:
-    found = fit(ONE, FrontCosts(call_ns=MS), [Load(20, 2.0), Load(60, 2.0), Load(120, 2.0)])
-    assert (found.scale, found.slowed) == (pytest.approx(2, rel=0.02), 0)
-    assert fit(ONE, FrontCosts(call_ns=MS), []) == FrontCosts(call_ns=MS)
+    for rates in ((20, 60, 120), (60,)):
+        found = fit(ONE, FrontCosts(call_ns=MS), [load(rate, 2.0) for rate in rates])
+        assert (found.scale, found.slowed) == (pytest.approx(2, rel=0.02), 0)
+    assert fit(ONE, FrontCosts(call_ns=MS), [FrontLoad(1, 9, 0.1, 0)]) == FrontCosts(call_ns=MS)
+
+
+def test_a_request_and_a_batch_are_told_apart_by_how_many_share_one() -> None:
+    """1 ms a request and 2 a batch, of a loop that 100 requests a second keep at work for so much of the time."""
+    loads = [load(100, 1, size, 0.1 * (1 + 2 / size), spread=0.2 * size) for size in (1, 8, 1, 2, 4)]
+    found = front_costs(loads)
+    assert (found.call_ns, found.batch_ns) == (pytest.approx(MS, rel=1e-6), pytest.approx(2 * MS, rel=1e-6))
+    assert (found.decode_ns, found.group_ns, found.spread) == (0, 0, 0.2)
+    alone = front_costs(loads[:1])
+    assert (alone.call_ns, alone.batch_ns) == (pytest.approx(3 * MS), 0)
+
+
+def test_loads_are_kept_and_added_up() -> None:
+    both = load(100, 2, 1).after(load(40, 4, 2), 0.5)
+    assert both == FrontLoad.parse(both.to_dict())
+    assert (both.seconds, both.requests, both.rate) == (1.5, 120, 80)
+    assert both.batches == {1: (100, pytest.approx(0.4)), 2: (10, pytest.approx(0.08))}
+    for bad in ({}, {**both.to_dict(), "batches": {}}, {**both.to_dict(), "seconds": "x"}, 3):
+        with pytest.raises(ValueError, match="loads"):
+            FrontLoad.parse(bad)

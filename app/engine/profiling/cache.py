@@ -16,7 +16,7 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -30,13 +30,15 @@ from app.contract import Model
 from app.engine.device import Device
 from app.engine.profiling.sizing import Size, suggested
 from app.scheduler.estimates.fields import fault
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair, parse_pair
 from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
 
-#: The key of a stored profile for what requests cost beside their batches, which `starling size --measure` measures.
-FRONT = "front"
+#: The key of a stored profile for what requests cost beside their batches, by format, which `starling size --measure`
+#: measures; and the key in that for what a server has counted of its own, of whatever format.
+FRONT, SERVED = "front", "served"
 _CPUINFO = Path("/proc/cpuinfo")
 T = TypeVar("T")
 
@@ -89,6 +91,16 @@ class ProfileCache:
             profile = replace(profile, extra={FRONT: before.extra[FRONT], **profile.extra})
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
         return self._write(self.folder / key.file_name, profile.to_dict())
+
+    def store_loads(self, key: Key, loads: Sequence[FrontLoad], made: str) -> None:
+        """Keep what requests cost a server, in place of what another one kept. Nothing where there is no profile."""
+        profile = self._read(self.folder / key.file_name, partial(_profile_of, key))
+        if profile is None:
+            return
+        kept = profile.extra.get(FRONT)
+        others = {name: one for name, one in kept.items() if name != SERVED} if isinstance(kept, dict) else {}
+        front = {**others, SERVED: {"made": made, "loads": [load.to_dict() for load in loads]}}
+        self._write(self.folder / key.file_name, replace(profile, extra={**profile.extra, FRONT: front}).to_dict())
 
     def load_pairs(self, key: Key) -> tuple[Pair, ...]:
         """All that the model was measured beside; nothing where there is no such file. Reads a file."""

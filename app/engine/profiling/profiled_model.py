@@ -14,6 +14,7 @@ from app.engine.pool import Slots
 from app.engine.profiling.cache import Key
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.fields import to_ms
+from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
@@ -37,7 +38,8 @@ class ProfiledModel:
     `pairs`: what it was measured beside; `slowdowns`: by model, the fraction of its time by which it is slowed beside
     that one. `spare`: slots for measuring, as many rows for each worker. `untried`: it has run in no batch but those of
     its calls, and `unfit` why. `on_rows` gets the slots of rows that have run without a fault. `advised`: it has been
-    logged that its best-effort calls need stages.
+    logged that its best-effort calls need stages. `spread`: how batches of calls vary, as of a FrontLoad; `loads`: what
+    its requests have cost, by steps of their rate (`served_loads`).
     """
 
     executor: Executor
@@ -55,6 +57,8 @@ class ProfiledModel:
     example: SampleRow | None = None  # see contract.Served
     on_rows: Callable[[Sequence[int]], None] | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
+    spread: float = 0.0
+    loads: dict[int, FrontLoad] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

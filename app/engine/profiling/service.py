@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from app.engine.profiling.idle import IdleProfiler
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc
 from app.engine.profiling.review import Review
+from app.engine.profiling.served_loads import ServedLoads, ThreadTimes
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.checks.samples import longest
@@ -38,7 +40,7 @@ class Profiling:
     """Owned by the engine. `measuring` runs batches beside the engine's.
 
     `budget_s` is the time that measuring a model may take once `begin` was called; 0 measures nothing. `cache`: where
-    profiles and tables are kept, None: nowhere.
+    profiles and tables are kept, None: nowhere. `threads`: CPU times of the threads that serve HTTP.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Profiling:
         cache: ProfileCache | None = None,
         budget_s: float = 0.0,
         clock: Callable[[], int] = time.monotonic_ns,
+        threads: ThreadTimes = lambda: None,
     ) -> None:
         self.device = device
         self.measuring = Measuring(device, clock)
@@ -59,6 +62,7 @@ class Profiling:
         self._reviews: dict[int, Review] = {}  # by program
         self._pairs: PairSlowdowns = {}
         self._idle = IdleProfiler(device, self.measuring, cache, budget_s, clock, self._measured)
+        self._served_loads = ServedLoads(threads) if len(device.spec.workers) == 1 else None
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
     def bind(
@@ -164,10 +168,18 @@ class Profiling:
         self._reviews.pop(model.program, None)
         self._tables.forget(model)
         await self._idle.forget(model)
+        if model.loads and model.key is not None and self._cache is not None:
+            loads = [load for _, load in sorted(model.loads.items())]
+            await asyncio.to_thread(self._cache.store_loads, model.key, loads, now_utc())
 
     async def close(self) -> None:
         await self._idle.close()
         await self._tables.close()
+
+    def tick(self, now: int) -> None:
+        """Count what requests have cost. Called now and then; cheap."""
+        if self._served_loads is not None:
+            self._served_loads.tick(self._models.values(), now)
 
     def review(self, model: ProfiledModel, live: Sequence[LiveTimes]) -> None:
         """Compare the profile with the times of live batches at each stage. Called now and then; cheap.
@@ -176,6 +188,7 @@ class Profiling:
         batches contradict is measured again. While tables of the model are being solved, nothing is asked for: solving
         takes seconds, and models take turns.
         """
+        model.spread = max((one.spread for one in live), default=0.0)
         review = self._reviews.get(model.program)
         if review is None or not live or model.executor.steps is not None or self._tables.solves(model):
             return

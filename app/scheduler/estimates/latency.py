@@ -296,9 +296,14 @@ class LiveTimes:
             self.seen[index] = seen
         self.factors[index] *= 1 + off / (self._worth[index] + seen)
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of a batch's time, as a share of it."""
+        return _OF_MEAN * self._noise
+
     def errors(self) -> tuple[float, ...]:
         """By size: the standard error of its time as a share. One batch alone says nothing."""
-        noise = max(FLOOR, _OF_MEAN * self._noise)
+        noise = max(FLOOR, self.spread)
         return tuple(
             sqrt(FLOOR**2 + 1 / (1 / max(FLOOR, error) ** 2 + max(0, seen - 1) / noise**2))
             for error, seen in zip(self._errors, self.seen, strict=True)
