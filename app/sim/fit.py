@@ -38,14 +38,20 @@ def front_costs(loads: Sequence[FrontLoad]) -> FrontCosts:
 
 
 def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, float]:
-    """What each request and each batch took of what was used. Requests that are read together are batched together."""
+    """What each request and each batch took of what was used. Requests that are read together are batched together.
+
+    Least squares in which a load counts as its number of requests: the few of a light load find cold caches, which are
+    no cost of their batches of one row.
+    """
     requests = np.array([load.requests for load in loads])
-    batches = np.array([max(1.0, load.batch_count) for load in loads]) / requests
-    if batches.max() > _ALIKE * batches.min():
-        (each, shared), *_ = np.linalg.lstsq(np.stack([np.ones(len(loads)), batches], 1), used_s / requests)
+    batches = np.array([max(1.0, load.batch_count) for load in loads])
+    each_has = batches / requests
+    if each_has.max() > _ALIKE * each_has.min():
+        weights = np.sqrt(requests)
+        (each, shared), *_ = np.linalg.lstsq(np.stack([requests, batches], 1) / weights[:, None], used_s / weights)
         if min(each, shared) >= 0:  # else noise
             return float(each), float(shared)
-    return used_s[0] / loads[0].requests, 0.0
+    return float(sum(used_s) / requests.sum()), 0.0
 
 
 def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:

@@ -57,6 +57,8 @@ def test_a_request_and_a_batch_are_told_apart_by_how_many_share_one() -> None:
     found = front_costs(loads)
     assert (found.call_ns, found.batch_ns) == (pytest.approx(MS, rel=1e-6), pytest.approx(2 * MS, rel=1e-6))
     assert (found.decode_ns, found.group_ns, found.spread) == (0, 0, 0.2)
+    cold = front_costs([load(4, 1, 1, 0.1), *loads])  # 25 ms a request, of which there are 4 in 500
+    assert (cold.call_ns, cold.batch_ns) == (pytest.approx(MS, rel=0.4), pytest.approx(2 * MS, rel=0.4))
     alone = front_costs(loads[:1])
     assert (alone.call_ns, alone.batch_ns) == (pytest.approx(3 * MS), 0)
 
