@@ -209,10 +209,10 @@ class Trace:
         return np.rint((np.array(times) - self._first) * self._scale).astype(np.int64)
 
     def _times(self) -> Iterator[tuple[int, float]]:
-        """Line numbers and times. A first line that is not a number is a header."""
+        """Line numbers and times. A first line that is not a number is a header; what follows a # is a comment."""
         with self._path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                words = line.replace(",", " ").split()
+                words = line.partition("#")[0].replace(",", " ").split()
                 if not words:
                     continue
                 try:

@@ -16,6 +16,7 @@ from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
+from .cells import DecoderTimes
 from .front import Front
 
 _DRAWN = 1024  # factors drawn at a time
@@ -88,7 +89,7 @@ class Device:
     While k units run, a unit of b rows takes concurrency[k][b] / batch[b] times as long as alone. The factor is
     interpolated between measured k. Above the largest k it grows with k, as if more units at once gained nothing.
 
-    `front`: slows units down while it is at work.
+    `front`: slows units down while it is at work. `decodes`: the model is a decoder, of which one unit runs at a time.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class Device:
         at_once: int = 1,
         factor: Callable[[], float] | None = None,
         front: Front | None = None,
+        *,
+        decodes: bool = False,
     ) -> None:
         if at_once > 1 and not all(part.concurrency_ns for part in profile.parts):
             raise ValueError("concurrency: the profile has no times of units that run at once, which `shared` needs")
@@ -105,8 +108,10 @@ class Device:
         #: Nanoseconds in which at least one unit ran, until the last end, and of all units together.
         self.busy_ns = 0
         self.unit_ns = 0
+        #: Of a decoder's last unit, its step without what rows read before it: `Outcome.times`. Else nothing.
+        self.step_times: tuple[int, ...] = ()
         self._front = front
-        self._times = Times(profile)
+        self._times = DecoderTimes(profile) if decodes else Times(profile)
         self._factor = factor
         self._slow = [[slowdown(part, units) for part in profile.parts] for units in range(1, at_once + 1)]
         self._shared = at_once > 1
@@ -143,9 +148,10 @@ class Device:
             self._plan(now)
 
     def _begin(self, unit: Unit, now: int) -> None:
-        work = float(self._times(unit))
-        if self._factor is not None:
-            work *= self._factor()
+        factor = 1.0 if self._factor is None else self._factor()
+        work = self._times(unit) * factor
+        if isinstance(self._times, DecoderTimes):
+            self.step_times = (round(self._times.step_ns * factor),)
         self._running[unit.worker if self._shared else 0] = _Running(unit, work, now)
 
     def _pass(self, now: int) -> None:

@@ -111,8 +111,9 @@ class Setup:
         cells = any(part.cell for part in self.profile.parts)
         if cells and not self.lengths:
             raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
-        if self.prompts and not cells:
-            raise ValueError("prompts: the profile has no cell, in which a text would be written to each")
+        parts = self.profile.parts
+        if self.prompts and ([part.cell for part in parts] != [False, True] or not parts[0].by_length):
+            raise ValueError("prompts: expected a profile of a stage that reads, with length_ms, and a cell behind it")
         self.drawn_lengths()
         make_arrivals(self.arrivals, self.rate, self.seed)
         self.node(0)
@@ -133,16 +134,28 @@ class Setup:
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
         front = None if self.front is None else Front(self.front)
-        device = Device(self.profile, spec.max_running, factor, front)
+        decodes = bool(self.prompts)
+        device = Device(self.profile, spec.max_running, factor, front, decodes=decodes)
+        stages = self._served.program_stages()
+        if decodes:
+            stages = tuple(replace(cell, own_steps=True) for cell in stages)
         program = Program(
-            PROGRAM, self.profile.model, self.profile.program_stages(), policy_for(self.policy, self.objective),
+            PROGRAM, self.profile.model, stages, policy_for(self.policy, self.objective),
             self.profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
-            complete_wait=self.complete_wait,
+            complete_wait=self.complete_wait, one_unit=decodes,
         )  # fmt: skip
         node = Node(scheduler(spec), program, device, self.launch_ns + (self.profile.handover_ns or 0), front)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
+
+    @property
+    def _served(self) -> ModelProfile:
+        """What the scheduler knows of the profile: all of it, but of a decoder its steps alone, as on the server."""
+        if not self.prompts:
+            return self.profile
+        cell = self.profile.parts[-1]
+        return replace(self.profile, batch_ns=cell.batch_ns, by_length=(), stages=(cell,))
 
     def _spec(self) -> DeviceSpec:
         capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
@@ -157,7 +170,7 @@ class Setup:
         if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
-        profile, weight = self.profile, control.weight_of(self.objective)
+        profile, weight = self._served, control.weight_of(self.objective)
         tables = _solve(
             profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
             handovers=len(profile.parts), lead_ns=lead_of(self._spec()),

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Program, Row, Unit
+from app.scheduler.types import Program, Unit
 
 from .device import Device
 from .front import Front
 
 PROGRAM = 1  # the id of the one program of a node
-
-
-@dataclass(slots=True, eq=False)
-class Stepped(Row):
-    """A row with the steps that it runs at each stage that repeats, and those that the device has run at this one."""
-
-    most: int = 0
-    made: int = 0
 
 
 class Node:
@@ -32,7 +22,7 @@ class Node:
     """
 
     __slots__ = (
-        "armed", "cells", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
+        "armed", "cells", "decodes", "device", "due", "front", "front_due", "index", "launch_ns", "launching",
         "scheduler", "submitted", "timer", "touched", "unanswered",
     )  # fmt: skip
 
@@ -50,6 +40,7 @@ class Node:
         self.scheduler = scheduler
         self.device = device
         self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
+        self.decodes = program.one_unit
         self.launch_ns = launch_ns
         self.front = front
         self.front_due: int | None = None  # the front's `due` of the last scheduled event
@@ -65,15 +56,3 @@ class Node:
     def launched_at(self, unit: Unit, now: int) -> int:
         """When a unit that is handed over now is on the device."""
         return now + self.launch_ns
-
-
-def ended(unit: Unit) -> tuple[int, ...]:
-    """Positions of the rows of a unit of a cell that have made their last step at it. Counts the steps."""
-    positions = []
-    for position, row in enumerate(unit.rows):
-        assert isinstance(row, Stepped)
-        row.made += unit.steps
-        if row.made >= row.most:
-            row.made = 0  # the next stage may repeat as well
-            positions.append(position)
-    return tuple(positions)

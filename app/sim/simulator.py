@@ -22,8 +22,9 @@ from itertools import repeat
 
 from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 
+from .cells import Stepped, ended
 from .front import Front, Part, Request, Work
-from .node import PROGRAM, Node, Stepped, ended
+from .node import PROGRAM, Node
 from .report import Tally
 
 _FOLD = 8192  # latencies that are moved into the histogram at a time
@@ -120,7 +121,8 @@ class Simulator:
                 self._count(node, -1)
             return
         self._calls += 1
-        rows = [Stepped(length=length, most=steps or length) if node.cells else Row(length=length)]
+        unread = length if node.decodes else 0
+        rows = [Stepped(length=length, most=steps or length, unread=unread) if node.cells else Row(length=length)]
         scheduler.submit(Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline), now)
         if node.front is None:
             self._count(node, 1)
@@ -176,7 +178,8 @@ class Simulator:
                 node.due = None
                 unit, compute_ns = node.device.pop(time)
                 self._end = time
-                outcome = Outcome(unit.id, None, compute_ns, ended(unit) if unit.stage in node.cells else ())
+                over = ended(unit) if unit.stage in node.cells else ()
+                outcome = Outcome(unit.id, None, compute_ns, over, times=node.device.step_times)
                 if node.front is not None:
                     node.front.put(Part.ENDED, outcome, time)
                     self._follow(node, node.front)

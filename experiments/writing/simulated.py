@@ -19,6 +19,7 @@ import numpy as np
 
 from app.scheduler.estimates.fields import MS, interpolate
 from app.scheduler.policies import policy_for
+from app.scheduler.reading import LEAST
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Step, Unit, WorkerSpec
 from app.sim.lengths import Lengths
@@ -28,7 +29,6 @@ from experiments.writing.models import WRITTEN
 ENDLESS = 1e9  # milliseconds
 RATES = {"t5": (4.0, 8.0, 10.5), "gpt2": (0.8, 1.6, 2.1)}  # texts a second
 SERVED = "3 steps"  # what the server does
-_LEAST = 16  # tokens of a piece of a prompt
 _HAND_OVER_NS, _WINDOW_NS = 200_000, 1_000_000_000
 _MEAN = 25  # tokens of a text
 
@@ -140,7 +140,7 @@ class Worker:
         bound = self._reading(Between(self._steps[going - 1] / MS, going, reads)) if going else ENDLESS
         for text in new if bound else ():
             fits = int((bound - spent - shape.row_ms) / shape.token_ms)
-            least = text.unread if shape.encodes else min(text.unread, _LEAST)
+            least = text.unread if shape.encodes else min(text.unread, LEAST)
             if spent and fits < least:
                 break
             tokens = min(text.unread, max(least, fits))

@@ -74,7 +74,7 @@ def test_memory_is_a_chunk() -> None:
 
 def test_trace(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
-    path.write_text("time,user\n10.0,a\n10.5,b\n\n10.5,c\n12,d\n")
+    path.write_text("time,user\n# a comment\n10.0,a\n10.5,b\n\n10.5,c\n12,d\n")
     own = make(f"trace:{path}", None, 0)
     assert own.rate == pytest.approx(1.5)
     assert instants(own).tolist() == [0, S // 2, S // 2, 2 * S]

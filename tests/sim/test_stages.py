@@ -20,6 +20,9 @@ FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
 WRITER = parse({"max_batch": 2, "stages": [
     {"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 4}}}, {"batch_ms": {"1": 1, "2": 1}, "cell": True},
 ]})  # fmt: skip
+SLOW = parse({"max_batch": 2, "stages": [
+    {"length_ms": {"10": {"1": 10, "2": 20}, "20": {"1": 20, "2": 40}}}, {"batch_ms": {"1": 10, "2": 10}, "cell": True},
+]})  # fmt: skip
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
@@ -35,22 +38,35 @@ def by_length(
     return [latency / MS for latency in tally.latencies]
 
 
+def written(profile: ModelProfile, times_ms: list[int], prompts: list[int], texts: list[int]) -> list[float]:
+    """The same of a decoder, by what each request reads and writes."""
+    return by_length(profile, times_ms, prompts, texts, prompts="fixed:1")
+
+
 def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
     """Two rows of three steps and one; a third joins when the short one has left."""
     assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
 
 
-def test_a_prompt_is_read_by_its_own_length_and_answered_by_as_many_steps_as_the_text_is_long() -> None:
-    """Two prompts are read together, in the time of the longer one, and then written, for one step and for three."""
-    assert by_length(WRITER, [0, 0], [20, 10], [1, 3]) == [4 + 1, 4 + 1 + 2]
-    assert by_length(WRITER, [0], [10], [3]) == [1 + 3]
+def test_prompts_of_other_lengths_are_read_apart_and_answered_by_as_many_steps_as_the_text_is_long() -> None:
+    assert written(WRITER, [0, 0], [20, 10], [1, 3]) == [2 + 1 + 1, 2 + 1 + 3]
+    assert written(WRITER, [0], [10], [3]) == [1 + 3]
+
+
+def test_prompts_of_about_one_length_are_read_together() -> None:
+    assert written(WRITER, [0, 0], [20, 19], [1, 2]) == [4 + 1, 4 + 2]
+
+
+def test_a_long_prompt_holds_up_a_step_for_50_ms_at_most() -> None:
+    """It comes while the first of 6 steps runs, and takes 120 ms: 50 before each of the next two, and the rest."""
+    assert written(SLOW, [0, 31], [30, 120], [6, 1]) == [30 + 4 * 10 + 120 - 31, 30 + 6 * 10 + 120]
 
 
 def test_a_step_takes_longer_the_more_a_row_has_read_and_written() -> None:
     """A step takes 0.1 ms for each token: 10 that were read, and what has been written since."""
     steps = parse({"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 2}}, "cell": True})
     profile = replace(WRITER, stages=(WRITER.stages[0], steps))
-    assert by_length(profile, [0], [10], [3]) == pytest.approx([1 + 1 + 1.1 + 1.2])
+    assert written(profile, [0], [10], [3]) == pytest.approx([1 + 1 + 1.1 + 1.2])
     assert profile.peak_at(10, 4) == pytest.approx(2 / (1 + 4 * 1.2) * 1e3)
 
 
@@ -100,8 +116,8 @@ def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -
         ({}, "lengths: the profile has a cell"),
         ({"lengths": "short"}, "lengths: expected a number"),
         ({"prompts": "fixed:2"}, "lengths: the profile has a cell"),
-        ({"lengths": "fixed:2", "prompts": "fixed:0"}, "prompts: expected whole numbers"),
-        ({"profile": LONG, "prompts": "fixed:2"}, "prompts: the profile has no cell"),
+        ({"profile": WRITER, "lengths": "fixed:2", "prompts": "fixed:0"}, "prompts: expected whole numbers"),
+        ({"profile": LONG, "prompts": "fixed:2"}, "prompts: expected a profile of a stage that reads"),
     ],
 )
 def test_what_is_missing_is_said(change: dict[str, object], message: str) -> None:

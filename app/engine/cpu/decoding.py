@@ -1,10 +1,8 @@
 """A decoder on a CPU, step by step: rows begin together, then each step gives every row of a unit one more token.
 
 New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
-has written its text, or the unit is recalled. Nothing is padded but what rows read. Before each step rows read for as
-long as `_READ_STEPS` steps take, a long prompt in pieces, so that it holds up the steps of others no longer. Where the
-least that can be read at once takes longer, that is all: some tokens of a prompt, but the whole of a row that an
-encoder reads. The mean latency is least where all rows read at once that wait (`experiments/writing/simulated.py`).
+has written its text, or the unit is recalled. Nothing is padded but what rows read. How much they read before each step
+is in `app/scheduler/reading.py`; an encoder reads a row whole.
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -25,20 +23,16 @@ from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran, Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
+from app.scheduler import reading
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import Encoding, Prompts
 
 _TRIED = 8  # tokens of a trial: later steps show nothing else
-_READ_STEPS = 3  # as long as so many steps take rows that read may hold up the next one of others
-_READ_NS = 50_000_000  # and so long where that is more
-_LEAST = 16  # tokens of a piece: fewer read no faster
-_FIRST = 64  # tokens of the first piece, before it is known how long one takes
-_ALIKE = 8  # tokens that rows which read together may differ: more padding costs more than another call of the model
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Readers:
     """Rows that read what they were sent: their slots, texts, and how far they are."""
 
     slots: list[int]
@@ -60,9 +54,9 @@ class DecodingExecutor(CpuExecutor):
         encodes = call.decoder.encodes
         longest = call.most + (1 if encodes else call.max_tokens)
         self.activations = Places(call.decoder, longest, call.max_tokens if encodes else 0)
-        self.steps = Steps(call.most + (0 if encodes else -(-call.max_tokens // _LEAST)), True)
-        self._reading: _Reading | None = None
-        self._token_ns = 0.0  # of a prompt
+        self.steps = Steps(call.most + (0 if encodes else -(-call.max_tokens // reading.LEAST)), True)
+        self._readers: _Readers | None = None
+        self._reading = reading.Reading()
         self._step_ns: list[int] = []  # of the unit that runs
         self._last_ns = 0  # what the last step took
 
@@ -142,51 +136,43 @@ class DecodingExecutor(CpuExecutor):
     def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
         """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
         rows that have begun, those of `going` first."""
-        begin, most_ns = time.perf_counter_ns(), max(_READ_NS, _READ_STEPS * self._last_ns)
-        tokens, least = self._tokens_in(most_ns), 0
-        while new and tokens >= least:
-            reading = self._reading_of(new, tokens)
-            rows, before, started = len(reading.slots), reading.pieces.left, time.perf_counter_ns()
-            begun = reading.pieces.advance(max(_LEAST, tokens // rows))
-            if read := rows * (before - reading.pieces.left):
-                self._token_ns = (time.perf_counter_ns() - started) / read
+        self._reading.start(self._last_ns)
+        while new and (tokens := self._reading.tokens(self._least_of(new[0]))) is not None:
+            begin = time.perf_counter_ns()
+            readers = self._readers_of(new, tokens)
+            rows, before = len(readers.slots), readers.pieces.left
+            begun = readers.pieces.advance(reading.each(tokens, rows))
             if begun is not None:
-                self._reading = None
-                going = [*going, *self.activations.begin(reading.slots, reading.texts, begun, going)]
-                new = [slot for slot in new if slot not in reading.slots]
-            tokens = self._tokens_in(begin + most_ns - time.perf_counter_ns())
-            least = self._least_of(new[0]) if new else 0
+                self._readers = None
+                going = [*going, *self.activations.begin(readers.slots, readers.texts, begun, going)]
+                new = [slot for slot in new if slot not in readers.slots]
+            self._reading.took(rows * (before - readers.pieces.left), time.perf_counter_ns() - begin)
         return going
-
-    def _tokens_in(self, ns: int) -> int:
-        """How many tokens rows can read in this time."""
-        return int(ns / self._token_ns) if self._token_ns else _FIRST
 
     def _least_of(self, slot: int) -> int:
         """How many tokens the row in this slot reads at once, at least."""
         length = int(self.pool.lengths[TOKENS][slot])
-        return length if self._call.decoder.encodes else min(length, _LEAST)
+        return length if self._call.decoder.encodes else min(length, reading.LEAST)
 
-    def _reading_of(self, new: Sequence[int], tokens: int) -> _Reading:
+    def _readers_of(self, new: Sequence[int], tokens: int) -> _Readers:
         """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and
         others of about its length, with up to so many tokens together."""
-        reading = self._reading
+        readers = self._readers
         slots = self.activations.reading
-        if reading is None or not slots or not slots <= set(new):
+        if readers is None or not slots or not slots <= set(new):
             lengths = self.pool.lengths[TOKENS]
-            longest = lengths[new[0]] + _ALIKE
-            alike = [slot for slot in new if longest - 2 * _ALIKE <= lengths[slot] <= longest]
-            reading = self._reading = self._start_reading(alike[: max(1, tokens // int(longest))])
-        return reading
+            chosen = reading.together([int(lengths[slot]) for slot in new], tokens)
+            readers = self._readers = self._start_reading([new[place] for place in chosen])
+        return readers
 
-    def _start_reading(self, new: list[int]) -> _Reading:
+    def _start_reading(self, new: list[int]) -> _Readers:
         lengths, longest = self._lengths(new)
         (ids, *_), keywords = self._gather(new, new, lengths, longest)
         own = lengths[TOKENS].tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
         texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
         self.activations.reading = frozenset(new)
-        return _Reading(list(new), texts, self._call.decoder.reading(ids, own))
+        return _Readers(list(new), texts, self._call.decoder.reading(ids, own))
 
     def _step(self, rows: Sequence[Written]) -> None:
         """One more token for each of these, which are at the first places."""

@@ -21,6 +21,7 @@ from app.models.decoders import attention, packing
 from app.models.decoders import texts as texts_module
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
+from app.scheduler import reading as reading_module
 from tests import tiny_decoders
 from tests.tiny_decoders import KINDS
 
@@ -139,8 +140,8 @@ def test_every_text_is_that_of_generate_under_random_joins_and_leaves(
 
 def reads_for(monkeypatch: pytest.MonkeyPatch, ns: int) -> None:
     """Between two steps, however long these take."""
-    monkeypatch.setattr(decoding_module, "_READ_NS", ns)
-    monkeypatch.setattr(decoding_module, "_READ_STEPS", 0)
+    monkeypatch.setattr(reading_module, "_NS", ns)
+    monkeypatch.setattr(reading_module, "_STEPS", 0)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -149,7 +150,7 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
 ) -> None:
     random.seed(8)
     reads_for(monkeypatch, 1)
-    monkeypatch.setattr(decoding_module, "_LEAST", 7)
+    monkeypatch.setattr(reading_module, "LEAST", 7)
     folder, model = folders(kind)
     decoding = Decoding(folder)
     long, also = ([random.randrange(2, 200) for _ in range(length)] for length in (70, 45))
@@ -179,7 +180,7 @@ def test_rows_of_about_one_length_read_together_for_a_bounded_time(
         return real(ids, lengths)
 
     monkeypatch.setattr(decoding.call.decoder, "reading", reading)
-    monkeypatch.setattr(decoding_module, "_FIRST", 60)
+    monkeypatch.setattr(reading_module, "_FIRST", 60)
     reads_for(monkeypatch, 1)  # one reading for each step
     rows = {decoding.add([7 + length] * length): ([7 + length] * length, MOST) for length in (12, 30, 14, 9, 31, 13)}
     decoding.run(list(rows), 1)
@@ -228,7 +229,7 @@ def test_reading_holds_up_steps_no_longer_than_is_said(
     monkeypatch.setattr(decoding.call.decoder, "reading", reading)
     monkeypatch.setattr(decoding.call, "step", step)
     monkeypatch.setattr(decoding_module, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
-    monkeypatch.setattr(decoding_module, "_FIRST", 50)
+    monkeypatch.setattr(reading_module, "_FIRST", 50)
     lengths = [3, 70, 20, 22, 21, 40, 75, 18, 33]
     rows = {decoding.add(ids): (ids, MOST) for ids in ([random.randrange(2, 200)] * length for length in lengths)}
     while left := [slot for slot in rows if slot not in decoding.texts]:
@@ -358,8 +359,9 @@ def test_a_slow_step_of_a_trial_says_nothing_of_the_others(folders: Any, monkeyp
         assert decoding.executor.trial(slots, 2).by_stage_ns == (10,)
 
 
-def test_a_worker_continues_without_rows_that_have_ended(folders: Any) -> None:
+def test_a_worker_continues_without_rows_that_have_ended(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(6)
+    reads_for(monkeypatch, 10**12)  # both begin with the first step, on a busy machine too
     folder, _ = folders("llama")
     decoding = Decoding(folder)
     short, long = (decoding.add(ids, max_new_tokens=most) for ids, most in zip(prompts(2), (3, 9), strict=True))
