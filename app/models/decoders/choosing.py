@@ -91,10 +91,11 @@ def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: i
         found.append(processors.NoRepeatNGramLogitsProcessor(size))
     if bad := values.get("bad_words_ids"):
         found.append(processors.NoBadWordsLogitsProcessor(bad, ends))
-    if ends and (least := values.get("min_length")) and parameters.min_new_tokens is None:
-        found.append(processors.MinLengthLogitsProcessor(least, ends))
-    if ends and (least := wanted("min_new_tokens")):
+    least = wanted("min_new_tokens")  # which takes the place of min_length
+    if ends and least:
         found.append(processors.MinNewTokensLengthLogitsProcessor(prompt, least, ends))
+    elif ends and least is None and (least := values.get("min_length")):
+        found.append(processors.MinLengthLogitsProcessor(least, ends))
     if (forced := values.get("forced_bos_token_id")) is not None:
         found.append(processors.ForcedBOSTokenLogitsProcessor(forced))
     if (forced := values.get("forced_eos_token_id")) is not None:
@@ -102,5 +103,6 @@ def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: i
     if suppressed := values.get("suppress_tokens"):
         found.append(processors.SuppressTokensLogitsProcessor(suppressed))
     if first := values.get("begin_suppress_tokens"):
-        found.append(processors.SuppressTokensAtBeginLogitsProcessor(first, prompt))
+        begin = prompt + 1 if prompt == 1 and values.get("forced_bos_token_id") is not None else prompt
+        found.append(processors.SuppressTokensAtBeginLogitsProcessor(first, begin))
     return found

@@ -25,6 +25,7 @@ from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 ENCODER_DECODERS = {"t5": ("EncDecAttention", "k", "v"), "marian": ("encoder_attn", "k_proj", "v_proj")}
 DECODERS_ONLY = ("gpt2", "llama", "mistral", "qwen2")
 SUPPORTED = (*ENCODER_DECODERS, *DECODERS_ONLY)
+_BY_LONGEST = ("dynamic", "longrope")  # ways to turn positions that depend on the longest row of a batch
 
 
 class Begun(NamedTuple):
@@ -64,6 +65,9 @@ class DecoderModel(nn.Module):
             raise ConfigError(f"expected a decoder of {', '.join(SUPPORTED)}, got {config.model_type}")
         if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
             raise ConfigError(f"expected attention without a sliding window, got {config.sliding_window}")
+        turned = getattr(config, "rope_parameters", None) or {}
+        if turned.get("rope_type") in _BY_LONGEST:
+            raise ConfigError(f"expected positions that no other row changes, got rope_type {turned['rope_type']!r}")
         pack(model)
         attend_by_rows(model)
         self.model = model

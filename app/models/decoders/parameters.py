@@ -8,10 +8,18 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from app.errors import BadRequest
+from app.errors import BadRequest, ConfigError
 
 MOST_STOPS = 16
 _ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
+
+#: What a generation_config.json may ask for that is not offered and would change a text, with the value that does not.
+_NOT_OFFERED: Mapping[str, object] = {
+    "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1, "epsilon_cutoff": 0, "eta_cutoff": 0,
+    "exponential_decay_length_penalty": None, "guidance_scale": 1, "max_time": None, "min_p": 0,
+    "penalty_alpha": 0, "sequence_bias": None, "stop_strings": None, "token_healing": False, "top_h": None,
+    "typical_p": 1, "watermarking_config": None,
+}  # fmt: skip
 
 
 class Parameters(BaseModel):
@@ -101,10 +109,17 @@ class Defaults:
 
     @classmethod
     def of(cls, config: Any, most: int, *, encodes: bool) -> Self:
-        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write."""
+        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write. Raises ConfigError naming
+        what it asks for that is not offered."""
+        values = config.to_dict()
+        for name, unset in _NOT_OFFERED.items():
+            if values.get(name) not in (None, unset):
+                raise ConfigError(
+                    f"generation_config.json: {name} is not offered, got {values[name]!r}; remove it there"
+                )
         ends = config.eos_token_id
         ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
         length = config.max_new_tokens
         if length is None and config.max_length is not None and encodes:
             length = config.max_length - 1  # the token that it begins with is counted there
-        return cls(ends, min(length or most, most), bool(config.do_sample), config.to_dict())
+        return cls(ends, min(length or most, most), bool(config.do_sample), values)
