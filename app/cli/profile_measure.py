@@ -153,6 +153,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
     import torch
 
     from app.bench.run import in_loop
+    from app.engine.device import TRIED_TOKENS
     from app.engine.profiling import bench as benching
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
@@ -171,10 +172,9 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
         seconds = benching.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
-    steps = bench.steps
     keys: dict[str, Any] = {
-        "cell": steps is not None,
-        "written": steps.most // 2 if steps is not None and model.writes else 0,
+        "cell": bench.steps is not None,
+        "written": TRIED_TOKENS // 2 if model.writes else 0,
         "model": key.model,
         "device": key.device,
         "threads": key.threads,

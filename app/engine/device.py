@@ -20,6 +20,7 @@ from app.scheduler.types import DeviceSpec, Fault, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # in place of a stage: all of them, one after another
+TRIED_TOKENS = 8  # that each text of a batch has which is run WHOLE, if it has so many: later steps show nothing else
 MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from app.contract import Array, Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.places import Places, Written
-from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran, Steps
+from app.engine.device import NO_BOUND, TRIED_TOKENS, WHOLE, Job, Piece, Ran, Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
@@ -27,8 +27,6 @@ from app.scheduler import reading
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import Encoding, Prompts
-
-_TRIED = 8  # tokens of a trial: later steps show nothing else
 
 
 @dataclass(slots=True)
@@ -61,16 +59,29 @@ class DecodingExecutor(CpuExecutor):
         self._last_ns = 0  # what the last step took
 
     def trial(self, slots: Slots, size: int) -> Ran:
-        """A few steps of the rows, as one batch."""
-        return self._whole(slots, size, _TRIED)
+        """A few steps of the rows, as one batch of `size`. Nothing is kept."""
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        lengths, longest = self._lengths(rows)
+        (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
+        tokens = min(TRIED_TOKENS, self._call.most)
+        given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
+        texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
+        gathered = time.perf_counter_ns()
+        times = self._call.write(texts, begun)
+        inferred = time.perf_counter_ns()
+        outputs = list(self._call.answers(texts[: len(slots)]))
+        infer_ns = inferred - gathered
+        output_ns = time.perf_counter_ns() - inferred
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         """Up to as many steps as the job has, or one. `size` means nothing: there is no padding.
 
-        WHOLE: whole texts, as a batch of `size`, and nothing is kept.
+        WHOLE: a trial.
         """
         if stage == WHOLE:
-            return self._whole(slots, size, NO_BOUND)
+            return self.trial(slots, size)
         begin = time.perf_counter_ns()
         places, self._step_ns = self.activations, []
         new = [slot for slot in slots if places.known(slot) is None]
@@ -185,20 +196,3 @@ class DecodingExecutor(CpuExecutor):
         places.stepped(rows)
         self._last_ns = time.perf_counter_ns() - begin
         self._step_ns.append(self._last_ns)
-
-    def _whole(self, slots: Slots, size: int, most: int) -> Ran:
-        begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        lengths, longest = self._lengths(rows)
-        (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
-        given = keywords["parameters"]
-        if most < NO_BOUND:
-            given = [{**each, "max_new_tokens": min(most, self._call.most)} for each in given]
-        texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
-        gathered = time.perf_counter_ns()
-        times = self._call.write(texts, begun)
-        inferred = time.perf_counter_ns()
-        outputs = list(self._call.answers(texts[: len(slots)]))
-        infer_ns = inferred - gathered
-        output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))

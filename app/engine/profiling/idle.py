@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from app.contract import SampleRow
-from app.engine.device import Device, Ran
+from app.engine.device import TRIED_TOKENS, Device, Ran
 from app.engine.pool import Slots
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
@@ -186,7 +186,8 @@ class IdleProfiler:
             "model": guess.model, "lengths": longest(model.rows), "made": now_utc(),
             "handover_ms": max(0.0, median(handovers) / 1e6),
         }  # fmt: skip
-        found = sampler.profile(guess, own, cell=model.executor.steps is not None, **keys)
+        written = TRIED_TOKENS // 2 if model.executor.model.writes else 0
+        found = sampler.profile(guess, own, cell=model.executor.steps is not None, written=written, **keys)
         await self._release_rows(model)
         model.profile = found
         model.origin = Origin.MEASURED
@@ -240,8 +241,8 @@ class IdleProfiler:
         return IdleBudget(model.profile, longest(model.rows), self._budget_ns)
 
     def _lengths(self, model: ProfiledModel) -> tuple[int, list[Cell]]:
-        """As `IdleBudget.lengths`. A model that runs step by step needs no others: a step takes as long at any."""
-        if model.executor.steps is None:
+        """As `IdleBudget.lengths`. The steps of a cell take as long at any, but for those of a model that writes."""
+        if model.executor.steps is None or model.executor.model.writes:
             return self._budget(model).lengths(model.executor.model.info.client_inputs)
         return self._budget(model).own, []
 
