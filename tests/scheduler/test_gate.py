@@ -66,6 +66,15 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
+    def test_stages_to_come_count_where_they_are_longer(self) -> None:
+        """A worker goes on with them by itself."""
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
+        stages = tuple(Stage(Profile((time,))) for time in (1, 19))
+        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
+            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+        submit(scheduler, BEST, 1)
+        assert submit(scheduler, BEST, 2, program=2).start == []
+
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
         scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
         for ident, times in ((1, (15,)), (2, (5, 19))):
@@ -166,6 +175,16 @@ class TestExpected:
         began = [unit.begins for unit in self.units(40, 35, 1) if unit.klass is BEST and unit.begins < 4000]
         assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
 
+    def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
+        """Best-effort units follow one another without a gap, also just before a call is expected."""
+        calls = [Arrival(0, 2, (0,) * 40, BEST), *(Arrival(at, 1) for at in range(0, 1400, 100))]
+        programs = (
+            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
+            make_program(2, batch_ns=(35,), policy="no_wait", max_batch=1),
+        )
+        units = World(Trace(make_device(1, 1), programs, tuple(calls), pairs=((1, 2, 0.0),))).run().units
+        assert [unit.begins for unit in units if unit.klass is BEST] == list(range(0, 1400, 35))
+
 
 class TestRoom:
     STAGES = tuple(Stage(Profile((10,) * 4)) for _ in range(4))
@@ -220,6 +239,18 @@ class TestPadding:
             return rows(end(scheduler, unit, now).start)
 
         assert (follows(10), follows(11)) == ([[8]], [])
+
+    @pytest.mark.parametrize("multi_step", [False, True])
+    def test_it_ends_before_the_last_of_several_real_time_units(self, multi_step: bool) -> None:
+        """Of two, which end at 10 and at 30, as one stage or as three."""
+        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
+        long = (Stage(Profile((10,))),) * 3 if multi_step else (Stage(Profile((30,))),)
+        for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
+            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        scheduler.pair({(1, 3): 0.0, (2, 3): 0.0}, 0)
+        for ident in (1, 2):
+            submit(scheduler, REAL, ident, program=ident)
+        assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
 
     def padding(self) -> Scheduler:
         """Three rows run as four, with one that is not there."""

@@ -105,6 +105,11 @@ class TestJoining:
         assert unit.progress == 6, "it has one before it until it ends"
         scheduler.progressed(99, 1, 59)
 
+    @pytest.mark.parametrize(("times", "policy"), [((), "adaptive"), (LINEAR, "late")])
+    def test_at_once_where_nothing_is_known_and_in_the_preset(self, times: tuple[int, ...], policy: str) -> None:
+        scheduler, unit = self.running(times, policy)
+        assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
+
 
 class TestContinuing:
     """A worker goes on with the other rows of a unit by itself when some end."""

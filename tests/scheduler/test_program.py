@@ -62,3 +62,12 @@ class TestFull:
     def test_a_program_of_one_unit_runs_as_many_as_it_can(self) -> None:
         program = Program(1, "m", (self.CELL,), "adaptive", max_batch=8, one_unit=True)
         assert ProgramState(program, None, DeviceSpec((WorkerSpec(8),)), 0).full == [8]
+
+    def test_a_new_profile_and_a_cap_count(self) -> None:
+        state = ProgramState(
+            Program(1, "m", (self.CELL,), "adaptive", max_batch=8), None, DeviceSpec((WorkerSpec(8),)), 0
+        )
+        state.reprofile(Profile((10,) * 8))
+        assert state.full == [8]
+        state.cap(0, 3)
+        assert state.full == [3]

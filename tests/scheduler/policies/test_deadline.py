@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
+from app.scheduler.forming.views import LATE_TIMER_NS
 from app.scheduler.policies import policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Stage, Step
@@ -93,6 +94,13 @@ class TestCompany:
         scheduler.states[1].facts[0].rate = 1_000.0
         scheduler.submit(call, 0)
         assert scheduler.step(0).wake_at == 36 * MS
+
+    def test_rows_of_a_size_that_is_padded_have_the_time_of_that(self) -> None:
+        """Three rows run as four: held for a fourth, whose unit takes as long."""
+        slotted = Profile(tuple(time * MS for time in (10, 20, 40, 30, 50, 60, 70, 80)))
+        world = run([(0, 100)] * 3, given=slotted)
+        assert [(unit.size, len(unit.rows)) for unit in world.units] == [(4, 3)]
+        assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
 
 
 class TestOtherModels:
