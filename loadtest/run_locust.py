@@ -25,6 +25,7 @@ OUT = ROOT / "out" / "load"
 USERS = {"json": ("JsonUser",), "binary": ("BinaryUser",), "image": ("ImageUser",)}
 PAYLOADS = (*USERS, "all")
 SHAPES = ("none", "steps", "diurnal", "spike", "ramp")
+_AGAIN_S = 5.0  # more than a report takes
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPORTS = ("report.html", "results.json", "server.log")
 
@@ -145,10 +146,14 @@ def run_locust(command: Sequence[str], server: Server | None = None) -> int:
 
 
 def end_with(server: Server, locust: Child) -> None:
-    """Without a server Locust would run on against nothing."""
+    """Without a server Locust would run on against nothing. It is interrupted again if it does not end: one that comes
+    while a user's request fails may be lost in it.
+    """
     server.process.wait()
-    if locust.process.poll() is None:
+    while locust.process.poll() is None:
         locust.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            locust.process.wait(_AGAIN_S)
 
 
 def execute(plan: Plan) -> int:

@@ -99,4 +99,4 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status == 0
     assert set(found["faults"]["sent"]) == {*faults.GAPS_S, "reload"}
     assert found["load"]["requests"] == found["load"]["completed"] > 300
-    assert [one["exit"] for one in found["replacements"]] == [0]
+    assert {one["exit"] for one in found["replacements"]} == {0}  # one, or more on a busy machine
