@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Klass, Outcome, Profile, Program, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -174,6 +174,11 @@ class TestContinuing:
         assert (unit.continue_without, step.end_at_next_row) == (True, []), "nobody could join it"
         following, step = self.continued(scheduler, unit, 65, 2, 0)
         assert [*step.recall, *step.end_at_next_row] == [following]
+
+    def test_best_effort_rows_go_through_the_loop(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
+        assert not unit.continue_without
 
 
 class TestStages:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from app.scheduler.optimal.tables import solve
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
+
+CURVE = linear(3, 0.35, 32).batch_ns
+
+TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9 / CURVE[31])
 
 S = 1_000_000_000
 
@@ -71,3 +78,16 @@ class TestFull:
         assert state.full == [8]
         state.cap(0, 3)
         assert state.full == [3]
+
+
+class TestControl:
+    def test_of_several_stages_the_first_has_the_table_and_all_know_the_values(self) -> None:
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        state.set_control(replace(TABLES, inside=(1.0,) * len(TABLES.loads), values=((0.0, 1.0),) * len(TABLES.loads)))
+        state.tick(S)
+        assert [facts.control is None for facts in state.facts] == [False, True]
+        assert state.facts[0].whole is state.facts[1].whole is not None
+        assert state.facts[0].level == state.facts[1].level
+        assert state.facts[1].remaining == ((11, 22), (1, 2))
+        state.set_control(None)
+        assert state.facts[1].whole is None

@@ -151,6 +151,14 @@ class TestLengths:
     #: One row as short as 1 takes 1 ms a stage, at 100 as long as any number of them takes in `FLAT`.
     SHORT = ((1, (MS,) * LARGEST), (100, FLAT))
 
+    def decided(self, longest: int, fitting: int, upstream: tuple[int, int]) -> Cut | Hold:
+        given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], upstream)
+        first = ((1, (MS // 10,) * LARGEST), (100, (MS // 10,) * LARGEST))
+        given.facts.lengths = (LengthTimes([first, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
+        assert given.neighbours is not None
+        given.neighbours.longest, given.neighbours.joinable = longest, fitting
+        return decide(given)
+
     def test_goes_on_by_the_times_of_its_longest_row(self) -> None:
         """Short rows gain nothing from a batch, long ones take as long in any: they stay together."""
         given = view(4, 1, [FLAT, STEEP])
@@ -170,3 +178,7 @@ class TestLengths:
         assert decide(given) == Cut(2, 2, Formed.IDLE, shorter=0)  # 19, which is the oldest, and 20
         given.neighbours.longest_downstream = 17  # the oldest is longer than those ahead, and goes by itself
         assert decide(given) == Cut(1, 1, Formed.IDLE, shorter=0)
+
+    def test_waits_for_rows_that_make_it_no_longer(self) -> None:
+        assert self.decided(100, 3, (0, 3)) == Hold(None)
+        assert self.decided(100, 0, (0, 3)) == Cut(1, 1, Formed.IDLE)  # the oldest of those behind is longer

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
+from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
+from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run
@@ -126,3 +128,11 @@ class TestChoice:
         rate = load * 0.6 * ours.peak  # padding takes about so much
         means = [run(replace(setup, rate=rate))["mean_ms"] for setup in (ours, count)]
         assert means[0] < 1.01 * means[1]
+
+    @pytest.mark.parametrize("most", [1, 2, 5, 8])
+    def test_no_more_than_may_go(self, most: int) -> None:
+        times = LengthTimes([FLAT.by_length], LARGEST)
+        alike = LengthWindow([10] * 7, 3, 7, 70, 10, 10)
+        rows, shorter = by_length.pick(alike, times, 7, most, 0.0)
+        assert rows == min(most, 7)
+        assert 0 <= shorter < rows
