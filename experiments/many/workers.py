@@ -36,6 +36,7 @@ _PHASES = 8
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 10  # length of a run
 _COOL = 100  # requests at the end that are left out
+_LEARNT = (0.25, 0.65, 0.9)  # loads at which `adaptive` is also tried without being told how much two slow each other
 _ERROR = 0.02  # of the profile that does not know how much two slow each other
 _LEARNS_S = 90  # length of its run: tables are first solved again after 10 s
 _PATIENCE = 30  # a hold ends after that many times the expected wait
@@ -97,7 +98,9 @@ def cell(given: tuple[str, ModelProfile, float, float, int]) -> Data:
 
     delay = min(DELAYS, key=lambda ms: means(Policy("window", ms), some=arrivals[:1])[0])
     best, tables = optimum(profile, rate)
-    untold = untold_ms(profile, control.solve(profile.stage(2), workers=2), rate) if factor > 1 else ()
+    untold = (
+        untold_ms(profile, control.solve(profile.stage(2), workers=2), rate) if factor > 1 and load in _LEARNT else ()
+    )
     return {
         "device": name, "factor": factor, "load": load, "rate": rate, "delay_ms": delay,
         "computed_ms": best.mean_ns / 1e6, "optimum": means(Policy("adaptive"), tables),

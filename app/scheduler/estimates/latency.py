@@ -33,9 +33,11 @@ _COMMON = 0.01  # of one batch in what all sizes share: about the last 100
 _OF_MEAN = 1.25  # standard deviations in a mean absolute deviation, of normal noise
 
 # of `SharedSlowdown`
-_COUNT = 64.0  # batches of either kind that count
-_MOOD, _KNOWN = 8.0, 2.0  # batches that the profile counts as, for speeds alone and beside others
-_SLOWEST, _FASTEST = 0.05, 2.0  # of speeds, and of one batch's, over the profile's
+_OLDER = 0.005  # of what is known, that each batch takes the place of: about the last 200 count
+_RECENT = 0.06  # of one batch in the means: about the last 16
+_ALONE = 0.99  # of the mean share: batches hardly ever run beside others, and say nothing of them
+_KNOWN = 0.5  # what the profile counts as: squares of shares of five to fifty batches
+_SLOWEST, _FASTEST = 0.05, 2.0  # speeds, over the profile's
 _FORGOTTEN = 1 / 3600  # of the way back to the profile, for each window without batches beside others
 
 
@@ -213,37 +215,44 @@ class Handover:
 class SharedSlowdown:
     """By what factor units that run at once slow each other more than the profile says (1 at first).
 
-    A batch runs at one speed while it is alone and at another beside others: its mean speed is a sum of both by their
-    shares of its time. The first speed and the ratio of the two are running means of what batches say of them
-    (stochastic approximation, as in `LiveTimes`), in which the profile counts as a few batches, and less for the ratio:
-    where no batch is ever alone, what it takes longer is put down to the others. That errs on the side that is found
-    out, since batches are then run alone more often.
+    A batch runs at one speed while it is alone and at another beside others, so that its mean speed is a line over the
+    share of its time in which it was alone. The slope is that of least squares with forgetting, of the distances to the
+    means of the last batches: at high load batches are slower whatever runs beside them, because of the requests, and
+    only batches of about one time are compared. The profile's slope counts as a few batches. Where all batches have
+    about the same share, nothing is learnt.
     """
 
-    __slots__ = ("_alone", "_seen_alone", "_speed", "_tried", "seen")
+    __slots__ = ("_of_both", "_of_share", "_share", "_speed", "_tried", "factor", "seen")
 
     def __init__(self) -> None:
-        self._alone = self._speed = 1.0  # speed alone, and beside others as a share of it, both over the profile's
-        self._seen_alone = 0.0
+        self.factor = 1.0
         self.seen = 0.0  # batches beside others that count
+        self._share, self._speed = -1.0, 1.0  # means of the last batches; -1: there was none
+        self._of_share = self._of_both = 0.0  # of distances: squares of shares, products with speeds
         self._tried = False
-
-    @property
-    def factor(self) -> float:
-        return 1 / self._speed
 
     def observe(self, alone: float, beside: float, speed: float) -> None:
         """A batch was alone for so much of its time, and ran at `speed`. By the profile it would have been `alone` plus
         `beside`. Speeds are in multiples of that alone by the profile. O(1).
         """
-        off = min(speed, _FASTEST) / self._alone - alone - self._speed * beside
-        off /= alone * alone + beside * beside
-        self._seen_alone = min(_COUNT, self._seen_alone + alone)
-        self._alone = max(_SLOWEST, self._alone * (1 + off * alone / (_MOOD + self._seen_alone)))
+        speed = min(speed, _FASTEST)
+        if self._share < 0:
+            self._share, self._speed = alone, speed
+        share_off, speed_off = alone - self._share, speed / self._speed - 1
+        self._share += _RECENT * share_off
+        self._speed += _RECENT * (speed - self._speed)
+        if alone == 1 and self._share > _ALONE:
+            return
+        self._tried = True
+        self.seen += 1 - alone - _OLDER * self.seen
+        self._of_share += share_off * share_off - _OLDER * self._of_share
+        self._of_both += share_off * speed_off - _OLDER * self._of_both
         if alone < 1:
-            self._tried = True
-            self.seen = min(_COUNT, self.seen + 1 - alone)
-            self._speed = max(_SLOWEST, self._speed + off * beside / (_KNOWN + self.seen))
+            profiled = (1 - alone) / beside  # times as long beside others
+            mean = 1 - self._share + self._share * profiled  # of the speed, times that
+            slope = (self._of_both + _KNOWN * (profiled - 1) / mean) / (self._of_share + _KNOWN)
+            slowest = max(_SLOWEST, 1 - slope * self._share)  # beside others
+            self.factor = max(1.0, (1 + slope * (1 - self._share)) / slowest) / profiled
 
     def tick(self) -> None:
         """A window has closed. One without batches beside others moves the factor a little back towards the profile.
@@ -251,7 +260,7 @@ class SharedSlowdown:
         Otherwise units that once slowed each other too much to be run at once would never be tried again.
         """
         if not self._tried:
-            self._speed += _FORGOTTEN * (1 - self._speed)
+            self.factor += _FORGOTTEN * (1 - self.factor)
         self._tried = False
 
 

@@ -211,10 +211,12 @@ class TestSharedSlowdown:
         assert latency.predict(1) == pytest.approx(1.2 * MS, rel=0.08)
         assert latency.predict(1, 2) == pytest.approx(1.2 * MS * true, rel=0.1)
 
-    def test_where_none_is_alone_others_are_blamed(self) -> None:
+    def test_where_none_is_alone_nothing_is_learnt(self) -> None:
+        """They may all be slower because of what the server does beside them."""
         latency = self.served(1.0, 2.0, (1.0,))
         assert latency.live is not None
-        assert latency.live.shared.factor == pytest.approx(2.0, rel=0.08)
+        assert latency.live.shared.factor == 1
+        assert latency.predict(1, 2) == pytest.approx(2 * MS, rel=0.05)
 
     def test_batches_alone_say_nothing_of_others(self) -> None:
         latency = self.served(1.3, 2.0, (0.0,), mood=1.5)
