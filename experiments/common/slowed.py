@@ -14,6 +14,7 @@ class EquallySlowed:
     """
 
     def __init__(self, alone_ns: Callable[[Unit], float], slowdown: Callable[[Sequence[Unit]], float]) -> None:
+        self.step_times: tuple[int, ...] = ()
         self.due: int | None = None
         self.busy_ns = 0
         self.unit_ns = 0
