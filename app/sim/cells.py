@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from app.scheduler import reading
 from app.scheduler.estimates.profile import ModelProfile
@@ -96,4 +97,4 @@ class DecoderTimes:
 
 
 def _stepped(unit: Unit) -> Sequence[Stepped]:
-    return [row for row in unit.rows if isinstance(row, Stepped)]
+    return cast(Sequence[Stepped], unit.rows)

@@ -247,7 +247,7 @@ class SharedSlowdown:
         self.seen += 1 - alone - _OLDER * self.seen
         self._of_share += share_off * share_off - _OLDER * self._of_share
         self._of_both += share_off * speed_off - _OLDER * self._of_both
-        if alone < 1:
+        if beside > 0:
             profiled = (1 - alone) / beside  # times as long beside others
             mean = 1 - self._share + self._share * profiled  # of the speed, times that
             slope = (self._of_both + _KNOWN * (profiled - 1) / mean) / (self._of_share + _KNOWN)

@@ -28,8 +28,8 @@ class Workers:
     """
 
     __slots__ = (
-        "_ahead_ns", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "_seen", "busy",
-        "full", "multi_step", "units",
+        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "_seen",
+        "busy", "full", "multi_step", "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
@@ -45,6 +45,7 @@ class Workers:
         self.busy = 0
         self.full = False
         self._busy_ns = self._seen = 0  # of all workers together, until it was last brought up to date
+        self._before: dict[int, int] = {}  # by unit that was handed over: the same then, where several run at once
 
     def usable(self, now: int) -> list[int]:
         """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
@@ -135,7 +136,7 @@ class Workers:
         queue = self._queues[worker]
         unit.behind = bool(queue)
         if self._most > 1:
-            unit.others = -self._busy(unit.started)
+            self._before[unit.id] = self._busy(unit.started)
         if not queue:
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self._most
@@ -169,8 +170,11 @@ class Workers:
             self.multi_step.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]
-        if self._most > 1 and now > unit.started:
-            unit.others = max(0.0, (unit.others + self._busy(now)) / (now - unit.started) - 1)
+        if self._most > 1:
+            busy_ns = self._busy(now)
+            before = self._before.pop(unit_id, None)
+            if before is not None and now > unit.started:
+                unit.others = max(0.0, (busy_ns - before) / (now - unit.started) - 1)
         queue.remove(unit)
         if queue:
             self._plan(worker, now)

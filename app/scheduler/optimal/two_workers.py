@@ -123,10 +123,8 @@ class _Process:
         #: they had just begun.
         self.turns = self.times * 2 / workers
         self.faster = self.times / (np.asarray(apart) / self.unit)
-        rows = np.arange(1, len(self.times) + 1)
-        self.fewer_serve_more = (rows * self.faster / self.times).max() * (workers - 1) > (
-            rows / self.times
-        ).max() * workers
+        speeds = np.arange(1, len(self.times) + 1) / self.times  # rows by time, of one worker
+        self.fewer_serve_more = (speeds * self.faster).max() * (workers - 1) > speeds.max() * workers
         self.rate = rate * self.unit / 1e9
         self.largest = len(together)
         self.states = states or max(_STATES, 2 * self.largest)
