@@ -35,7 +35,7 @@ from app.bench.stats import Repeat, percentile
 from experiments.common.live import right
 from loadtest.bench.reference_servers import TorchLoop
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.page import Column, Page, bullets, joined, ms, table
+from loadtest.common.page import Page
 from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import MeasurementError, Server, clean_environment, starling
 
@@ -201,50 +201,6 @@ def name_of(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "none: tried on the CPU"
 
 
-def fill(data: Data) -> dict[str, object]:
-    tests = data.get("tests")
-    left_out = data.get("left_out")
-    return {
-        "tests": joined(["## Tests on the device", "\n".join([tests["last"], *tests["failed"]])]) if tests else "",
-        "sections": joined(section(model, found) for model, found in data["models"].items()),
-        "left_out": f"Left out, because the time was up: {'; '.join(left_out)}." if left_out else "",
-    }
-
-
-def section(model: str, found: Data) -> str:
-    throughput: dict[str, Column] = {
-        "way": "{way}",
-        "rows/s": "{rate:,.0f}",
-        "of the bare model": lambda one: f"{one['rate'] / found['bare']:.2f}",
-        "MiB of the device": lambda one: "" if one["mib"] is None else f"{one['mib']:,.0f}",
-    }
-    rows = ({"way": way, "rate": rate, "mib": found["memory_mib"][way]} for way, rate in found["rows_per_s"].items())
-    latencies: dict[str, Column] = {"policy": lambda one: one[0]}
-    for number, share in enumerate(SHARES):
-        for figure, name in (("mean_ms", "mean"), ("p99_ms", "p99")):
-            latencies[f"{share:.0%}: {name}, ms"] = lambda one, n=number, f=figure: ms(one[1][n][f])
-    return joined(
-        [
-            f"## {model}",
-            f"The bare model in batches of {LARGEST}: {found['bare']:,.0f} rows/s.",
-            table(throughput, rows),
-            table(latencies, found["latency"].items()) if found["latency"] else "",
-            classes_of(found) if found["classes"] else "",
-            bullets(f"{way} failed: {why}" for way, why in found["failed"].items()),
-        ]
-    )
-
-
-def classes_of(found: Data) -> str:
-    beside = found["classes"]
-    alone = found["latency"][COMPARED[0]][0]
-    return (
-        f"At {beside['rate']:,.0f}/s with {BULK} best-effort requests in flight, which are answered "
-        f"{beside['bulk_per_s']:,.0f} times a second: mean {beside['mean_ms'] / alone['mean_ms']:.2f} and 99th "
-        f"percentile {beside['p99_ms'] / alone['p99_ms']:.2f} times those without."
-    )
-
-
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="one model")
@@ -257,7 +213,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error("--out: figures of a CPU must not enter docs/bench; give another folder")
 
 
-PAGE = Page("gpu", __file__, fill)
+PAGE = Page("gpu", __name__)
 EXPERIMENT = Experiment(PAGE, "experiments.gpu", __doc__, measure, options, check)
 
 if __name__ == "__main__":

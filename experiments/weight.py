@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from loadtest.common.page import table
+from loadtest.common.page import lines_table
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import READY_LIMIT_S, READY_PATH, free_port
 
@@ -181,8 +181,7 @@ def main() -> None:
     parser.add_argument("--files", action="store_true", help="name the files and functions that the request runs")
     chosen = parser.parse_args()
     for top, depth in DEPTHS.items():
-        columns = {f"{top}/": "{folder}", "code lines": "{lines:,}", "files": "{files}"}
-        print(table(columns, (weight._asdict() for weight in weights(ROOT / top, depth))), end="\n\n")
+        print(lines_table([f"{top}/", "code lines", "files"], weights(ROOT / top, depth)), end="\n\n")
     calls = walk()
     print("One warm V2 JSON request: " + ", ".join(f"{count} {name}" for name, count in counts(calls).items()))
     if chosen.files:

@@ -13,10 +13,13 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from app.bench.run import in_loop
-from experiments.cells import cells_live, cells_page, cells_steps
+from experiments.cells import cells_live, cells_steps
+from experiments.cells.cells_live import CELLS
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 SHARES = (0.2, 0.3, 0.5, 0.7, 0.8, 0.95, 1.1)  # of the peak of the better baseline
 
@@ -63,7 +66,86 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return data
 
 
-EXPERIMENT = Experiment(cells_page.PAGE, "experiments.cells.cells", __doc__, measure, options_of)
+PEAK = 1.10  # of the better baseline's, with lengths that differ
+P50_VARIED, AT = 0.65, 0.7  # of the best baseline's at this share of its peak
+P50_ALIKE, FROM, TO = 0.80, 0.3, 0.8  # with one length, at these shares
+JOIN = 3  # steps
+STEP = 0.10  # of a step
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.0f} %"
+
+
+def varied(found: Data) -> bool:
+    """Whether rows differ in length."""
+    return len(found["whole"]) > 1
+
+
+def peak_ratio(found: Data) -> float:
+    """The peak by cells over that of the better baseline."""
+    return float(found["peaks"][CELLS] / max(found["peaks"][model] for model in found["whole"]))
+
+
+def over_best(found: Data, load: Data, figure: str) -> float:
+    """Latency by cells over that of the best baseline."""
+    return float(load[CELLS][figure] / min(load[model][figure] for model in found["whole"]))
+
+
+def missed(data: Data) -> list[str]:
+    lines = [line for found in data["datasets"] for line in _missed_live(found)]
+    steps = median(steps for steps, _ in data["steps"]["join"]["cells"])
+    if steps > JOIN:
+        lines.append(f"a row of length 1 is answered after {steps:g} steps, target {JOIN}")
+    for cost in data["steps"]["costs"][:1]:
+        for way in ("together", "in_turn"):
+            beyond = cost[way] / cost["bare"] - 1
+            if beyond > STEP:
+                lines.append(f"a step costs {percent(beyond)} beyond the cell, {way.replace('_', ' ')}")
+    return lines
+
+
+def _missed_live(found: Data) -> list[str]:
+    name, lines = found["dataset"], []
+    if varied(found) and peak_ratio(found) < PEAK:
+        lines.append(f"{name}: peak {percent(peak_ratio(found) - 1)}, target {percent(PEAK - 1)}")
+    for load in found["loads"]:
+        share, ratio = load["share"], over_best(found, load, "p50_ms")
+        target = P50_VARIED if varied(found) else P50_ALIKE
+        judged = share == AT if varied(found) else FROM <= share <= TO
+        if judged and ratio > target:
+            lines.append(f"{name}, {share:g} of the peak: p50 {ratio:.2f} x, target {target}")
+    return lines
+
+
+def shown(model: str) -> str:
+    """A model's name for people: `padded40` is padded, in buckets of 40."""
+    width = model.removeprefix("padded")
+    return f"padded, width {width}" if width != model else model
+
+
+def draw(data: Data, folder: Path) -> None:
+    from loadtest.common import plots
+
+    datasets = data["datasets"]
+    with plots.saved_grid(folder / "cells.png", 1, len(datasets), (5 * len(datasets), 3.8)) as (figure, grid):
+        for axes, found in zip(grid[0], datasets, strict=True):
+            rates = [load["rate"] for load in found["loads"]]
+            for number, model in enumerate((CELLS, *found["whole"])):
+                for name, dash in (("p50", "-"), ("p99", ":")):
+                    values = [load[model][f"{name}_ms"] for load in found["loads"]]
+                    axes.plot(rates, values, dash, color=f"C{number}", marker=".", label=f"{shown(model)}, {name}")
+            axes.set_title(found["dataset"])
+            axes.set_xlabel("rows/s")
+            axes.set_yscale("log")
+            axes.legend(fontsize=8)
+            plots.plain_numbers(axes.yaxis)
+        grid[0, 0].set_ylabel("latency, ms")
+        figure.tight_layout()
+
+
+PAGE = Page("cells", __name__, missed, draw)
+EXPERIMENT = Experiment(PAGE, "experiments.cells.cells", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

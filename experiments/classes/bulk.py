@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ import numpy as np
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat, percentile
-from experiments.classes import bulk_page
 from experiments.common.live import right
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server, starling
 
@@ -208,7 +209,40 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "ways": {name: way.title for name, way in WAYS.items()}, **found}
 
 
-EXPERIMENT = Experiment(bulk_page.PAGE, "experiments.classes.bulk", __doc__, measure, options_of, check)
+REALTIME, BEST_EFFORT = 1.3, 0.85  # of p99 alone, at most; of the capacity left, at least
+
+
+def slower(way: Data) -> list[float]:
+    """The 99th percentile beside best effort over alone, by round."""
+    pairs = zip(way["beside"], way["alone"], strict=True)
+    return [beside["p99_ms"] / alone["p99_ms"] for beside, alone in pairs]
+
+
+def left(data: Data, name: str) -> float:
+    """Requests a second that the device has time for beside real time alone."""
+    return float(data["peak"]) * max(0.0, 1 - median(run["busy"] for run in data["runs"][name]["alone"]))
+
+
+def served(data: Data, name: str) -> list[float]:
+    """Best-effort answers over the capacity left, by round."""
+    capacity = left(data, name)
+    return [run["best_effort"]["per_s"] / capacity if capacity else 0.0 for run in data["runs"][name]["beside"]]
+
+
+def missed(data: Data) -> list[str]:
+    """The targets that the default misses, whole or in stages."""
+    lines = []
+    for name in ("reef", "sliced"):
+        ratio, part = median(slower(data["runs"][name])), median(served(data, name))
+        if ratio > REALTIME:
+            lines.append(f"{name}: real-time p99 {ratio:.2f} x alone, not {REALTIME:g}")
+        if part < BEST_EFFORT:
+            lines.append(f"{name}: best effort {part:.2f} of the capacity left, not {BEST_EFFORT:g}")
+    return lines
+
+
+PAGE = Page("bulk", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.classes.bulk", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

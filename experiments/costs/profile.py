@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.costs import hot_path_page
 from loadtest.bench import bodies
 from loadtest.bench.load import CONNECTIONS, LoadError
 from loadtest.bench.session import CLIENT, Measured, Plan, Session
 from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 RATE_HZ = 200  # at a much higher rate the pauses of sampling show in the figures
 TOP = 10
@@ -93,7 +93,7 @@ def profile(session: Session, spy: str, seconds: int) -> tuple[list[Thread], Mea
         return threads, load.result()
 
 
-def busy(threads: list[Thread], seconds: int) -> list[hot_path_page.BusyThread]:
+def busy(threads: list[Thread], seconds: int) -> list[Data]:
     """The threads that ran for at least LEAST_SHARE of the time."""
     shares = ((thread, thread.samples / (RATE_HZ * seconds)) for thread in threads)
     return [
@@ -116,7 +116,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", nargs="+", default=[], help="command of the server to sample")
 
 
-def older(path: Path) -> hot_path_page.HotPath:
+def older(path: Path) -> Data:
     """The figures of an older run, without what it was compared with. Raises OSError and ValueError."""
     data = experiment.load(path)
     if missing := {"facts", "per_second", "threads"} - data.keys():
@@ -138,7 +138,20 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return figures if before is None else {**figures, "before": before}
 
 
-EXPERIMENT = Experiment(hot_path_page.PAGE, "experiments.costs.profile", __doc__, measure, options)
+def runs(data: Data) -> dict[str, Data]:
+    """The run by when it was, with an older one that it is compared with."""
+    return {", before": data["before"], ", after": data} if "before" in data else {"": data}
+
+
+def sampled(data: Data) -> list[tuple[Data, str, Data]]:
+    """Each thread of each run, when that was, and the run: runs of one thread behind one another."""
+    found = [(thread, when, run) for when, run in runs(data).items() for thread in run["threads"]]
+    names = [thread["name"] for run in reversed(runs(data).values()) for thread in run["threads"]]
+    return sorted(found, key=lambda one: names.index(one[0]["name"]))
+
+
+PAGE = Page("hot-path", __name__)
+EXPERIMENT = Experiment(PAGE, "experiments.costs.profile", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

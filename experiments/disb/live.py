@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any
 
 from app.bench.run import in_loop
-from experiments.disb import live_page
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
 from experiments.disb.modelled import NETWORKS
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page, fmt
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.disb.clients import Clients, SentAs, WorkloadPlan
 from loadtest.disb.figures import by_class
@@ -178,7 +178,7 @@ async def in_turns(scene: Scene, name: str, say: Said) -> dict[str, Any]:
             seed = scene.chosen.seed + index
             runs[column].append(await scene.play(COLUMNS[column], workload, seed, scene.chosen.seconds))
     figures = {"scale": factor, "share": share(given), "runs": runs}
-    mean, answers = (median(live_page.over(figures, "reef", which)) for which in (live_page.MEAN, live_page.ANSWERS))
+    mean, answers = (median(over(figures, "reef", which)) for which in (MEAN, ANSWERS))
     say(f"{name}: rates x {factor:.2f}; reef: mean {mean:.2f} x alone, all {answers:.2f} x")
     return figures
 
@@ -225,7 +225,46 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     }  # fmt: skip
 
 
-EXPERIMENT = Experiment(live_page.PAGE, "experiments.disb.live", __doc__, measure, options_of, check)
+ONE_WORKER, TWO_WORKERS = 1.15, 1.05  # of the mean of real time alone, at most
+SHOWN = ("reef", "seq", "streams", "priority", "reef_2")
+#: What is compared with real time alone: a class and its figure.
+MEAN, P99, ANSWERS = ("realtime", "mean_ms"), ("realtime", "p99_ms"), ("all", "throughput")
+
+
+def figure(runs: Sequence[Data], klass: str, name: str) -> list[float | None]:
+    """One figure of one class, a value for each run."""
+    return [run["classes"].get(klass, {}).get(name) for run in runs]
+
+
+def middle(runs: Sequence[Data], which: tuple[str, str], form: str = "ms") -> str:
+    """The median of a figure, where it is known."""
+    known = [value for value in figure(runs, *which) if value is not None]
+    return fmt(median(known), form) if known else ""
+
+
+def over(workload: Data, column: str, which: tuple[str, str], base: str = "rt_only") -> list[float]:
+    """A column's figure over that of real time alone, round by round, where both are known."""
+    pairs = zip(figure(workload["runs"][column], *which), figure(workload["runs"][base], *which), strict=True)
+    return [ours / alone for ours, alone in pairs if ours is not None and alone] or [float("nan")]
+
+
+def missed(data: Data) -> list[str]:
+    lines = []
+    for name, workload in data["workloads"].items():
+        seq = median(over(workload, "seq", ANSWERS))
+        for column, most in (("reef", ONE_WORKER), ("reef_2", TWO_WORKERS)):
+            mean = median(over(workload, column, MEAN, data["base"][column]))
+            if not mean <= most:
+                lines.append(f"{name}, {column}: real-time mean {mean:.2f} x alone, not {most:g}")
+            # answers of both over the same one-worker server: two workers alone do more than one
+            answers = median(over(workload, column, ANSWERS))
+            if not answers > seq:
+                lines.append(f"{name}, {column}: {answers:.2f} x the answers of real time alone, seq {seq:.2f}")
+    return lines
+
+
+PAGE = Page("disb-live", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.disb.live", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -7,20 +7,114 @@ one.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
-from experiments.many import deadlines, deadlines_live, fifty, many_page, models, several, steps, workers
-from loadtest.common.experiment import in_sections
+from experiments.many import deadlines, deadlines_live, fifty, models, several, steps, workers
+from experiments.many.deadlines import better, savable, saved
+from experiments.many.models import above, by_model, gain, gained, mean, risen, rises, worst_error
+from experiments.many.steps import compared_steps
+from experiments.many.workers import above as above_optimum
+from experiments.many.workers import worst
+from loadtest.common.experiment import Data, Say, in_sections
+from loadtest.common.page import Page, missed_list
 
-SECTIONS = {
-    "workers": workers.measure,
-    "several": several.measure,
-    "steps": steps.measure,
-    "models": models.measure,
-    "deadlines": deadlines.measure,
-    "deadlines_live": deadlines_live.measure,
-    "fifty": fifty.measure,
+#: What is imported for the text of the page alone.
+__all__ = ["above", "better", "by_model", "compared_steps", "gained", "mean", "risen", "rises", "worst", "worst_error"]
+
+TWO, MORE, WITHIN, STEP, RISE = workers.TWO, workers.MORE, models.WITHIN, steps.WITHIN, models.RISE
+
+
+class Part(NamedTuple):
+    """A section of the page: what measures it, and the targets that its figures miss."""
+
+    title: str
+    measure: Callable[[Say], Data]
+    missed: Callable[[Data], Sequence[str]]
+
+
+#: By their names in the figures and on the command line, in the order in which they are measured.
+PARTS = {
+    "workers": Part("two workers", workers.measure, workers.missed),
+    "several": Part("four and eight workers", several.measure, workers.missed),
+    "steps": Part("two workers over HTTP", steps.measure, steps.missed),
+    "models": Part("several models", models.measure, models.missed),
+    "deadlines": Part("deadlines", deadlines.measure, deadlines.missed),
+    "deadlines_live": Part("deadlines over HTTP", deadlines_live.measure, deadlines_live.missed),
+    "fifty": Part("fifty models", fifty.measure, fifty.missed),
 }
-EXPERIMENT = in_sections(many_page.PAGE, "experiments.many", __doc__, SECTIONS)
+
+
+def missed(data: Data) -> list[str]:
+    return [f"{part.title}: {line}" for name, part in PARTS.items() for line in part.missed(data[name])]
+
+
+def missed_of(data: Data, name: str) -> str:
+    return missed_list(PARTS[name].missed(data[name]))
+
+
+_PLOTTED = (("mlp", 1.0), ("resnet18", 1.0), ("7 + 0.6 b", 1.3))  # devices of two workers
+_COLOURS = {
+    "all that waits": "C2", "uncoordinated bound": "C0", "deadline": "k",
+    "even arrivals": "C7", "index": "k", "optimum": "C7",
+}  # fmt: skip
+_FLOOR = 0.0005  # of a distance to the optimum, on a logarithmic axis
+
+
+def draw(data: Data, folder: Path) -> None:
+    """Above: two workers against the optimum by load. Below: goodput, device time, and the mean over two models."""
+    from matplotlib.axes import Axes
+
+    from loadtest.common.plots import LOOKS, grouped_bars, plain_numbers, saved_grid
+
+    def distances(axes: Axes, device: str, factor: float) -> None:
+        cells = [one for one in data["workers"]["cells"] if (one["device"], one["factor"]) == (device, factor)]
+        for policy in ("no_wait", "window", "adaptive"):
+            distances = [100 * max(_FLOOR, fmean(above_optimum(cell, policy))) for cell in cells]
+            colour, dash = LOOKS[policy]
+            axes.plot([cell["load"] for cell in cells], distances, f"o{dash}", color=colour, label=policy)
+        axes.axhline(100 * TWO, color="grey", linestyle="--", linewidth=1)
+        axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
+        axes.set_title(f"two workers: {device}, x {factor:g}", fontsize=11)
+        axes.set_xlabel("load, share of what both serve")
+
+    def bars(axes: Axes, title: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]) -> None:
+        grouped_bars(axes, groups, {name: (_COLOURS[name], values) for name, values in series.items()})
+        axes.set_title(title, fontsize=11)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.set_ylim(top=1.2 * max(map(max, series.values())))  # room for the legend
+        axes.legend(fontsize=8, ncols=3, loc="upper center")
+
+    studies = data["deadlines"]["studies"]
+    groups = [f"{one['workers']}\n{one['device'] if one['workers'] == 4 else ''}" for one in studies]
+    pairs = [one for one in data["models"]["cells"] if (one["load"], one["share"]) == (0.6, 0.5)]
+    with saved_grid(folder / "many.png", 2, 3, (16, 8)) as (figure, grid):
+        for axes, (device, factor) in zip(grid[0], _PLOTTED, strict=True):
+            distances(axes, device, factor)
+        grid[0, 0].set_ylabel("mean latency above\nthe optimum, %")
+        grid[0, 0].legend(fontsize=8)
+        ways = {
+            "all that waits": [one["highest"]["all that waits"] for one in studies],
+            "uncoordinated bound": [one["uncoordinated"] / one["bound"] for one in studies],
+            "deadline": [one["highest"]["deadline"] for one in studies],
+        }
+        bars(grid[1, 0], "goodput over the bound, by workers", groups, ways)
+        time = {
+            "deadline": [saved(one["moderate"]) for one in studies],
+            "even arrivals": [savable(one) for one in studies],
+        }
+        bars(grid[1, 1], "device time saved at 0.6 of the bound, by workers", groups, time)
+        orders = {order: [1 + gain(one, order) for one in pairs] for order in ("index", "optimum")}
+        names = [one["pair"].replace(", ", "\n").replace(" (", "\n(") for one in pairs]
+        bars(grid[1, 2], "mean of two models over that in order of arrival, load 0.6", names, orders)
+        figure.tight_layout()
+
+
+PAGE = Page("many", __name__, missed, draw)
+EXPERIMENT = in_sections(PAGE, "experiments.many", __doc__, {name: part.measure for name, part in PARTS.items()})
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -31,6 +31,9 @@ WAYS: dict[str, dict[str, Any]] = {
 SHARE = 0.99  # of calls that must end in time
 MODERATE = 0.6  # of the bound, at which device time is compared
 HIGH = 0.9
+REACHED = 0.9  # of the bound, at which that share does
+SAVED = 0.4  # of the device time of serving all that waits, at 0.6 of the bound
+BETTER, TARGET_MS = 1.5, 30  # times the share of `window`, at deadlines up to these ms, beyond what is served
 SEEDS, REQUESTS = 1, 10_000  # of each cell; requests of a run
 _WARM_S = 1.1
 _STEPS = 7  # that halve the range of loads searched
@@ -182,3 +185,35 @@ def measure(say: Say) -> Data:
     cases = [(float(tight), load, REQUESTS, SEEDS) for tight in TIGHT_MS for load in LOADS]
     glue = list(spread(lengths, cases))
     return {"requests": REQUESTS, "seeds": SEEDS, "peak": _PEAK, "studies": studies, "lengths": glue}
+
+
+def saved(ways: Data) -> float:
+    """Device time of the objective less than that of serving all that waits, as a share."""
+    return float(1 - ways["deadline"]["row_ms"] / ways["all that waits"]["row_ms"])
+
+
+def savable(found: Data) -> float:
+    return float(1 - found["least_ms"] / found["moderate"]["all that waits"]["row_ms"])
+
+
+def better(case: Data) -> float:
+    return float(case["deadline"] / case["window"])
+
+
+def missed(data: Data) -> list[str]:
+    lines = []
+    for found in data["studies"]:
+        name = f"{found['device']}, {found['workers']} workers"
+        if found["highest"]["deadline"] < REACHED:
+            lines.append(f"{name}: 99 % in time up to {found['highest']['deadline']:.2f} of the bound")
+        gain = saved(found["moderate"])
+        if gain < SAVED:
+            lines.append(f"{name}: {gain:.0%} less device time, at most {savable(found):.0%} with even arrivals")
+        if found["moderate"]["deadline"]["in_time"] < SHARE:
+            lines.append(f"{name}: {found['moderate']['deadline']['in_time']:.2%} in time at 0.6 of the bound")
+    tight = [case for case in data["lengths"] if case["deadline_ms"] <= TARGET_MS and case["load"] > 1]
+    return lines + [
+        f"{case['deadline_ms']:g} ms, load {case['load']:g}: {better(case):.2f} x `window`"
+        for case in tight
+        if better(case) < BETTER
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
-from experiments.many.deadlines import Device
+from experiments.many.deadlines import MODERATE, SHARE, Device, saved
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import Server, starling
@@ -86,3 +86,14 @@ def measure(say: Say) -> Data:
                 for way, cell in ways.items():
                     say(f"{workers} x, load {load:g}, {way}: {cell['in_time']:.2%}, {cell['row_ms']:.2f} ms a row")
     return {"seconds": SECONDS, "repeats": REPEATS, "deadline_ms": DEVICE.deadline_ms, "cells": cells}
+
+
+def missed(data: Data) -> list[str]:
+    lines = []
+    for cell in data["cells"]:
+        ways, name = cell["ways"], f"{cell['workers']} workers, load {cell['load']:g}"
+        if cell["load"] <= MODERATE and ways["deadline"]["in_time"] < SHARE:
+            lines.append(f"{name}: {ways['deadline']['in_time']:.2%} in time")
+        if saved(ways) <= 0:
+            lines.append(f"{name}: {saved(ways):.0%} device time saved")
+    return lines

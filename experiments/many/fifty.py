@@ -20,11 +20,13 @@ from typing import Any
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, WorkerSpec
 from loadtest.common import servers
+from loadtest.common.command import resident_mib
 from loadtest.common.experiment import Data, Say
 
 NUMBERS = (1, 10, 50)  # of models
 TURNS = 1_000  # batches of each figure
 ROUNDS = 1  # starts of each server; the least time is kept
+SAME = 1.02  # function calls of a batch beside idle models over those of one alone, at most
 _LARGEST = 32
 _PROFILE = Profile(tuple(300_000 + 20_000 * rows for rows in range(1, _LARGEST + 1)))
 _BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 64], "data": [' + b"0.5, " * 63 + b"0.5]}]}"
@@ -60,12 +62,6 @@ def write_models(folder: Path, number: int) -> list[str]:
         (folder / name / "model.py").write_text(_MODEL)
         (folder / name / "model.toml").write_text(_TOML)
     return names
-
-
-def resident_mib(pid: int) -> float:
-    """Memory of a process (Linux only)."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def served(number: int) -> dict[str, float]:
@@ -141,3 +137,9 @@ def measure(say: Say) -> Data:
         for number in NUMBERS
     ]
     return {"rounds": ROUNDS, "turns": TURNS, "servers": least, "costs": costs}
+
+
+def missed(data: Data) -> list[str]:
+    calls = {(cost["programs"], cost["waiting"]): cost["calls"] for cost in data["costs"]}
+    one, fifty = calls[1, 1], calls[50, 1]
+    return [f"a batch makes {fifty:g} calls beside 49 idle models, {one:g} alone"] if fifty > SAME * one else []

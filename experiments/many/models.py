@@ -9,8 +9,10 @@ compared with the order of arrival only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
+from statistics import fmean
 
 import numpy as np
 
@@ -29,6 +31,8 @@ FOUR = {f"{time} + {time / 20:g} b": linear(time, time / 20, 32) for time in (1,
 OVERLOADED = 1.5  # of what the worker can do, asked of one model
 BESIDE = 0.05  # of the other
 SEEDS, REQUESTS = 1, 20_000  # of each cell; requests of a run
+WITHIN = 0.03  # of the optimum
+RISE = 0.10  # of a model's p99 over that in order of arrival, at most
 _WARM = 0.05  # of the requests of a run, left out
 _solve = lru_cache(maxsize=16)(tables.solve)
 
@@ -96,3 +100,70 @@ def measure(say: Say) -> Data:
     more = [(*mix, 2 * REQUESTS) for mix in mixes]
     cells, others = (list(spread(*work)) for work in ((cell, given), (several, more)))
     return {"seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST, "cells": cells, "several": others}
+
+
+def mean(cell: Data, order: str) -> float:
+    return fmean(run["mean_ms"] for run in cell[order])
+
+
+def above(cell: Data) -> list[float]:
+    """By seed: the index's mean over the optimum's, less one."""
+    runs = zip(cell["index"], cell["optimum"], strict=True)
+    return [index["mean_ms"] / best["mean_ms"] - 1 for index, best in runs]
+
+
+def gain(cell: Data, order: str = "index") -> float:
+    """An order's mean over that in order of arrival, less one."""
+    return mean(cell, order) / mean(cell, "arrival") - 1
+
+
+def by_model(cell: Data, order: str, key: str) -> list[float]:
+    """Each model's figure in ms, the mean over seeds."""
+    return [fmean(values) for values in zip(*(run[key] for run in cell[order]), strict=True)]
+
+
+def rises(cell: Data, order: str) -> list[float]:
+    """By model: its p99 over that in order of arrival, less one."""
+    pairs = zip(by_model(cell, order, "p99_ms"), by_model(cell, "arrival", "p99_ms"), strict=True)
+    return [new / old - 1 for new, old in pairs]
+
+
+def where(cell: Data) -> str:
+    return f"{cell['pair']}, load {cell['load']:g}, {cell['share']:.0%} of it fast"
+
+
+def missed(data: Data) -> list[str]:
+    """Each target with the number of cells that miss it, and the worst."""
+    cells = data["cells"]
+    found = []
+    targets: dict[str, tuple[float, Callable[[Data], float]]] = {
+        f"within {WITHIN:.0%} of the optimum": (WITHIN, lambda cell: fmean(above(cell))),
+        f"no p99 more than {RISE:.0%} above that in order of arrival": (RISE, lambda cell: max(rises(cell, "index"))),
+    }
+    for target, (most, figure) in targets.items():
+        if far := [cell for cell in cells if figure(cell) > most]:
+            one = max(far, key=figure)
+            found.append(
+                f"{target}: not in {len(far)} of {len(cells)} cells, at the most {figure(one):+.0%} ({where(one)})"
+            )
+    for cell in data["several"]:
+        if max(rises(cell, "index")) > RISE:
+            loads = ", ".join(f"{load:g}" for load in cell["loads"])
+            what = f"{', '.join(cell['models'])} at {loads} on {cell['workers']} workers"
+            found.append(f"{what}: a p99 {max(rises(cell, 'index')):+.0%}")
+    return found + [f"the mean falls: {gain(cell):+.1%} ({where(cell)})" for cell in cells if gain(cell) > 0]
+
+
+def gained(data: Data, order: str) -> float:
+    """On average over the cells."""
+    return fmean(gain(cell, order) for cell in data["cells"])
+
+
+def risen(data: Data) -> list[float]:
+    """By cell: the largest rise of a model's p99 under the optimum."""
+    return [max(rises(cell, "optimum")) for cell in data["cells"]]
+
+
+def worst_error(data: Data) -> float:
+    """By how much the optimum's simulated mean differs from the solved one, at the most."""
+    return max(abs(mean(cell, "optimum") / cell["solved_ms"] - 1) for cell in data["cells"])

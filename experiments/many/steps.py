@@ -9,7 +9,7 @@ time: every seed's arrivals go to each of them in turn, so that what the machine
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -26,6 +26,7 @@ from app.sim import options
 from experiments.common.live import peak_rate, right
 from loadtest.common import command
 from loadtest.common.experiment import Data, Say
+from loadtest.common.page import standard_error
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server, starling
 
@@ -37,6 +38,8 @@ TUNING = 2  # climbs of each delay
 BUDGET_S = 20.0  # to measure a model's batch times
 SLO_MS, TRY_S = 200.0, 3.0  # the peak is the largest rate with 99 % within it; each rate is tried so long
 WARM_S = 2.0  # at the first rate of a run, left out
+WITHIN = 1.02  # times the best of the others, at most
+RIVALS = ("no_wait", "window", "ebird")
 LAG_MS = 5.0  # accepted of the load generator: it shares the cores
 Steps = Sequence[tuple[int, float]]  # requests, and the rate as a share of the peak
 SCHEDULES: dict[str, Steps] = {
@@ -140,3 +143,26 @@ def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
 def measure(say: Say) -> Data:
     """Two workers over HTTP while the rate climbs and bursts."""
     return {"slo_ms": SLO_MS, "steps": SCHEDULES, "studies": [study(model, SEEDS, BUDGET_S, say) for model in MODELS]}
+
+
+def compared_steps(data: Data) -> Iterator[Data]:
+    """Each step of each model. `over`: the mean of `adaptive` over that of the best of the others, and the standard
+    error of it, by paired runs."""
+    for study in data["studies"]:
+        for schedule, parts in data["steps"].items():
+            for number, (_, share) in enumerate(parts):
+                means = {policy: [run[number] for run in runs] for policy, runs in study["schedules"][schedule].items()}
+                best = min((means[policy] for policy in RIVALS), key=fmean)
+                more = [own - other for own, other in zip(means["adaptive"], best, strict=True)]
+                over = 1 + fmean(more) / fmean(best), standard_error(more) / fmean(best)
+                name, rate = f"{schedule}, {share:.0%}", share * study["peak"]
+                yield {"study": study, "name": name, "rate": rate, "means_ms": means, "over": over}
+
+
+def missed(data: Data) -> list[str]:
+    return [
+        f"{step['study']['model']}, {step['name']}: {over:.2f} ± {error:.2f} times the best of the others"
+        for step in compared_steps(data)
+        for over, error in [step["over"]]
+        if over > WITHIN
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -32,6 +33,7 @@ DELAYS = (1, 2, 5)  # ms, of window
 #: Times of a batch beside another over its times alone, of some devices; none slow each other on the rest.
 SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3, 3.0)}
 SEEDS, REQUESTS = 1, 8_000  # of each cell; requests of a run, at least
+TWO, MORE = 0.02, 0.05  # `adaptive` is to be so near to the optimum, with two workers and with more
 _PHASES = 8
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 10  # length of a run
@@ -115,3 +117,24 @@ def measure(say: Say) -> Data:
     cases = [(name, factor) for name in profiles for factor in (1.0, *SLOWED.get(name, ()))]
     given = [(name, profiles[name], factor, load, REQUESTS) for name, factor in cases for load in LOADS]
     return {"seeds": SEEDS, "requests": REQUESTS, "cells": list(spread(cell, given))}
+
+
+def above(cell: Data, policy: str) -> list[float]:
+    """By seed: the distance to the optimum's policy on the same arrivals, as a share."""
+    return [one / best - 1 for one, best in zip(cell[policy], cell["optimum"], strict=True)]
+
+
+def worst(data: Data) -> float:
+    """The largest distance of `adaptive`."""
+    return max(fmean(above(cell, "adaptive")) for cell in data["cells"])
+
+
+def missed(data: Data) -> list[str]:
+    """Also of `experiments.many.several`."""
+    lines = []
+    for cell in data["cells"]:
+        distance = fmean(above(cell, "adaptive"))
+        what = f"x {cell['factor']:g}" if "factor" in cell else f"{cell['workers']} workers"
+        if distance > (TWO if "factor" in cell else MORE):
+            lines.append(f"{cell['device']}, {what}, load {cell['load']:g}: {distance:+.1%}")
+    return lines

@@ -13,14 +13,15 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException
 
-from experiments.overload import resending_page
 from experiments.overload.crowd import LEAVES, RESENDS, WAITS, Job, percentile
 from loadtest.bench import bodies
 from loadtest.bench.load import Request, answer_of
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page, ms
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Child, MeasurementError, Server, starling
 
@@ -152,7 +153,47 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", default="", help="command of the server to measure, such as another build's")
 
 
-EXPERIMENT = Experiment(resending_page.PAGE, "experiments.overload.resending", __doc__, measure, options)
+LEAST_GOODPUT = 0.6  # of that with the fewest connections
+MOST_PROBE_MS = 500.0
+
+
+def closed(loads: list[Data]) -> list[Data]:
+    """The loads of a closed loop: those that keep their connections, then those that come anew."""
+    return sorted((one for one in loads if not one["rate"]), key=lambda one: bool(one["fresh"]))
+
+
+def share(one: Data, loads: list[Data]) -> float:
+    """Its goodput over that with the fewest connections of the same kind."""
+    first = next(other for other in closed(loads) if other["fresh"] == one["fresh"])["goodput"]
+    return float(one["goodput"] / first) if first else 0.0
+
+
+def met(one: Data, loads: list[Data]) -> bool:
+    slow = one["probe_p99_ms"] is None or one["probe_p99_ms"] >= MOST_PROBE_MS
+    return not slow and share(one, loads) >= LEAST_GOODPUT
+
+
+def in_ms(value: float | None) -> str:
+    return "none" if value is None else ms(value)
+
+
+def missed(data: Data) -> list[str]:
+    return [
+        f"{model}, {one['connections']} {'new' if one['fresh'] else 'kept'} connections: {share(one, loads):.2f} of "
+        f"the goodput, /livez {in_ms(one['probe_p99_ms'])} ms"
+        for model, loads in data["models"].items()
+        for one in closed(loads)
+        if not met(one, loads)
+    ]
+
+
+def failed(data: Data) -> Counter[str]:
+    """Requests without an answer, by kind."""
+    return sum((Counter(one["failed"]) for loads in data["models"].values() for one in loads), Counter())
+
+
+PAGE = Page("overload", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.overload.resending", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ import numpy as np
 from app.scheduler.estimates.profile import Power, linear
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve
-from experiments.papers import adaptive_batching_page
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 MAX_BATCH = 32
 SECONDS = 300
@@ -164,9 +166,41 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     }  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    adaptive_batching_page.PAGE, "experiments.papers.adaptive_batching", __doc__, measure, options_of
-)
+LITERAL = "preferred, literal"
+
+
+def ratios(found: Data, above: str, below: str, figure: str) -> list[float]:
+    """A figure of one policy over that of another, by seed."""
+    pairs = zip(found["policies"][above][figure], found["policies"][below][figure], strict=True)
+    return [one / other for one, other in pairs]
+
+
+def draw(data: Data, folder: Path) -> None:
+    """Plot mean latency and requests per joule as groups of bars, with a colour per policy."""
+    from loadtest.common.plots import grouped_bars, legend_above, saved_grid
+
+    ramps = [found for found in data["studies"] if found["trace"] == "ramp"]
+    names = [name for name in ramps[0]["policies"] if "padded" not in name]
+    groups = [found["network"] for found in ramps]
+    with saved_grid(folder / "adaptive_batching.png", 1, 2, (11, 4.4)) as (figure, grid):
+        left, right = grid[0]
+        for axes, key in ((left, "mean_ms"), (right, "per_joule")):
+            series = {
+                name: (f"C{number}", [fmean(found["policies"][name][key]) for found in ramps])
+                for number, name in enumerate(names)
+            }
+            grouped_bars(axes, groups, series)
+        theirs = [found["theirs_ms"] for found in ramps]
+        left.plot(range(len(groups)), theirs, "k_", markersize=30, label="published, theirs")
+        left.set_yscale("log")
+        left.set_ylabel("mean latency, ms")
+        right.set_ylabel("requests per joule")
+        legend_above(figure, grid, 4)
+        figure.tight_layout(rect=(0, 0, 1, 0.87))
+
+
+PAGE = Page("adaptive_batching", __name__, draw=draw)
+EXPERIMENT = Experiment(PAGE, "experiments.papers.adaptive_batching", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

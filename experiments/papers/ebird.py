@@ -12,6 +12,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,9 @@ import numpy as np
 from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
-from experiments.papers import ebird_page
 from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page, standard_error
 
 LOW, HIGH = 0.3, 0.9  # Figure 8: shares of the largest rate
 STEPS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Figure 2: of the same, 150 requests each
@@ -31,6 +33,9 @@ UNITS = 6  # units at once, one for each of Ebird's workers
 #: Batches that TF-Serving may hand over before one returns: one for each thread of the paper's CPU. The baseline's
 #: device runs them one after another, each with its join, copy and gap. No CPU is modelled.
 THREADS = 12
+# Assumptions that the headlines name.
+ALL_ALIKE = "all alike"
+ALL_AGAINST = "all against Ebird"
 _GRID = 100  # rates tried for Figure 9, in steps of 1 % of what the SMs can do
 _WARM = 0.05  # of a stable run, left out
 
@@ -228,10 +233,10 @@ CORNERS: dict[str, dict[str, dict[str, float]]] = {
         "none": {"gap_ms": 0.0}, "2 ms, the baseline's alone": {"gap_ms": 2.0}, "1 ms for both": {"own_gap_ms": 1.0},
         "1 ms, Ebird's alone": {"gap_ms": 0.0, "own_gap_ms": 1.0},
     },
-    ebird_page.ALL_ALIKE: {
+    ALL_ALIKE: {
         "no joining, copies overlap, no gap": {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0},
     },
-    ebird_page.ALL_AGAINST: {
+    ALL_AGAINST: {
         f"no joining, the baseline's copies overlap and Ebird's do not, the gap is Ebird's; {rate:g} GB/s": {
             "join": 0.0, "joined_overlap": 1.0, "overlap": 0.0, "gap_ms": 0.0, "own_gap_ms": 1.0, "copy_gb_s": rate,
         }
@@ -289,7 +294,77 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings(), "studies": studies, "doubts": doubts, "corners": corners}
 
 
-EXPERIMENT = Experiment(ebird_page.PAGE, "experiments.papers.ebird", __doc__, measure, options_of)
+SERVERS = ("ebird", "adaptive")
+PAPERS, TUNED = "window, paper's", "window, tuned"
+
+
+def reduction(runs: Data, name: str, base: str, part: str) -> tuple[float, float]:
+    """By which share the mean latency of `name` is below that of `base`, with its standard error over seeds."""
+    ours, theirs = np.asarray(runs[name][f"{part}_ms"]), np.asarray(runs[base][f"{part}_ms"])
+    ratio = float(ours.mean() / theirs.mean())
+    return 1 - ratio, standard_error((ours - ratio * theirs) / theirs.mean())  # of a ratio of means over common seeds
+
+
+def span(values: Sequence[float]) -> str:
+    return f"{min(values):.1%} to {max(values):.1%}"
+
+
+def lower(studies: Sequence[Data], figure: str, name: str, base: str, part: str) -> str:
+    """The range over the networks of what a server's mean latency is below that of another."""
+    return span([reduction(found[figure], name, base, part)[0] for found in studies])
+
+
+def gains(rates: dict[str, Sequence[float]], server: str) -> list[float]:
+    """Throughput over that of the tuned window, less one, for each network."""
+    pairs = zip(rates[server], rates[TUNED], strict=True)
+    return [rate / base - 1 if base else float("nan") for rate, base in pairs]
+
+
+def more(studies: Sequence[Data], server: str) -> str:
+    names = (server, TUNED)
+    found = gains({name: [study["throughput"][name] for study in studies] for name in names}, server)
+    return f"{fmean(found):.1%} ({max(found):.1%})"
+
+
+def cornered(corners: Sequence[Data], assumption: str, server: str) -> str:
+    """The range over an assumption's corners of the mean gain over the networks."""
+    means = [fmean(gains(one["throughput"], server)) for one in corners if one["assumption"] == assumption]
+    return f"{means[0]:.1%}" if len(means) == 1 else span(means)
+
+
+def draw(data: Data, folder: Path) -> None:
+    from loadtest.common import plots
+
+    studies, settings = data["studies"], data["settings"]
+
+    def panels(figure: str, shares: Sequence[tuple[int, float]], shown: dict[str, str]) -> list[plots.Panel]:
+        return [
+            plots.Panel(
+                found["network"],
+                [(count, share * found["capacity"]) for count, share in shares],
+                {title: found[figure][name]["run"] for name, title in shown.items()},
+                qos_ms=settings["qos_ms"],
+            )
+            for found in studies
+        ]
+
+    threads = f"no_wait, {settings['threads']} threads"
+    ours = {"ebird": "ebird", "adaptive": "adaptive"}
+    climbing = {threads: threads, PAPERS: "window", "static": "static", **ours}
+    sustained = {"static": "static", TUNED: "window", threads: threads, **ours}
+    climb, burst = [(150, share) for share in settings["steps"]], [(150, settings["low"]), (250, settings["high"])]
+    plots.latency_by_request(panels("climb", climb, climbing), folder / "ebird-steps.png")
+    plots.latency_by_request(panels("burst", burst, {PAPERS: "window", **ours}), folder / "ebird-burst.png")
+    plots.bars(
+        [found["network"] for found in studies],
+        {title: [found["throughput"][name] for found in studies] for name, title in sustained.items()},
+        f"rate/s with 99 % within {settings['qos_ms']:.0f} ms",
+        folder / "ebird-throughput.png",
+    )
+
+
+PAGE = Page("ebird", __name__, draw=draw)
+EXPERIMENT = Experiment(PAGE, "experiments.papers.ebird", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

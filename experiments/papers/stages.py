@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from experiments.common.networks import BUCKETS, FAST, MAX_BATCH, RTE, Network
 from experiments.common.processes import spread
-from experiments.papers import stages_page
 from experiments.papers.stages_cells import CELL_BATCH, CELL_FILL, CELL_MS, DATASETS, WMT, cells
 from experiments.papers.stages_runs import (
     AHEAD,
@@ -32,6 +34,7 @@ from experiments.papers.stages_runs import (
     systems,
 )
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
 DELAYS = (2.0, 5.0, 10.0)  # ms, of DelayBatch
@@ -153,7 +156,52 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return data
 
 
-EXPERIMENT = Experiment(stages_page.PAGE, "experiments.papers.stages", __doc__, measure, options_of)
+BASES = ("ZeroBatch", "DelayBatch")
+PUBLISHED_PEAKS = {"BertBase": "+46.8 %", "BertLarge": "1.37 x"}
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def reductions(studies: Sequence[Data], name: str, base: str, figure: str = "mean_ms") -> list[float]:
+    """By load: by which share a figure of `name` is below that of `base`, on average over the networks that have it."""
+    known = [found["loads"] for found in studies if name in found["loads"]]
+    return [fmean(1 - loads[name][load][figure] / loads[base][load][figure] for loads in known) for load in LOADS]
+
+
+def over_delay(found: Data, name: str) -> float:
+    """The peak over that of DelayBatch, less one."""
+    return float(found["peaks"][name] / found["peaks"]["DelayBatch"] - 1)
+
+
+def best(studies: Sequence[Data], key: str) -> str:
+    """The number of buffer pairs, or of stages, with the least mean latency by network."""
+    times = {found["network"]["name"]: found[key] for found in studies if key in found}
+    return ", ".join(f"{name} {min(one, key=lambda count: one[count])}" for name, one in times.items())
+
+
+def waited(studies: Sequence[Data], wait: str, base: str) -> list[float]:
+    """`reductions` of DVABatch with another T_comp_wait. The Berts, which stretch nothing, keep theirs."""
+
+    def mean_ms(found: Data, load: str) -> float:
+        return float(found["waits"][wait][load] if "waits" in found else found["loads"]["DVABatch"][load]["mean_ms"])
+
+    return [fmean(1 - mean_ms(one, load) / one["loads"][base][load]["mean_ms"] for one in studies) for load in LOADS]
+
+
+def draw(data: Data, folder: Path) -> None:
+    from loadtest.common import plots
+
+    studies = data["studies"]
+    shown = (*BASES, "no_wait", "DVABatch", "adaptive")
+    series = {name: [found["loads"][name]["high"]["mean_ms"] for found in studies] for name in shown}
+    networks = [found["network"]["name"] for found in studies]
+    plots.bars(networks, series, "mean latency at high load, ms", folder / "stages.png")
+
+
+PAGE = Page("stages", __name__, draw=draw)
+EXPERIMENT = Experiment(PAGE, "experiments.papers.stages", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

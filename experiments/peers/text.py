@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
 from app.bench.run import in_loop
 from experiments.common.loads import CONNECTIONS, Answers, post, run_once
-from experiments.peers import bert, text_page
+from experiments.peers import bert
 from experiments.peers.contenders import APPS, PeerServer
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, starling
 
 SENTENCES = 512
@@ -111,7 +113,18 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-EXPERIMENT = Experiment(text_page.PAGE, "experiments.peers.text", __doc__, measure, options)
+def times_as_many(data: Data, name: str) -> float:
+    """Requests a second over those of another server in the same round: the median."""
+    ours, theirs = ([run["per_s"] for run in data["runs"][one]["closed"]] for one in (OURS, name))
+    return median(mine / its for mine, its in zip(ours, theirs, strict=True))
+
+
+def failures(data: Data) -> int:
+    return sum(run["failed"] for loads in data["runs"].values() for each in loads.values() for run in each)
+
+
+PAGE = Page("text", __name__)
+EXPERIMENT = Experiment(PAGE, "experiments.peers.text", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -23,9 +23,9 @@ from app.bench.plan import Plan
 from app.bench.run import in_loop, measure
 from experiments.common.live import OtherProcesses, peak_rate
 from experiments.common.small_bert import TEXT, save_small_bert
-from experiments.policies import live_vs_sim_page as page
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Server, starling
 
@@ -33,6 +33,9 @@ SHARES = (0.3, 0.6)  # of the peak
 SLO_MS = 200.0
 TRY_S = 4.0  # of each rate tried for the peak
 LATE_MS = 1e5  # the load generator's own lateness is no reason to stop: what it finds is compared
+WITHIN = 0.25  # of the live figure
+QUIET_CORES = 0.1  # of other processes: beside more, a load says nothing of what it is compared with
+FIGURES = ("p50_ms", "p99_ms")
 CASES = ("mlp binary", "mlp json", "digits file", "bert json", "sleep json")
 
 
@@ -111,16 +114,16 @@ class Comparison:
                 rows.append(self.quietest(lambda at=at, share=share: self.one_load(share, at, server)))
         return {"case": case.name, "peak": peak, "http": first["http"], "rows": rows}
 
-    def quietest(self, run: Callable[[], page.Row]) -> page.Row:
+    def quietest(self, run: Callable[[], Data]) -> Data:
         """The first of the tries beside which other processes used next to nothing, else the one with the least."""
-        tries: list[page.Row] = []
+        tries: list[Data] = []
         while len(tries) < self.chosen.tries:
             tries.append(run())
-            if page.undisturbed(tries[-1]):
+            if undisturbed(tries[-1]):
                 break
         return min(tries, key=lambda row: row["others"] or 0.0)
 
-    def one_load(self, share: float, plan: Plan, server: Server) -> page.Row:
+    def one_load(self, share: float, plan: Plan, server: Server) -> Data:
         """One load, live and as `size` says, from what was measured just before."""
         assert plan.rate is not None
         self.measured()
@@ -128,14 +131,16 @@ class Comparison:
         live = in_loop(measure(plan))
         cores = others.cores()
         said = self.size(plan.rate, live.requests)["predicted"][0]
-        row: page.Row = {
+        row: Data = {
             "case": self.case.name, "share": share, "rate": plan.rate, "requests": live.requests, "others": cores,
             "p50_ms": live.figures["p50_ms"], "p99_ms": live.figures["p99_ms"], "batch": live.figures["mean_batch"],
             "said_p50_ms": said["p50_ms"], "said_p99_ms": said["p99_ms"], "said_batch": said["mean_batch"],
         }  # fmt: skip
         beside = "" if cores is None else f", beside {cores:.2f} cores of others"
         self.say(
-            "{case}, {rate:.0f}/s: live {p50_ms:.2f} / {p99_ms:.2f}, says ".format(**row) + page.said(row) + beside
+            "{case}, {rate:.0f}/s: live {p50_ms:.2f} / {p99_ms:.2f}, says ".format(**row)
+            + ", ".join(said(row, figure) for figure in FIGURES)
+            + beside
         )
         return row
 
@@ -162,7 +167,39 @@ def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "cases": found}
 
 
-EXPERIMENT = Experiment(page.PAGE, "experiments.policies.live_vs_sim", __doc__, measure_all, options_of)
+def off(row: Data, figure: str) -> float:
+    """What `size` says of a figure over the live one, less one; infinity where it says that the queue never settles."""
+    told = row[f"said_{figure}"]
+    return float("inf") if told is None else float(told / row[figure] - 1)
+
+
+def undisturbed(row: Data) -> bool:
+    return row["others"] is None or row["others"] < QUIET_CORES
+
+
+def said(row: Data, figure: str) -> str:
+    """What `size` says of a figure, and how far off that is."""
+    told = row[f"said_{figure}"]
+    return "never settles" if told is None else f"{told:.2f} ({off(row, figure):+.0%})"
+
+
+def judged(data: Data) -> list[tuple[Data, str]]:
+    """The figures of loads that were not disturbed."""
+    rows = [row for case in data["cases"] for row in case["rows"]]
+    return [(row, figure) for row in rows if undisturbed(row) for figure in FIGURES]
+
+
+def missed(data: Data) -> list[str]:
+    """The figures that are too far off."""
+    return [
+        f"{row['case']}, {row['share']:.0%} of the peak: {figure[:3]} {off(row, figure):+.1%}"
+        for row, figure in judged(data)
+        if abs(off(row, figure)) > WITHIN
+    ]
+
+
+PAGE = Page("live-vs-sim", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.policies.live_vs_sim", __doc__, measure_all, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

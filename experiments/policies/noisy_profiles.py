@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,18 @@ from app.sim.report import Tally
 from app.sim.simulator import Simulator
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Recorder, stepped
-from experiments.policies import noisy_profiles_page as page
-from experiments.policies.simulated import LOADS, PROFILES, best_tables, devices
+from experiments.policies.simulated import LOADS, MEASURED, PROFILES, best_tables, devices
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 NOISES = (0.05, 0.15, 0.3)
 VISITS = 8  # of each size, about what the server's idle profiler has time for
 TAIL, TAIL_CHANCE = 8, 0.05  # so much more noise, so often
 _WARM_NS = 3_000_000_000  # left out: no rate is known until the first tick, after a second
 _QUEUE = 1 << 30
+MOST_ABOVE = 0.01  # of the mean of `no_wait`
+LEAST_GAIN = 0.8  # of that of exact tables, on measured devices
+_GAINS = 0.02  # exact tables gain so much at least, where a part of the gain is given
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,46 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"seeds": chosen.seeds, "seconds": chosen.seconds, "visits": VISITS, "cells": cells}
 
 
-EXPERIMENT = Experiment(page.PAGE, "experiments.policies.noisy_profiles", __doc__, measure, options_of)
+def above(cells: Sequence[Data], part: str) -> list[float]:
+    return [cell["adaptive"][part] / cell["no_wait"][part] - 1 for cell in cells]
+
+
+def gain(cells: Sequence[Data]) -> float | None:
+    """The part of the gain of exact tables that is had in the second half; None where there is little to gain."""
+    plain, exact, ours = (sum(cell[one]["late"] for cell in cells) for one in ("no_wait", "exact", "adaptive"))
+    return (plain - ours) / (plain - exact) if plain - exact >= _GAINS * plain else None
+
+
+def groups(data: Data) -> dict[tuple[str, str, float, float], list[Data]]:
+    """By kind of noise, device, noise and load."""
+    found: dict[tuple[str, str, float, float], list[Data]] = {}
+    for cell in data["cells"]:
+        found.setdefault((cell["kind"], cell["device"], cell["noise"], cell["load"]), []).append(cell)
+    return found
+
+
+def missed(data: Data) -> list[str]:
+    """Where the mean over profiles is above `no_wait` by more than a percent, or too little of the gain is had."""
+    lines = []
+    for (kind, device, noise, load), cells in groups(data).items():
+        where = f"{kind}, {device}, noise {noise:.0%}, load {load:g}"
+        for part, name in (("all", "the whole run"), ("late", "the second half")):
+            if (mean := fmean(above(cells, part))) > MOST_ABOVE:
+                lines.append(f"{where}: {mean:+.1%} above no_wait in {name}")
+        share = gain(cells)
+        if device in MEASURED and share is not None and share < LEAST_GAIN:
+            lines.append(f"{where}: {share:.0%} of the gain")
+    return lines
+
+
+def described(cells: Sequence[Data]) -> str:
+    whole, late = (f"{fmean(found):+.1%} ({max(found):+.1%})" for found in (above(cells, "all"), above(cells, "late")))
+    share = gain(cells)
+    return f"{whole}; {late}; {'-' if share is None else f'{share:.0%}'}"
+
+
+PAGE = Page("noisy-profiles", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.policies.noisy_profiles", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -24,14 +24,14 @@ import numpy as np
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from app.sim import options
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
-from experiments.policies import simulated_page
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.page import standard_error
+from loadtest.common.page import Page, grouped, ms, standard_error
 from loadtest.common.paths import DOCS, ROOT
 
 PROFILES = DOCS / "profiles"
@@ -195,7 +195,68 @@ def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
 
-EXPERIMENT = Experiment(simulated_page.PAGE, "experiments.policies.simulated", __doc__, measure_all, options_of)
+TARGETS = {"adaptive": 0.02, "adaptive, balanced": 0.05, "adaptive, energy": 0.05}
+_FLOOR = 0.001  # of a distance in the plot
+
+
+def distance(cell: Data) -> str:
+    if cell["overloaded"]:
+        return "grows"
+    delay = "" if cell["delay_ms"] is None else f" ({cell['delay_ms']:g})"
+    return f"{100 * cell['above']:+.1f} ± {100 * cell['above_error']:.1f} %{delay}"
+
+
+def worst(cells: Sequence[Data], name: str) -> Data:
+    return max((cell for cell in cells if cell["name"] == name), key=lambda cell: float(cell["above"]))
+
+
+def missed(data: Data) -> list[str]:
+    cells = [worst(data["cells"], name) for name in TARGETS]
+    return [
+        f"{cell['name']}: {distance(cell)} on {cell['device']} at load {cell['load']:g}"
+        for cell in cells
+        if cell["above"] > TARGETS[cell["name"]]
+    ]
+
+
+def bound(device: Data, load: float) -> str:
+    """Of running all that waits in batches of any size, with times between those shown on straight lines."""
+    shown = {int(size): time for size, time in device["times_ms"].items()}
+    times = np.interp(range(1, max(shown) + 1), list(shown), list(shown.values()))
+    found = bound_ns([round(time * 1e6) for time in times], load * device["peak"])
+    return "-" if found is None else ms(found / 1e6)
+
+
+def draw(data: Data, folder: Path) -> None:
+    """Plot the distance to the optimum against load: a panel per device, a line per policy."""
+    from loadtest.common.plots import LOOKS, legend_above, plain_numbers, saved_grid
+
+    by_device = grouped(data["cells"], "device")
+    rows = -(-len(by_device) // 3)
+    size = (13, 3.2 * rows + 0.9)
+    with saved_grid(folder / "policies.png", rows, min(3, len(by_device)), size, sharey=True) as (figure, grid):
+        for axes, (device, cells) in zip(grid.flat, by_device.items(), strict=False):
+            for name, of_policy in grouped(cells, "name").items():
+                line = [cell for cell in of_policy if not cell["overloaded"]]
+                loads, above = [c["load"] for c in line], [100 * max(_FLOOR, c["above"]) for c in line]
+                if name in LOOKS:
+                    colour, dash = LOOKS[name]
+                    in_front = 3 if name == "adaptive" else 2
+                    axes.plot(loads, above, f"o{dash}", color=colour, label=name, zorder=in_front)
+            axes.axhline(100 * TARGETS["adaptive"], color="grey", linestyle="--", linewidth=1)
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+            axes.set_title(device, fontsize=11)
+            axes.set_xlabel("load, share of the best throughput")
+            axes.set_xlim(0, 1)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("mean latency above\nthe optimum, %")
+        legend_above(figure, grid)
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (3.2 * rows)))
+
+
+PAGE = Page("policies", __name__, missed, draw)
+EXPERIMENT = Experiment(PAGE, "experiments.policies.simulated", __doc__, measure_all, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

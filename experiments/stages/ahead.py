@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from statistics import fmean
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.types import AT_ONCE
 from app.sim.fleet import Setup
 from app.sim.fleet import run as simulate
 from experiments.common.processes import spread
-from experiments.stages import ahead_page
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 
 CURVES: dict[str, ModelProfile] = {
     "7 + 0.6 b": linear(7, 0.6, 32),
@@ -28,7 +29,7 @@ LOADS = (0.3, 0.6, 0.9)
 LAUNCH_NS = AHEAD_NS = 300_000  # about what a launch and a turn of the event loop cost on a GPU
 
 
-def cell(given: tuple[str, float, int, int]) -> ahead_page.Cell:
+def cell(given: tuple[str, float, int, int]) -> Data:
     """Mean latencies for one curve at one load. All ways of handing units over get the same arrivals."""
     curve, load, seeds, requests = given
     profile = CURVES[curve]
@@ -59,7 +60,26 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
 
 
-EXPERIMENT = Experiment(ahead_page.PAGE, "experiments.stages.ahead", __doc__, measure, options_of)
+WITHIN = 0.03  # of the better of depth 1 and depth 2 at once
+
+
+def above(cell: Data) -> list[float]:
+    """By seed: mean latency within the time over the better of the other two, less one."""
+    better = min((cell["depth_1"], cell["at_once"]), key=fmean)
+    return [ahead / other - 1 for ahead, other in zip(cell["ahead"], better, strict=True)]
+
+
+def missed(data: Data) -> list[str]:
+    """The cells in which handing over within the time is too far above the better of the other two."""
+    return [
+        f"{cell['curve']}, load {cell['load']:g}: {fmean(above(cell)):+.1%}"
+        for cell in data["cells"]
+        if fmean(above(cell)) > WITHIN
+    ]
+
+
+PAGE = Page("ahead", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.stages.ahead", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

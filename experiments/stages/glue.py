@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,9 @@ from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.profile import ModelProfile
 from app.sim.lengths import Lengths
 from experiments.policies.lengths import GLUE
-from experiments.stages import glue_page
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server, starling
 
@@ -176,7 +177,33 @@ def told(server: Server) -> bool:
     return bool(json.loads(body)["model_stats"][0]["starling"]["reorders"])
 
 
-EXPERIMENT = Experiment(glue_page.PAGE, "experiments.stages.glue", __doc__, measure, options_of)
+CLOSED = 1.8  # of the rows per second by count, at least
+HALF = 0.5  # of the mean by count at the highest load, at most
+
+
+def gain(data: Data) -> float:
+    """Rows per second by length over those of the better way by count."""
+    return fmean(data["closed"]["by length"]["rows_per_s"]) / float(data["peak"])
+
+
+def mean_ratio(cells: Mapping[str, Any]) -> float:
+    """The mean latency by length over that by count."""
+    return fmean(cells["by length"]["mean_ms"]) / fmean(cells["by count"]["mean_ms"])
+
+
+def missed(data: Data) -> list[str]:
+    lines = [] if gain(data) >= CLOSED else [f"closed loop: {gain(data):.2f} x, not {CLOSED:g} x"]
+    for load, cells in data["loads"].items():
+        ratio, tails = mean_ratio(cells), cells["by length"]["p99_ms"] / cells["by count"]["p99_ms"]
+        if ratio >= 1 or tails >= 1:
+            lines.append(f"load {load}: mean {ratio:.2f} x, 99 % {tails:.2f} x, not lower")
+        if load == list(data["loads"])[-1] and ratio > HALF:
+            lines.append(f"load {load}: mean {ratio:.2f} x, not {HALF:g} x")
+    return lines
+
+
+PAGE = Page("glue", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.stages.glue", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -22,9 +22,8 @@ from app.sim import options
 from app.sim.fleet import Setup, run
 from experiments.common.networks import FAST
 from experiments.common.processes import spread
-from experiments.stages import sliced_page
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.page import standard_error
+from loadtest.common.page import Page, standard_error
 from loadtest.common.paths import DOCS
 
 MEASURED = ("mlp", "encoder", "resnet18")
@@ -111,7 +110,25 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"requests": chosen.requests, "seeds": chosen.seeds, "loads": list(LOADS), "cells": cells}
 
 
-EXPERIMENT = Experiment(sliced_page.PAGE, "experiments.stages.sliced", __doc__, measure, options_of)
+BOUND = 0.01  # of the whole model's mean latency
+
+
+def percent(cell: Data) -> str:
+    return f"{100 * cell['above']:+.2f} ± {100 * cell['above_error']:.2f} %"
+
+
+def named(cell: Data) -> str:
+    return f"{percent(cell)} ({cell['case']}, load {cell['load']:g})"
+
+
+def missed(data: Data) -> list[str]:
+    return [
+        f"{cell['case']}, load {cell['load']:g}: {percent(cell)}" for cell in data["cells"] if cell["above"] > BOUND
+    ]
+
+
+PAGE = Page("sliced", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "experiments.stages.sliced", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -25,9 +25,8 @@ from app.engine.served_model import ServedModel
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.scheduler import Scheduler
-from experiments.writing.leaving_page import PAGE
 from loadtest.common.experiment import Experiment, Run
-from loadtest.common.page import Data
+from loadtest.common.page import Data, Page
 
 LARGEST, AT_ONCE = 32, 48
 READ, WRITTEN = (1, 39), (1, 39)  # tokens of a request
@@ -114,6 +113,26 @@ def measure(chosen: argparse.Namespace, run_: Run) -> Data:
     return {"settings": settings, **found}
 
 
+GROWTH = 0.02  # of memory, from the first tenth of the requests to their end
+
+
+def grown(data: Data) -> float:
+    """The resident memory at the end over that after the first tenth of the requests, less 1."""
+    samples = data["samples"]
+    first = next(one for one in samples if one["requests"] * 10 >= samples[-1]["requests"])
+    return float(samples[-1]["mib"] / first["mib"] - 1)
+
+
+def missed(data: Data) -> list[str]:
+    lines = []
+    if (lost := max(one["places"] for one in data["samples"])) or data["slots"]:
+        lines.append(f"{lost} places and {data['slots']} slots are in use when no request is there, target 0")
+    if (growth := grown(data)) > GROWTH:
+        lines.append(f"memory grew by {growth:.1%}, target {GROWTH:.0%}")
+    return lines
+
+
+PAGE = Page("writing-leaving", __name__, missed)
 EXPERIMENT = Experiment(PAGE, "experiments.writing.leaving", __doc__, measure, options_of)
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from app.bench.stats import Repeat, percentile
 from app.sim.lengths import Lengths
 from experiments.common.live import right
 from experiments.writing import models
-from experiments.writing.page import CELLS
 from experiments.writing.streams import bodies_of, first_pieces
 from loadtest.common.servers import Server, starling
 
+CELLS = "steps"  # the model that is served step by step
 SIZES, WIDTHS = (1, 16, 32), (32, models.READ)  # of whole batches, and of the buckets of what they read
 LARGEST = max(SIZES)
 LENGTHS = f"lognormal:22:0.65:2:{models.WRITTEN}"  # WMT-like; what is written is about as long as what is read

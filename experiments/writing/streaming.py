@@ -15,14 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 from app.bench.run import in_loop
 from experiments.common.loads import post
 from experiments.writing import live, models
-from experiments.writing.streaming_page import PAGE
 from experiments.writing.streams import bodies_of
 from loadtest.common.experiment import Experiment, Run
-from loadtest.common.page import Data
+from loadtest.common.page import Data, Page
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server
 
@@ -131,6 +131,24 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return figures
 
 
+MOST = 0.05  # of the rows a second without streams
+
+
+def cost(found: Data) -> float:
+    """The share of rows a second that streams cost: the median of the rounds, each of both ways in turn."""
+    rounds = zip(found[STREAM], found[WHOLE], strict=True)
+    return 1 - median(stream["rows_per_s"] / whole["rows_per_s"] for stream, whole in rounds)
+
+
+def missed(data: Data) -> list[str]:
+    return [
+        f"{kind}: streams cost {cost(found):.1%} of the rows a second, target {MOST:.0%}"
+        for kind, found in data["kinds"].items()
+        if cost(found) > MOST
+    ]
+
+
+PAGE = Page("writing-streaming", __name__, missed)
 EXPERIMENT = Experiment(PAGE, "experiments.writing.streaming", __doc__, measure, options_of)
 
 if __name__ == "__main__":

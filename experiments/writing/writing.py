@@ -11,12 +11,12 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from app.bench.run import in_loop
 from experiments.writing import live, models
-from experiments.writing.page import AT, PAGE
 from loadtest.common.experiment import Experiment, Run
-from loadtest.common.page import Data
+from loadtest.common.page import Data, Page
 
 
 def options_of(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +50,40 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return figures
 
 
+#: Times the rows a second of the best whole batch; of one at a time; of its p50, whole texts and first pieces.
+FASTER, THAN_ALONE, P50, FIRST = 2.0, 5.0, 0.65, 0.3
+AT = 0.7  # share of that peak
+
+
+def ratios(found: Data) -> tuple[float, float]:
+    """Rows a second over those of the best whole model and of one at a time."""
+    rates = {name: median(values) for name, values in found["rates"].items()}
+    return rates[live.CELLS] / rates[found["best"]], rates[live.CELLS] / rates[found["alone"]]
+
+
+def medians(found: Data) -> dict[str, float]:
+    """By what is measured (`steps`, `first`): its p50 over that of whole texts of the best model, at `AT`."""
+    load = next((load for load in found["loads"] if load["share"] == AT), {})
+    return {name: load[name]["p50_ms"] / load["whole"]["p50_ms"] for name in ("steps", "first") if name in load}
+
+
+def missed(data: Data) -> list[str]:
+    lines = []
+    for kind, found in data["kinds"].items():
+        faster, than_alone = ratios(found)
+        if faster < FASTER:
+            lines.append(f"{kind}: {faster:.2f} x the rows a second of {found['best']}, target {FASTER:g}")
+        if than_alone < THAN_ALONE:
+            lines.append(f"{kind}: {than_alone:.2f} x the rows a second of one at a time, target {THAN_ALONE:g}")
+        shares, where = medians(found), f"of {found['best']} at {AT:g} of its peak"
+        if (share := shares.get("steps", 0.0)) > P50:
+            lines.append(f"{kind}: p50 {share:.2f} x that {where}, target {P50:g}")
+        if (share := shares.get("first", 0.0)) > FIRST:
+            lines.append(f"{kind}: p50 to the first piece {share:.2f} x that {where}, target {FIRST:g}")
+    return lines
+
+
+PAGE = Page("writing", __name__, missed)
 EXPERIMENT = Experiment(PAGE, "experiments.writing.writing", __doc__, measure, options_of)
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.common.page import Column, Data, Page, joined, table
+from loadtest.common.page import Data, Page
 
 Figure = Mapping[str, Any]  # see figures.py
+
+HEADINGS = ("what", "median", "min – max", "target", "met", "note")
 
 
 def number(value: float) -> str:
@@ -46,14 +48,11 @@ def met(figure: Figure) -> str:
     return "yes, and the aim" if wanted["aim"] is not None and median(figure["rounds"]) >= wanted["aim"] else "yes"
 
 
-COLUMNS: dict[str, Column] = {
-    "what": "{what}",
-    "median": middle,
-    "min – max": lambda figure: f"{number(min(figure['rounds']))} – {number(max(figure['rounds']))}",
-    "target": target,
-    "met": met,
-    "note": "{note}",
-}
+def cells(figure: Figure) -> list[str]:
+    """The line of a figure, for both."""
+    rounds = figure["rounds"]
+    ends = f"{number(min(rounds))} – {number(max(rounds))}"
+    return [figure["what"], middle(figure), ends, target(figure), met(figure), figure["note"]]
 
 
 def show(report: Data, console: Console) -> None:
@@ -61,25 +60,16 @@ def show(report: Data, console: Console) -> None:
     for name, text in report["facts"].items():
         console.print(f"[bold]{name}[/]: {text}", highlight=False)
     shown = Table()
-    for heading in COLUMNS:
+    for heading in HEADINGS:
         shown.add_column(heading, no_wrap=heading in ("median", "min – max"))
     for figures in report["cases"].values():
         for figure in figures:
             style = "" if figure["target"] is None else ("green" if figure["met"] else "red")
-            cells = (
-                column.format(**figure) if isinstance(column, str) else column(figure) for column in COLUMNS.values()
-            )
-            shown.add_row(*map(str, cells), style=style)
+            shown.add_row(*cells(figure), style=style)
         shown.add_section()
     console.print(shown)
     for name, reason in report["failed"].items():
         console.print(f"[red]{name} could not be measured:[/] {reason}", highlight=False, markup=True)
 
 
-def fill(data: Data) -> Mapping[str, object]:
-    cases = [joined([f"## {name}", table(COLUMNS, figures)]) for name, figures in data["cases"].items()]
-    failed = [f"`{name}` could not be measured: {reason}" for name, reason in data["failed"].items()]
-    return {"cases_of": joined([*cases, *failed])}
-
-
-PAGE = Page("http", __file__, fill)
+PAGE = Page("http", __name__)

@@ -22,15 +22,19 @@ from typing import Any
 
 from app.settings import Settings
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Child, MeasurementError, Server, free_port
-from loadtest.drill import nginx, page
+from loadtest.drill import nginx
 
 SETTINGS = ROOT / "deploy" / "kubernetes" / "base" / "settings.env"
 FATAL = ROOT / "loadtest" / "drill" / "fatal"
 SPARE_S = 10.0  # over the drain limit, for the last answers and the end of the process
 UNDISTURBED_S = 3.0  # of load before the first signal
 FIGURES = ("requests", "completed", "status", "errors", "error_examples", "p50_ms", "p99_ms", "max_ms")
+
+
+LOADING = "status 503"  # of `starling bench`'s errors
 
 
 def drain_settings() -> Settings:
@@ -65,7 +69,7 @@ class Replicas:
         self._stack.callback(server.process.send_signal, signal.SIGINT)
         return server
 
-    def replace(self, name: str) -> page.Replacement:
+    def replace(self, name: str) -> Data:
         """Tell a server to end, wait for it, start another on its port, wait until that is ready."""
         old = self._servers[name]
         told_s = time.perf_counter()
@@ -84,7 +88,7 @@ class Replicas:
         return sum(server.process.poll() is not None for server in self._servers.values())
 
 
-def poisoned(replicas: Replicas, port: int) -> page.Poison:
+def poisoned(replicas: Replicas, port: int) -> Data:
     """Send one request that ends the process which runs it; then ask the others."""
     status = asked(port, 666.0)
     limit_s = time.monotonic() + SPARE_S
@@ -106,7 +110,7 @@ def asked(port: int, value: float) -> int:
         connection.close()
 
 
-def under_load(replicas: Replicas, times: int, load: Child, say: Callable[[str], None]) -> list[page.Replacement]:
+def under_load(replicas: Replicas, times: int, load: Child, say: Callable[[str], None]) -> list[Data]:
     """Replace each server so many times, in turn. Raises MeasurementError if the load ends before."""
     time.sleep(UNDISTURBED_S)
     found = []
@@ -177,7 +181,31 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="of load [180]")
 
 
-EXPERIMENT = Experiment(page.PAGE, "loadtest.drill", __doc__, measure, options)
+def lost(data: Data) -> int:
+    """Requests without a right answer, but for those of a server that was loading."""
+    load = data["load"]
+    return int(load["requests"] - load["completed"] - load["errors"].get(LOADING, 0))
+
+
+def missed(data: Data) -> list[str]:
+    """What a drill must not show: a request without a right answer, or a server that did not end well."""
+    found = [f"{count} x {kind}" for kind, count in data["load"]["errors"].items() if kind != LOADING]
+    if lost(data) and not found:
+        found.append(f"{lost(data)} requests without a right answer")
+    poison = data["poison"]
+    if poison["lost"] != 1 or set(poison["after"]) != {200}:
+        found.append(f"a fatal request ended {poison['lost']} servers; then {poison['after']}")
+    return found + [
+        f"server {one['server']} ended with {one['exit']}" for one in data["replacements"] if one["exit"] != 0
+    ]
+
+
+def tried_again(data: Data) -> int:
+    return sum(count for tried, count in data["attempts"].items() if "," in tried)
+
+
+PAGE = Page("drill", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "loadtest.drill", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

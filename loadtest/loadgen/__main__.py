@@ -19,11 +19,10 @@ from typing import Any
 
 from app.models.repository import SETS
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, starling
-from loadtest.loadgen import page
-from loadtest.loadgen.page import samples_per_second
-from loadtest.loadgen.scenarios import Scenario, play
+from loadtest.loadgen.scenarios import Scenario, play, samples_per_second
 from loadtest.loadgen.system import Library
 
 SAMPLES = 1024  # of the library
@@ -104,7 +103,18 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error(f"--models: expected some of {', '.join(_KNOWN)}, got {', '.join(unknown)}")
 
 
-EXPERIMENT = Experiment(page.PAGE, "loadtest.loadgen", __doc__, measure, options, check)
+def missed(data: Data) -> list[str]:
+    """Runs that LoadGen calls invalid."""
+    return [
+        f"{model}, {name}: invalid"
+        for model, scenarios in data["models"].items()
+        for name, found in scenarios.items()
+        if found["Result is"] != "VALID"
+    ]
+
+
+PAGE = Page("loadgen", __name__, missed)
+EXPERIMENT = Experiment(PAGE, "loadtest.loadgen", __doc__, measure, options, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -81,6 +81,14 @@ def summary(text: str) -> dict[str, Any]:
     return found
 
 
+def samples_per_second(found: dict[str, Any]) -> float:
+    """Of any scenario: each has a name of its own for it, and MultiStream says how long a query takes."""
+    for name in ("Samples per second", "Completed samples per second", "QPS w/ loadgen overhead"):
+        if name in found:
+            return float(found[name])
+    return float(found["samples_per_query"]) * 1e9 / float(found["Mean latency (ns)"])
+
+
 def _number(text: str) -> Any:
     try:
         return float(text)

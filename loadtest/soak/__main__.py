@@ -28,9 +28,10 @@ from app.bench.run import Lagging, Session, in_loop
 from app.bench.stats import Repeat, percentile
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
+from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, free_port
-from loadtest.soak import page
 from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
+from loadtest.soak.memory import Trend, trend
 
 SHARE = 0.6  # of the peak
 SLO_MS = 50.0  # of the 99th percentile, at the peak
@@ -239,7 +240,59 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error("--seconds: expected at least 5; --peak: more than 0")
 
 
-EXPERIMENT = Experiment(page.PAGE, "loadtest.soak", __doc__, measure, options, check)
+def trend_of(data: Data) -> Trend | None:
+    return trend(data["memory"]["at_s"], data["memory"]["mib"], data["settings"]["settle_s"])
+
+
+def answered_wrongly(data: Data, kind: str) -> int:
+    return sum(many for what, many in data["faults"]["wrong"].items() if what.startswith(f"{kind}:"))
+
+
+def missed(data: Data) -> list[str]:
+    """What a soak must not show."""
+    found = []
+    for name in ("load", "beside"):
+        load = data[name]
+        lost = load["requests"] - load["completed"]
+        if lost:
+            kinds = ", ".join(f"{count} x {kind}" for kind, count in load["errors"].items())
+            found.append(f"{name}: {lost} of {load['requests']} requests without a right answer: {kinds}")
+    found += [f"{count} x {what}" for what, count in data["faults"]["wrong"].items()]
+    found += [f"a replica ended with {one['exit']}" for one in data["replacements"] if one["exit"] != 0]
+    if data["exit"] != 0:
+        found.append(f"the steady server ended with {data['exit']}")
+    found += [f"{name} is {value:g} when all is answered" for name, value in data["left"].items() if value]
+    line = trend_of(data)
+    if line is not None and not line.flat:
+        found.append(f"memory grows by {line.per_hour:.2f} MiB an hour ({line.low:.2f} to {line.high:.2f})")
+    return found
+
+
+def draw(data: Data, folder: Path) -> None:
+    """Memory and latency over time."""
+    from loadtest.common import plots
+
+    memory, line = data["memory"], trend_of(data)
+    with plots.saved_grid(folder / "soak.png", 2, 1, (9, 6), sharex=True) as (figure, grid):
+        upper, lower = grid[0, 0], grid[1, 0]
+        upper.plot(memory["at_s"], memory["mib"], color="C0", linewidth=1)
+        if line is not None:
+            ends = [data["settings"]["settle_s"], memory["at_s"][-1]]
+            upper.plot(ends, [line.first, line.last], color="k", linestyle="--", linewidth=1)
+        upper.set_ylabel("resident memory, MiB")
+        stretches = data["load"]["stretches"]
+        for name, colour in (("p50", "C2"), ("p99", "C1"), ("max", "0.6")):
+            lower.plot([one["at_s"] for one in stretches], [one[name] for one in stretches], color=colour, label=name)
+        lower.set_yscale("log")
+        plots.plain_numbers(lower.yaxis)
+        lower.set_ylabel("latency, ms")
+        lower.set_xlabel("seconds")
+        lower.legend(loc="upper right", ncols=3, fontsize=10)
+        figure.tight_layout()
+
+
+PAGE = Page("soak", __name__, missed, draw)
+EXPERIMENT = Experiment(PAGE, "loadtest.soak", __doc__, measure, options, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

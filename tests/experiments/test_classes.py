@@ -14,7 +14,7 @@ from app.bench.run import in_loop
 from app.bench.stats import Repeat
 from app.engine.device import Job, Ran
 from app.models.repository import Repository
-from experiments.classes import bulk, preemption, preemption_page
+from experiments.classes import bulk, preemption
 from experiments.common.live import right
 from loadtest.common.servers import MeasurementError
 
@@ -58,7 +58,7 @@ def test_waits_behind_best_effort_work_of_a_tiny_model(tmp_path: Path, monkeypat
     assert [len(one["waits_us"]) for one in found["1"]["rounds"]] == [3, 3]
     data = {"settings": {"layers": 8, "tokens": 16, "waiting": 4, "calls": 3, "rounds": 2, "gap_ms": 1.0},
             "stages": found, "facts": {}}  # fmt: skip
-    assert preemption_page.PAGE.text(data)
+    assert preemption.PAGE.text(data)
 
 
 def repeat(latency_ms: list[int], batch: list[int], compute_ms: list[int], errors: int = 0) -> Repeat:

@@ -1,19 +1,13 @@
-"""What makes a page runs nothing, no imports go in circles, and the product needs no experiment."""
+"""No imports go in circles, and the product needs no experiment."""
 
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from test_pages import MODULES
-
 ROOT = Path(__file__).resolve().parents[2]
-#: What starts processes, servers or simulations, or loads a model.
-RUNNERS = ("asyncio", "subprocess", "torch", "uvicorn", "locust", "app.engine", "app.main", "app.models", "app.sim")
 
 
 def modules(folder: str) -> dict[str, Path]:
@@ -30,13 +24,6 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_what_makes_a_page_runs_nothing() -> None:
-    """All page modules are imported by a fresh interpreter; the plots are not, which each page imports to draw them."""
-    code = f"import sys, {', '.join(MODULES)}; print([name for name in {RUNNERS} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_no_imports_go_in_circles() -> None:

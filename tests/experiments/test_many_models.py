@@ -9,7 +9,7 @@ import pytest
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import solver
-from experiments.many import driver, models, models_tables, two_models
+from experiments.many import driver, models, two_models
 
 FAST, SLOW = linear(1, 0.05, 4), linear(10, 0.5, 4)
 
@@ -31,9 +31,9 @@ def test_the_optimum_is_what_a_simulation_of_it_has() -> None:
 
 def test_no_order_is_better_than_the_optimum_and_the_index_is_better_than_the_order_of_arrival() -> None:
     found = models.cell(("1 + 0.05 b, 10 + 0.5 b", 0.6, 0.5, 4_000))
-    assert fmean(models_tables.above(found)) > 0
-    assert models_tables.gain(found) < -0.2
-    assert max(models_tables.rises(found, "index")) < 0.2 < max(models_tables.rises(found, "optimum"))
+    assert fmean(models.above(found)) > 0
+    assert models.gain(found) < -0.2
+    assert max(models.rises(found, "index")) < 0.2 < max(models.rises(found, "optimum"))
 
 
 def test_models_of_about_one_speed_keep_the_order_of_arrival() -> None:
@@ -46,8 +46,8 @@ def test_models_of_about_one_speed_keep_the_order_of_arrival() -> None:
 
 def test_four_models_gain_and_an_overloaded_one_does_not_starve_another() -> None:
     found = models.several((list(models.FOUR), [0.15] * 4, 1, 6_000))
-    assert models_tables.gain(found) < -0.3
-    assert max(models_tables.rises(found, "index")) < 0.15
+    assert models.gain(found) < -0.3
+    assert max(models.rises(found, "index")) < 0.15
     fast, _, slow, _ = models.FOUR
     found = models.several(([fast, slow], [models.OVERLOADED, models.BESIDE], 1, 20_000))
-    assert max(models_tables.rises(found, "index")) < 0.1
+    assert max(models.rises(found, "index")) < 0.1

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from app.scheduler.estimates.profile import linear
-from experiments.policies.noisy_profiles import KINDS, VISITS, Cell, known, simulate
-from experiments.policies.noisy_profiles_page import gain, missed
+from experiments.policies.noisy_profiles import KINDS, VISITS, Cell, gain, known, missed, simulate
 
 TRUE = linear(7, 0.6, 16).batch_ns
 

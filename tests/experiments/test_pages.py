@@ -12,11 +12,11 @@ from loadtest.common import experiment
 from loadtest.common.page import Page
 from loadtest.common.paths import DOCS, ROOT
 
+#: Each has its page's text beside it.
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for folder in ("experiments", "loadtest")
-    for path in sorted((ROOT / folder).rglob("*page.py"))
-    if path != ROOT / "loadtest" / "common" / "page.py"
+    for path in sorted((ROOT / folder).rglob("*.template"))
 ]
 PAGES: dict[str, Page] = {page.name: page for page in (import_module(name).PAGE for name in MODULES)}
 STORED = [path.stem for path in DOCS.glob("*.md")]

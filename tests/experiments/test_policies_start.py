@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from experiments.policies import start, start_page
+from experiments.policies import start
 
 
 def a_cell(adaptive_ms: list[float], no_wait_ms: list[float]) -> dict[str, Any]:
@@ -22,10 +22,10 @@ def test_verdicts(adaptive_ms: list[float], verdict: str, missed: int) -> None:
         "settings": {"rounds": 6, "seconds": 5.0, "idle": 9.0},
         "cells": [a_cell(adaptive_ms, [10.0] * 6)],
     }
-    (row,) = [line for line in start_page.PAGE.text(data).splitlines() if line.startswith("| mlp")]
+    (row,) = [line for line in start.PAGE.text(data).splitlines() if line.startswith("| mlp")]
     assert row.startswith("| mlp | quiet | 60% of 910/s |")
     assert row.endswith(f"| {verdict} |")
-    assert len(start_page.missed(data)) == missed
+    assert len(start.missed(data)) == missed
 
 
 def test_one_slow_round_decides_nothing() -> None:

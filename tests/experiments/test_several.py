@@ -1,4 +1,4 @@
-"""Four and eight workers of one model: the optimum, the experiment and its page."""
+"""Four and eight workers of one model: the optimum and the experiment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import solver
 from experiments.many import several
 from experiments.many.several_optimum import Optimum
-from experiments.many.workers_tables import fill, missed
+from experiments.many.workers import missed
 
 
 def test_the_optimum_of_one_worker_is_that_of_the_solver() -> None:
@@ -25,12 +25,10 @@ def test_its_policy_has_its_mean() -> None:
     assert best.latencies(arrivals).mean() == pytest.approx(best.mean, rel=0.01)
 
 
-def test_a_cell_and_its_page() -> None:
+def test_a_cell() -> None:
     """As two workers that are twice as fast, with the unit that ends next alone, `adaptive` was 6.8 % above."""
     found = several.cell(("7 + 0.6 b", linear(7, 0.6, 4), 4, 8, 0.65, 4_000))
     assert found["adaptive"][0] < 1.03 * found["optimum"][0]
     assert found["no_wait"][0] > 1.1 * found["optimum"][0]
-    data = {"cells": [found]}
-    assert "| 7 + 0.6 b | 4 | 4 | 0.65 |" in str(fill(data)["table"])
     late = {"cells": [{**found, "adaptive": [2 * found["optimum"][0]]}]}
     assert missed(late) == ["7 + 0.6 b, 4 workers, load 0.65: +100.0%"]

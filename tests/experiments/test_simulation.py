@@ -12,25 +12,25 @@ import pytest
 from app.bench.plan import Plan
 from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
-from experiments.simulation import __main__ as simulation
-from experiments.simulation import sections
+from experiments import simulation
 from loadtest.common import command
+from loadtest.common.experiment import in_sections
 from loadtest.common.paths import DOCS, ROOT
 
-ABOVE = {"curve": {"0.1": 0.25, "0.2": -1e-13}}
+ONE = {"cpu_s": 3.0, "peak_mib": 50.0}
 
 
 def test_a_section_made_again_replaces_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are those of the documentation."""
-    (name, *_) = sections.SECTIONS
     before = json.loads((DOCS / "simulation.json").read_text())
-    monkeypatch.setitem(sections.SECTIONS, "optimum", lambda say: {"above": ABOVE})
-    assert simulation.EXPERIMENT.main(["optimum", "--out", str(tmp_path)]) == 0
+    made = {"model": "linear:1+1b", "requests": 7, "policies": {"no_wait": {**ONE, "wall_s": [2.0, 1.0, 4.0]}}}
+    again = in_sections(simulation.PAGE, "experiments.simulation", "", {"speed": lambda say: made, "fleet": dict})
+    assert again.main(["speed", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "simulation.json").read_text())
-    assert found["optimum"]["above"] == ABOVE
-    assert found[name] == before[name]
+    assert found["speed"].items() >= made.items()
+    assert found["fleet"] == before["fleet"]
     text = (tmp_path / "simulation.md").read_text()
-    assert "| curve | 25.0% | 0.1 | 0.0% |" in text
+    assert "| no_wait | 2.0 | 1.0 – 4.0 | 3.0 | 4 | 50 |" in text
 
 
 def test_command_is_timed_and_what_it_printed_kept() -> None:
@@ -59,4 +59,4 @@ def test_the_documented_profile_is_the_example() -> None:
     """That the outputs of docs/simulation.md are those of its commands is seen where all documented commands run."""
     text = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
     profile, *_ = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert json.loads(profile) == json.loads((DOCS / sections.PROFILE).read_text())
+    assert json.loads(profile) == json.loads((DOCS / "simulation-profile.json").read_text())

@@ -16,7 +16,7 @@ import torch
 from app.bench.stats import Repeat
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models, nginx, streaming, streaming_page, streams
+from experiments.writing import live, models, nginx, streaming, streams
 from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
 
@@ -125,11 +125,10 @@ def test_what_streams_cost_is_the_median_of_the_rounds() -> None:
     whole = [{"rows_per_s": rate, "cpu_s_per_row": 0.5, "events_per_row": 0.0} for rate in (10.0, 20.0, 10.0)]
     stream = [{"rows_per_s": rate, "cpu_s_per_row": 0.52, "events_per_row": 21.5} for rate in (9.0, 18.0, 30.0)]
     data = {"kinds": {"t5": {"generate": whole, "generate_stream": stream}}}
-    assert streaming_page.missed(data) == ["t5: streams cost 10.0% of the rows a second, target 5%"]
+    assert streaming.missed(data) == ["t5: streams cost 10.0% of the rows a second, target 5%"]
     settings = {"threads": 1, "closed_s": 9, "rounds": 3, "in_flight": 4, "largest": 8, "lengths": "x"}
-    assert (
-        "| t5 | 10.00, 20.00, 10.00 | 9.00, 18.00, 30.00 | 21.5 | +10.0% | 0.500, 0.520 |"
-        in streaming_page.PAGE.text({**data, "settings": settings})
+    assert "| t5 | 10.00, 20.00, 10.00 | 9.00, 18.00, 30.00 | 21.5 | +10.0% | 0.500, 0.520 |" in streaming.PAGE.text(
+        {**data, "settings": settings}
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,32 +16,35 @@ import pytest
 from experiments.common.processes import spread
 from loadtest.common import experiment
 from loadtest.common.experiment import Experiment, Run
-from loadtest.common.page import Data, Page, table
+from loadtest.common.page import Data, Page
 from loadtest.common.servers import ServerError
 
 TEXT = """\
 # X
 
-{optional}
+{% if seeds|length > 5 %}
+Many.
+{% endif %}
 
-{seed_table}
+{{ head("seed", "of") }}
+{% for seed in seeds %}
+| {{ NAME }} | {{ seed }} |
+{% endfor %}
 
-{missed}
+{{ missed }}
 """
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., Experiment]:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     """An experiment, by what measures it and the targets that it misses."""
-    (tmp_path / "x_page.template").write_text(TEXT)
+    (tmp_path / "x.template").write_text(TEXT)
+    module = ModuleType("x")
+    vars(module).update(NAME="a", __file__=str(tmp_path / "x.py"))
+    monkeypatch.setitem(sys.modules, "x", module)
 
     def experiment(measure: Any, missed: Sequence[str] = (), **more: Any) -> Experiment:
-        page = Page(
-            "x",
-            str(tmp_path / "x_page.py"),
-            lambda data: {"seed_table": table({"seed": str}, data["seeds"]), "optional": ""},
-            lambda data: missed,
-        )
+        page = Page("x", "x", lambda data: missed)
         options = lambda parser: parser.add_argument("--seeds", type=int, default=2)  # noqa: E731
         return Experiment(page, "loadtest.x", "Text.", measure, options, **more)
 
@@ -57,7 +62,7 @@ def test_figures_are_kept_and_the_page_is_made_of_them(made: Any, tmp_path: Path
     assert data["facts"]["command"] == "`python -m loadtest.x --seeds 3`"  # without this machine's folder
     assert data["facts"]["cores"]
     assert (tmp_path / "x.md").read_text() == (
-        "# X\n\n| seed |\n| --- |\n| 0 |\n| 1 |\n| 2 |\n\nAll targets are met.\n"
+        "# X\n\n| seed | of |\n| --- | --- |\n| a | 0 |\n| a | 1 |\n| a | 2 |\n\nAll targets are met.\n"
     )
 
 
@@ -68,7 +73,7 @@ def test_a_page_is_made_again_and_nothing_is_run(made: Any, tmp_path: Path) -> N
         raise AssertionError("measured")
 
     assert made(run_again).main(["--page", str(tmp_path / "old.json"), "--out", str(tmp_path)]) == 0
-    assert "| 7 |" in (tmp_path / "x.md").read_text()
+    assert "| a | 7 |" in (tmp_path / "x.md").read_text()
     assert made(run_again).main(["--page", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 1
 
 
@@ -79,7 +84,7 @@ def test_what_was_kept_before_a_fault_stays(made: Any, tmp_path: Path, capsys: p
 
     assert made(half).main(["--out", str(tmp_path)]) == 1
     assert "the server ended" in capsys.readouterr().err
-    assert "| 1 |" in (tmp_path / "x.md").read_text()
+    assert "| a | 1 |" in (tmp_path / "x.md").read_text()
 
 
 def test_missed_targets_are_the_status(made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from bench.scripted import METADATA, Scripted, http, serving
 
-from loadtest.loadgen import page, scenarios
+from loadtest.loadgen import __main__ as loadgen
+from loadtest.loadgen import scenarios
 from loadtest.loadgen.scenarios import Scenario
 from loadtest.loadgen.system import Library, Sample, System
 
@@ -137,9 +138,9 @@ async def test_a_scenario_is_played() -> None:
     assert (generator.settings.scenario, generator.settings.min_duration_ms) == ("offline", 1000)
     assert generator.settings.offline_expected_qps == 8.0
     assert (found["Result is"], found["requests"], generator.destroyed) == ("VALID", 3, 2)
-    assert page.samples_per_second(found) == 16989.9
+    assert scenarios.samples_per_second(found) == 16989.9
     figures = {"facts": {}, "settings": {"seconds": 1, "rows": 3, "connections": 2, "latency_ms": 50, "at_once": 4}}
-    text = page.PAGE.text({**figures, "models": {"m": {"Offline": found}}})
+    text = loadgen.PAGE.text({**figures, "models": {"m": {"Offline": found}}})
     assert "| `m` | Offline | valid | 16,990 | 3 | 2.00 | 3.00 | 4.50 |" in text
     invalid = {"models": {"m": {"Offline": {**found, "Result is": "INVALID"}}}}
-    assert page.missed(invalid) == ["m, Offline: invalid"]
+    assert loadgen.missed(invalid) == ["m, Offline: invalid"]

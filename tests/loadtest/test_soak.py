@@ -14,7 +14,7 @@ import torch
 
 from loadtest.common import experiment
 from loadtest.soak import __main__ as soak
-from loadtest.soak import faults, page
+from loadtest.soak import faults
 from loadtest.soak.memory import Trend, trend
 
 
@@ -95,7 +95,7 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["--seconds", "6", "--peak", "150", "--budget", "0", "--rehearse", "1", "--out", str(tmp_path)]
     )
     found = experiment.load(tmp_path / "soak.json")
-    assert page.missed(found) == []
+    assert soak.missed(found) == []
     assert status == 0
     assert set(found["faults"]["sent"]) == {*faults.GAPS_S, "reload"}
     assert found["load"]["requests"] == found["load"]["completed"] > 300

@@ -1,1 +1,0 @@
-"""Figures of the simulator: `python -m experiments.simulation` makes each one that README.md and docs quote."""
