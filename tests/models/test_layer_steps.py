@@ -13,7 +13,7 @@ from torch import nn
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import recurrent_model
-from app.models.recurrent.layer_steps import OneDnnSteps, PackedSteps, TorchSteps, ready_steps
+from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps, ready_steps
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
@@ -21,7 +21,7 @@ X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (30, 5))
 Y = TensorSpec("y", "FP32", (-1, 7), ("steps", ""), (30, 7))
 INFO = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=4))
 KINDS = {"lstm": (nn.LSTM, {}), "gru": (nn.GRU, {}), "tanh": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"})}
-WAYS = [(OneDnnSteps, "lstm"), *((way, kind) for way in (PackedSteps, TorchSteps) for kind in KINDS)]
+WAYS = [(OneDnnSteps, "lstm"), (PackedGruSteps, "gru"), *((TorchSteps, kind) for kind in KINDS)]
 
 
 class Net(nn.Module):
@@ -119,12 +119,12 @@ def test_strides(left: int, strides: dict[int, int]) -> None:
     ("layer", "missing", "way"),
     [
         (nn.LSTM(256, 256), [], OneDnnSteps),
-        (nn.LSTM(256, 256), ["_reordered"], PackedSteps),
-        (nn.LSTM(256, 256), ["_reordered", "Product"], TorchSteps),
+        (nn.LSTM(256, 256), ["_reordered"], TorchSteps),
         (nn.LSTM(256, 256).double(), [], TorchSteps),
         (nn.LSTM(5, 7), [], TorchSteps),
-        (nn.GRU(300, 300), [], PackedSteps),
+        (nn.GRU(300, 300), [], PackedGruSteps),
         (nn.GRU(300, 300), ["Product"], TorchSteps),
+        (nn.RNN(600, 600), [], TorchSteps),
     ],
 )
 def test_the_fastest_that_can_be_had(
