@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.generation import logits_process as processors
 
-from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.parameters import Parameters
 from app.models.decoders.sampling import Shares
 
 WORDS = 600
@@ -48,7 +48,7 @@ def test_shares_are_those_of_transformers(asked: dict[str, Any], spread: float) 
 
 
 def test_what_a_request_does_not_say_is_as_the_model_does() -> None:
-    defaults = Defaults(frozenset(), 10, True, {"temperature": 0.5, "top_k": 9, "top_p": None})
-    assert Shares.of(Parameters(top_k=0, top_p=0.3), defaults) == Shares(0.5, 0, 0.3)
-    assert Shares.of(Parameters(), defaults) == Shares(0.5, 9, 1.0)
-    assert Shares.of(Parameters(), Defaults(frozenset(), 10, True, {})) == Shares()
+    defaults = {"temperature": 0.5, "top_k": 9, "top_p": None}
+    assert Shares.of({**defaults, **Parameters(top_k=0, top_p=0.3).given}) == Shares(0.5, 0, 0.3)
+    assert Shares.of({**defaults, **Parameters().given}) == Shares(0.5, 9, 1.0)
+    assert Shares.of({}) == Shares()

@@ -7,7 +7,7 @@ text does not depend on what runs beside it, and a step that is made again choos
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,15 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Choice:
     """How the tokens of one row are chosen. `ids`: all that its decoder has read and written."""
 
-    __slots__ = ("_first", "_processors", "_samples", "_seed", "_shares", "ids")
-
     def __init__(self, parameters: Parameters, defaults: Defaults, prompt: Sequence[int], most: int) -> None:
         """`prompt`: what the decoder begins with; `most`: tokens that it may write behind that."""
         self.ids = list(prompt)
         self._first = len(prompt)
         samples = parameters.samples
         self._samples = defaults.do_sample if samples is None else samples
-        self._processors = _processors(parameters, defaults, len(prompt), most)
-        self._shares = Shares.of(parameters, defaults)
+        wanted = {**defaults.values, **parameters.given}
+        self._processors = _processors(wanted, sorted(defaults.ends), len(prompt), most)
+        self._shares = Shares.of(wanted)
         seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
         self._seed = seed % (1 << 64)
 
@@ -74,24 +73,18 @@ def choose(logits: torch.Tensor, choices: Sequence[Choice]) -> list[int]:
     return tokens
 
 
-def _processors(parameters: Parameters, defaults: Defaults, prompt: int, most: int) -> list[Processor]:
+def _processors(values: Mapping[str, Any], ends: list[int], prompt: int, most: int) -> list[Processor]:
     """What changes logits whether or not a token is sampled, in the order of transformers' `generate`."""
     from transformers.generation import logits_process as processors  # imported with the model
 
     found: list[Any] = []
-    values, ends = defaults.values, sorted(defaults.ends)
-
-    def wanted(name: str) -> Any:
-        given = getattr(parameters, name)
-        return values.get(name) if given is None else given
-
-    if (penalty := wanted("repetition_penalty")) not in (None, 1.0):
+    if (penalty := values.get("repetition_penalty")) not in (None, 1.0):
         found.append(processors.RepetitionPenaltyLogitsProcessor(penalty))
-    if size := wanted("no_repeat_ngram_size"):
+    if size := values.get("no_repeat_ngram_size"):
         found.append(processors.NoRepeatNGramLogitsProcessor(size))
     if bad := values.get("bad_words_ids"):
         found.append(processors.NoBadWordsLogitsProcessor(bad, ends))
-    least = wanted("min_new_tokens")  # which takes the place of min_length
+    least = values.get("min_new_tokens")  # which takes the place of min_length
     if ends and least:
         found.append(processors.MinNewTokensLengthLogitsProcessor(prompt, least, ends))
     elif ends and least is None and (least := values.get("min_length")):

@@ -74,6 +74,11 @@ class Parameters(BaseModel):
         return read
 
     @property
+    def given(self) -> dict[str, Any]:
+        """What the request says, by name."""
+        return {name: value for name, value in self if value is not None}
+
+    @property
     def samples(self) -> bool | None:
         """Whether tokens are to be sampled; None: as the model does."""
         if self.temperature == 0:

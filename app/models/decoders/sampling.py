@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-
-from app.models.decoders.parameters import Defaults, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +18,9 @@ class Shares:
     top_p: float = 1.0
 
     @classmethod
-    def of(cls, parameters: Parameters, defaults: Defaults) -> Self:
-        """As a request says, else as the model does."""
-
-        def wanted(name: str, unset: float) -> Any:
-            given = getattr(parameters, name)
-            value = defaults.values.get(name) if given is None else given
-            return unset if value is None else value
-
-        return cls(float(wanted("temperature", 1.0)), int(wanted("top_k", 0)), float(wanted("top_p", 1.0)))
+    def of(cls, wanted: Mapping[str, Any]) -> Self:
+        """By their names in generation_config."""
+        return cls(**{name: wanted[name] for name in ("temperature", "top_k", "top_p") if wanted.get(name) is not None})
 
     def __call__(self, scores: torch.Tensor) -> torch.Tensor:
         """`scores` [words] -> [words], 0 for tokens that are out. Those that are left need not add up to 1."""

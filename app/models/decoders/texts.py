@@ -26,21 +26,6 @@ STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its 
 class Text:
     """A row that is being written, and why it ended, once it has."""
 
-    __slots__ = (
-        "_cut",
-        "_longest_stop",
-        "_read",
-        "_sent",
-        "_shown",
-        "_stops",
-        "_words",
-        "choice",
-        "most",
-        "prompt",
-        "reason",
-        "text",
-    )
-
     def __init__(self, words: Any, choice: Choice, prompt: int, most: int, stops: Sequence[str]) -> None:
         """`words`: the tokenizer; `prompt`: tokens that were read; `most`: tokens to write."""
         self.choice = choice

@@ -109,25 +109,16 @@ class InputTable(TensorTable):
         return self
 
     @model_validator(mode="after")
-    def _pad_value_fits(self) -> InputTable:
-        if is_integer(self.datatype):
-            limits = np.iinfo(DATATYPES[self.datatype])
-            whole = isinstance(self.pad_value, int)
-            if not whole or not int(limits.min) <= self.pad_value <= int(limits.max):
-                raise ValueError(f"pad_value: expected a value of {self.datatype}, got {self.pad_value!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _range_fits(self) -> InputTable:
-        given = {"minimum": self.minimum, "maximum": self.maximum}
-        for key, value in given.items():
-            if value is None:
-                continue
-            if not is_integer(self.datatype):
+    def _integers_fit(self) -> InputTable:
+        for key in ("pad_value", "minimum", "maximum"):
+            value = getattr(self, key)
+            if is_integer(self.datatype):
+                limits = np.iinfo(DATATYPES[self.datatype])
+                fits = isinstance(value, int) and int(limits.min) <= value <= int(limits.max)
+                if value is not None and not fits:
+                    raise ValueError(f"{key}: expected a value of {self.datatype}, got {value!r}")
+            elif key != "pad_value" and value is not None:
                 raise ValueError(f"{key}: expected none for {self.datatype}, bounds are for integers, got {value!r}")
-            limits = np.iinfo(DATATYPES[self.datatype])
-            if not int(limits.min) <= value <= int(limits.max):
-                raise ValueError(f"{key}: expected a value of {self.datatype}, got {value!r}")
         low, high = self.minimum, self.maximum
         if low is not None and high is not None and low > high:
             raise ValueError(f"maximum: expected at least the minimum, {low}, got {high}")
