@@ -260,19 +260,6 @@ def build():
         first.result()
 
 
-def test_a_factory_that_loads_another_model_still_holds_up_no_other_model(monkeypatch):
-    def owned() -> bool:
-        with imports.one_at_a_time():
-            return imports.PATCHING._is_owned()
-
-    monkeypatch.delitem(sys.modules, "transformers", raising=False)
-    monkeypatch.setattr(imports, "_SHORT_BUILD_S", 0.0)
-    with ThreadPoolExecutor(1) as another, imports.one_at_a_time():
-        with imports.one_at_a_time():
-            pass
-        assert not another.submit(owned).result(20)
-
-
 def test_a_long_download_in_a_factory_holds_up_others_for_a_minute_only(tmp_path, monkeypatch):
     monkeypatch.setattr(imports, "_LONGEST_BUILD_S", 0.0)
     with imports.PATCHING, ThreadPoolExecutor(1) as another:

@@ -184,8 +184,6 @@ def test_rows_that_join_one_that_runs(kind_of_net: Any, kind: str, lengths: list
 def test_only_what_is_read_is_kept() -> None:
     assert not cut(LastState("lstm"), 1).reads_steps
     assert cut(LastStep(), 1).reads_steps
-    assert not cut(LastState("lstm"), 1).reads_memory
-    assert cut(OwnStart("lstm"), 1).reads_memory
     parts = cut(EveryStep(), 1)
     assert (parts.before_stepwise, parts.behind_stepwise) == (True, True)
     assert not cut(Convolved(), 1).before_stepwise

@@ -54,7 +54,6 @@ class LayerCell(nn.Module):
         self._outputs = info.outputs
         # Outputs along the steps are as long as `ys`, which must be there to say how long.
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
-        self._reads_memory = parts.reads_memory
         self._before_stepwise = parts.before_stepwise
         #: Whether `finish` makes each step's outputs of that step of `ys` alone.
         self.finishes_stepwise = parts.behind_stepwise
@@ -142,7 +141,7 @@ class LayerCell(nn.Module):
         layers = self.layer.num_layers
         last: Any = torch.stack(list(state[:layers]))
         if self.layer.mode == "LSTM":
-            last = last, torch.stack(list(state[layers:])) if self._reads_memory else None
+            last = last, torch.stack(list(state[layers:]))
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
         return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
 

@@ -45,15 +45,14 @@ class Parts:
     `behind(result, rows, steps)` -> the outputs, of what the layer returns for so many rows of so many steps.
 
     `reads_steps`: `behind` reads what the layer returned at each step, or how many there are, and not its last state
-    alone. `reads_memory`: of an LSTM, its last cell states too. The other two say of each part that it computes every
-    step from that step alone, so that padding does it no harm.
+    alone. The other two say of each part that it computes every step from that step alone, so that padding does it no
+    harm.
     """
 
     layer: nn.RNNBase
     before: fx.GraphModule
     behind: fx.GraphModule
     reads_steps: bool
-    reads_memory: bool
     before_stepwise: bool
     behind_stepwise: bool
 
@@ -90,7 +89,6 @@ def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -
         fx.GraphModule(module, _behind(graph, call, needed, sizes)),
         any(not _takes(user, 1) for user in call.users if user in needed)
         or any(sizes.get(node) == "steps" for node in needed),
-        any(_reads_memory(user, needed) for user in call.users if user in needed),
         _is_stepwise(x, given, module),
         _is_stepwise(_result(graph), [user for user in call.users if _takes(user, 0)], module),
     )
@@ -229,13 +227,6 @@ def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
 
 def _result(graph: fx.Graph) -> Any:
     return next(node for node in graph.nodes if node.op == "output").args[0]
-
-
-def _reads_memory(user: fx.Node, needed: set[fx.Node]) -> bool:
-    """Whether a user of what the layer returns may read more of its last state than the first of two parts."""
-    if _takes(user, 1):
-        return any(not _takes(reader, 0) for reader in user.users if reader in needed)
-    return not _takes(user, 0)
 
 
 def _takes(node: fx.Node, place: int) -> bool:

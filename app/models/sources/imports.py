@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -33,43 +33,25 @@ PATCHING = threading.RLock()
 _LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing; other models need not wait for them
 _SHORT_BUILD_S = 1.0  # of code that replaces nothing
 
-#: Set while PATCHING is held for a model's own code.
-_OWN_CODE = threading.Event()
-
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """For code that builds a network: while transformers reads weights, `torch.nn.init` sets none for anybody, and two
-    of its reads at once leave weights out. Whoever has waited a minute goes on all the same, and without transformers
-    a model's own code is not waited for.
+def _held(lock: threading.RLock) -> Iterator[None]:
+    """Hold a lock for a model's own code, which may be slow: whoever has waited as long as a build takes goes on all
+    the same. Without transformers nothing is replaced, and a model's code is hardly waited for.
     """
-    taken = PATCHING.acquire(timeout=_longest_wait_s() if _OWN_CODE.is_set() else _LONGEST_BUILD_S)
-    outermost = taken and not _OWN_CODE.is_set()  # a factory may load another model
-    try:
-        if outermost:
-            _OWN_CODE.set()
-        yield
-    finally:
-        if outermost:
-            _OWN_CODE.clear()
-        if taken:
-            PATCHING.release()
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Hold `_IMPORTING` for a model's own code, which may be slow; others wait for it no longer than for its build."""
-    taken = _IMPORTING.acquire(timeout=_longest_wait_s())
+    taken = lock.acquire(timeout=_LONGEST_BUILD_S if "transformers" in sys.modules else _SHORT_BUILD_S)
     try:
         yield
     finally:
         if taken:
-            _IMPORTING.release()
+            lock.release()
 
 
-def _longest_wait_s() -> float:
-    """How long the code of one model waits for that of another."""
-    return _LONGEST_BUILD_S if "transformers" in sys.modules else _SHORT_BUILD_S
+def one_at_a_time() -> AbstractContextManager[None]:
+    """For code that builds a network: while transformers reads weights, `torch.nn.init` sets none for anybody, and two
+    of its reads at once leave weights out.
+    """
+    return _held(PATCHING)
 
 
 def optional(module: str, package: str = "") -> ModuleType:
@@ -86,7 +68,7 @@ def optional(module: str, package: str = "") -> ModuleType:
 
 def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
-    with _importing():
+    with _held(_IMPORTING):
         found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -118,7 +100,7 @@ def load_file(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: cannot be loaded as Python")
     spec.submodule_search_locations = [str(path.parent)]
     module = importlib.util.module_from_spec(spec)
-    with _importing():
+    with _held(_IMPORTING):
         # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
         # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
         # Other threads may import meanwhile, so the loop runs over a copy, which is made in one step.

@@ -18,20 +18,22 @@ Outputs = tuple[list[Array], list[int] | None]
 
 
 class Answers:
-    """One kind of answer: the outputs that clients get, made of the model's own.
+    """One kind of answer: the outputs that clients get, made of the model's own; here those as they are.
 
     `quick`: a few rows take microseconds. `own_axes`: as ModelInfo has them.
     """
 
-    outputs: tuple[TensorSpec, ...]
     own_axes: tuple[str, ...] = ()
     quick = True
     #: One row's outputs as JSON; None: as they are.
     present: Callable[[Mapping[str, Array]], Any] | None = None
 
+    def __init__(self, outputs: tuple[TensorSpec, ...]) -> None:
+        self.outputs = outputs
+
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         """The outputs and Answer.lengths of some rows. `note`: what reading them left."""
-        raise NotImplementedError
+        return list(outputs), None
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
@@ -46,7 +48,7 @@ class Labels(Answers):
     def __init__(self, labels: Sequence[str], top: int) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
         self._top = min(top, len(labels))
-        self.outputs = faces.labels_and_scores(self._top)
+        super().__init__(faces.labels_and_scores(self._top))
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         (scores,) = outputs
@@ -74,8 +76,8 @@ class Tags(Answers):
     quick = False
 
     def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__(faces.TOKENS)
         self._labels = np.array([label.encode() for label in labels], object)
-        self.outputs = faces.TOKENS
 
     def answer(self, outputs: Sequence[Array], note: Sequence[Tokens]) -> Outputs:
         (scores,) = outputs
@@ -138,21 +140,10 @@ RANKINGS: dict[str, Callable[[Array], Array]] = {"Sigmoid": _sigmoid, "Identity"
 class Ranks(Answers):
     """Raw scores [rows, 1] to a score of each row; `activation`: a name of RANKINGS."""
 
-    outputs = faces.RANKS
-
     def __init__(self, activation: str) -> None:
+        super().__init__(faces.RANKS)
         self._function = RANKINGS[activation]
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         raw = outputs[0][:, 0]
         return [self._function(raw), raw], None
-
-
-class Vectors(Answers):
-    """Vectors [rows, size], as they are."""
-
-    def __init__(self, size: int) -> None:
-        self.outputs = faces.embedding(size)
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        return list(outputs), None

@@ -6,32 +6,27 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.contract import Array, Translated
+from app.contract import Array
 from app.errors import BadText
 from app.models.base import one_line
 from app.models.tasks import faces
-from app.models.tasks.readers import Reader
-from app.models.tasks.texts import CallTexts, TextReader
+from app.models.tasks.texts import CallTexts, ReaderOfTexts, TextReader
 
 
-class ConversationReader(Reader):
+class ConversationReader(ReaderOfTexts):
     """Each text is the JSON of the messages of a conversation. The template writes the special tokens, too."""
 
     sent = (faces.TEXT,)
+    whole = True
 
     def __init__(self, reader: TextReader, tokenizer: Any) -> None:
         """`tokenizer`: transformers' own, with a chat template."""
-        self._reader = reader
+        super().__init__(reader)
         self._render = tokenizer.apply_chat_template
-        self.inputs = reader.inputs
 
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """Raises BadText for a conversation that the template refuses."""
-        found = []
-        for (array,) in calls:
-            rows = [self._text(json.loads(value)) for value in array.reshape(-1)]
-            found.append(CallTexts(rows, "messages"))
-        return self._reader.translated(found, whole=True)
+        return CallTexts([self._text(json.loads(value)) for value in arrays[0].reshape(-1)], "messages")
 
     def _text(self, messages: Any) -> str:
         try:

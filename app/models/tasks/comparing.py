@@ -81,9 +81,8 @@ class GivenLabels(Answers):
     `entailed`: the class that says yes. `several`: each label for itself, otherwise one of them is right.
     """
 
-    outputs = faces.LABELS_GIVEN
-
     def __init__(self, entailed: int, several: bool) -> None:
+        super().__init__(faces.LABELS_GIVEN)
         self._entailed = entailed
         self._against = -1 if entailed == 0 else 0  # contradiction, as models for this have it
         self._several = several
@@ -106,9 +105,8 @@ class GivenLabels(Answers):
 class Similarities(Answers):
     """Vectors [rows, size] to how similar the first of each group is to the others, by cosine or dot product."""
 
-    outputs = faces.SIMILARITIES
-
     def __init__(self, measure: str) -> None:
+        super().__init__(faces.SIMILARITIES)
         self._measure = measure
 
     def answer(self, outputs: Sequence[Array], note: int) -> Outputs:

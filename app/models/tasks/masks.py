@@ -40,9 +40,9 @@ class Masks(Answers):
     quick = False
 
     def __init__(self, decode: Callable[[list[int]], str], top: int) -> None:
+        super().__init__(faces.masks(top))
         self._decode = decode
         self._top = top
-        self.outputs = faces.masks(top)
 
     def answer(self, outputs: Sequence[Array], note: Sequence[Array]) -> Outputs:
         ids, scores = outputs

@@ -72,10 +72,10 @@ class QuestionReader(TextReader):
 class Answered(Answers):
     """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the id of its token."""
 
-    outputs = faces.SPAN
     quick = False
 
     def __init__(self, cls: int | None) -> None:
+        super().__init__(faces.SPAN)
         self._cls = cls
 
     def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext]) -> Outputs:

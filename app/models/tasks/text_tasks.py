@@ -15,7 +15,7 @@ from app.contract import TensorSpec
 from app.errors import ConfigError
 from app.models.description.tables import TaskTable
 from app.models.tasks import faces
-from app.models.tasks.answers import RANKINGS, Labels, Ranks, Tags, Vectors
+from app.models.tasks.answers import RANKINGS, Answers, Labels, Ranks, Tags
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.fronts import OpenedTask, TaskFront
 from app.models.tasks.heads import MASK, Masked, Pooled, Scores, Spans
@@ -94,15 +94,17 @@ def _token_classification(text: TextModel) -> OpenedTask:
 def _feature_extraction(text: TextModel) -> OpenedTask:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
-    return OpenedTask(module, TaskFront(reader, Vectors(size)), (vector("embedding", size),), reader.samples())
+    front = TaskFront(reader, Answers(faces.embedding(size)))
+    return OpenedTask(module, front, faces.embedding(size), reader.samples())
 
 
 def _sentence_similarity(text: TextModel) -> OpenedTask:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
     answers = Similarities(text.files.similarity())
-    front = TaskFront(SentencesReader(reader), answers, embedder=TaskFront(reader, Vectors(size)))
-    return OpenedTask(module, front, (vector("embedding", size),), reader.samples())
+    embedder = TaskFront(reader, Answers(faces.embedding(size)))
+    front = TaskFront(SentencesReader(reader), answers, embedder=embedder)
+    return OpenedTask(module, front, faces.embedding(size), reader.samples())
 
 
 def _rerank(text: TextModel) -> OpenedTask:

@@ -190,14 +190,19 @@ class TextReader(Reader):
 
 
 class ReaderOfTexts(Reader):
-    """Makes texts of what clients send, which a TextReader reads. A row of a client may be several texts."""
+    """Makes texts of what clients send, which a TextReader reads. A row of a client may be several texts.
+
+    `whole`: they have their prompt and their special tokens.
+    """
+
+    whole = False
 
     def __init__(self, reader: TextReader) -> None:
         self.reader = reader
         self.inputs = reader.inputs
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        return self.reader.translated([self.call_texts(arrays) for arrays in calls])
+        return self.reader.translated([self.call_texts(arrays) for arrays in calls], whole=self.whole)
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""

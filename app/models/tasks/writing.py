@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from app.contract import Array
 from app.errors import ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.tasks import faces
-from app.models.tasks.answers import Answers, Outputs
+from app.models.tasks.answers import Answers
 from app.models.tasks.chat import ConversationReader
 from app.models.tasks.fronts import OpenedTask, TaskFront
 from app.models.tasks.texts import TextReader
@@ -22,10 +22,8 @@ _TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model
 class Texts(Answers):
     """Texts that have been written, as they are."""
 
-    outputs = faces.WRITTEN
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        return list(outputs), None
+    def __init__(self) -> None:
+        super().__init__(faces.WRITTEN)
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         values: Iterator[Any] = (outputs[spec.name] for spec in self.outputs)
