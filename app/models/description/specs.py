@@ -105,14 +105,12 @@ def _sent_spec(table: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
 
 
 def _lengths_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]) -> TensorSpec:
-    text = str(table.lengths)
-    source = _source("lengths", _input_in(text, sent), sent)
-    choices = _choices(source)
-    if len(choices) == 1:
-        choices[source.name] = next(iter(choices.values()))
-    axis = choices.get(text)
-    if axis is None:
-        raise ValueError(f"lengths: expected an axis of {source.name!r} ({_quoted(choices)}), got {text!r}")
+    source = _source("lengths", str(table.lengths), sent)
+    axis, *others = filter(None, _axis_names(source))
+    if others:
+        raise ValueError(
+            f"lengths: expected an input with one variable axis, got {source.name!r} of shape {source.shape!r}"
+        )
     longest = bounds.get(axis, _LONGEST)
     if longest > int(np.iinfo(DATATYPES[table.datatype]).max):
         raise ValueError(f"datatype: expected a type that holds lengths up to {longest}, got {table.datatype!r}")
@@ -131,23 +129,13 @@ def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
     """The input that another one is made from: one that clients send, with a variable axis, not text."""
     source = sent.get(name)
     if source is None:
-        raise ValueError(f"{key}: expected an input that clients send ({_quoted(sent)}), got {name!r}")
+        known = ", ".join(map(repr, sent))
+        raise ValueError(f"{key}: expected an input that clients send ({known}), got {name!r}")
     if source.datatype == "BYTES":
         raise ValueError(f"{key}: expected an input that is not of type BYTES, got {name!r}")
     if not any(_axis_names(source)):
         raise ValueError(f"{key}: expected an input with a variable axis, got {name!r} of shape {source.shape!r}")
     return source
-
-
-def _input_in(text: str, sent: Mapping[str, InputTable]) -> str:
-    """The input in `ids` and in `ids.tokens`. Names of inputs may have dots themselves."""
-    name = text.rpartition(".")[0]
-    return name if text not in sent and name in sent else text
-
-
-def _choices(table: InputTable) -> dict[str, str]:
-    """The variable axes of an input, as `INPUT.AXIS` (or `INPUT.NUMBER` for one without a name), and their names."""
-    return {axis if "." in axis else f"{table.name}.{axis}": axis for axis in _axis_names(table) if axis}
 
 
 # outputs
@@ -208,7 +196,3 @@ def _axis_names(table: TensorTable) -> tuple[str, ...]:
         axis if isinstance(axis, str) else "" if axis >= 0 else f"{table.name}.{index}"
         for index, axis in enumerate(table.shape)
     )
-
-
-def _quoted(names: Sequence[str] | Mapping[str, object]) -> str:
-    return ", ".join(map(repr, names))
