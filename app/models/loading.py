@@ -24,6 +24,7 @@ from app.models.checks.sample_files import read_samples
 from app.models.checks.samples import example_row, short_lengths, stack
 from app.models.decoders.texts import TextDecoder
 from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
+from app.models.description.specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
@@ -52,13 +53,11 @@ def load(
     config = read_declared(source.folder)
     settings = dict(overrides or {})
     row_check = str(settings.pop("row_check", None) or config.row_check)
-    info = model_info(config, source, settings, check_names, own_axes=True)
+    info = model_info(config, source, settings, check_names)
     if config.task is not None:
         model = _of_task(_open(config, source.folder), info, config, source.folder)
     else:
         model = _of_tensors(info, config, source.folder)
-        if not isinstance(model.call, CellModel):
-            model_info(config, source, settings, check_names)  # other outputs have no axes of their own
     model = replace(model, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
     return _in_stages(model, config, source.folder / FILE_NAME)
 
@@ -158,6 +157,8 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
             call, takes_parameters = by_its_layer(call, info), False
     if isinstance(call, Recurrent):
         call, info = _by_cells(call, info, config, path, samples)
+    else:
+        refuse_own_axes(path, info)
     decode = getattr(owner, "decode", None)
     known = _signature(decode)
     return Model(

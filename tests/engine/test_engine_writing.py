@@ -93,7 +93,7 @@ async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -
         for wrong, message in (
             ({"max_new_tokens": 13}, r"parameters.max_new_tokens: expected at most 12, got 13"),
             ({"temperature": "hot"}, r"parameters.temperature: expected a number, got 'hot'"),
-            ({"max_tokens": 3}, r"parameters.max_tokens: expected one of do_sample, "),
+            ({"max_tokens": 3}, r"parameters.max_tokens: unknown key; expected one of max_new_tokens, "),
             ({"num_beams": 4}, r"parameters.num_beams: expected 1: beam search is not offered"),
             ({"stop": [""]}, r"parameters.stop: expected a text, or at most 16"),
             ({"top_p": 1.5}, r"parameters.top_p: expected less than or equal to 1, got 1.5"),

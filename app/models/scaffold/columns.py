@@ -32,14 +32,14 @@ def estimator_inputs(estimator: Any) -> InputTables:
     return [{"name": "x", "datatype": "FP32", "shape": [int(features)]}]
 
 
-def with_missing(tables: InputTables, call: Callable[..., Any]) -> InputTables:
+def with_missing(tables: InputTables, call: Callable[..., dict[str, Any]]) -> InputTables:
     """The tables, with `missing` for each input that `call` takes NaN or an empty text in."""
     return [
         {**table, "missing": True} if _may_miss(tables, place, call) else table for place, table in enumerate(tables)
     ]
 
 
-def _may_miss(tables: InputTables, place: int, call: Callable[..., Any]) -> bool:
+def _may_miss(tables: InputTables, place: int, call: Callable[..., dict[str, Any]]) -> bool:
     specs, row = specs_of(tables), request_row(tables)
     text = specs[place].datatype == "BYTES"
     if specs[place].datatype == "BOOL" or (text and len(specs) == 1):
@@ -51,7 +51,7 @@ def _may_miss(tables: InputTables, place: int, call: Callable[..., Any]) -> bool
             results = call(*stack(specs, [SampleRow(tuple(arrays), row.lengths)]))
     except Exception:  # scikit-learn has an error of its own for each step
         return False
-    return not any(value.dtype.kind == "f" and np.isnan(value).any() for value in results)
+    return not any(value.dtype.kind == "f" and np.isnan(value).any() for value in results.values())
 
 
 def _look(step: Any, names: Sequence[str], known: _Known) -> set[str]:

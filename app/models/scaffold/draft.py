@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from app.errors import ConfigError
@@ -91,7 +92,9 @@ def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> It
     reason, none = "", True
     for draft in _drafts(target, source, inputs, trust):
         try:
-            draft.outputs = draft.outputs or _outputs(draft, target)
+            if not draft.outputs:
+                call = _opened(draft, target) if draft.call is None else draft.call
+                draft.outputs = found_outputs(call, draft.inputs)
         except (Exception, SystemExit) as error:  # the model's own code
             reason = reason or (str(error) if isinstance(error, ConfigError) else one_line(error))
             continue
@@ -133,17 +136,22 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
 
 def _estimator(source: str, path: Path, inputs: InputTables, trust: bool) -> Draft:
     estimator = load_estimator(path, trust)
-    methods = [one for one in ("predict", "predict_proba") if callable(getattr(estimator, one, None))] or ["transform"]
-    kwargs = {"methods": {_OUTPUTS[one]: one for one in methods}}
+    has = [one for one in ("predict", "predict_proba") if callable(getattr(estimator, one, None))] or ["transform"]
+    methods = {_OUTPUTS[one]: one for one in has}
+
+    def called(tables: InputTables) -> Callable[..., dict[str, Any]]:
+        call = Estimator(estimator, has, [InputTable.model_validate(table) for table in tables])
+        # Its numbers are FP64, which few callers want.
+        return lambda *rows: {
+            name: value.astype(np.float32) if value.dtype == np.float64 else value
+            for name, value in zip(methods, call(*rows), strict=True)
+        }
+
     if not inputs:
         tables = estimator_inputs(estimator)
         tried = [{**table, "missing": table["datatype"] == "BYTES"} for table in tables]
-        inputs = with_missing(tables, _estimator_of(estimator, methods, tried))
-    return Draft(source, inputs, kwargs=kwargs, trust=trust)
-
-
-def _estimator_of(estimator: Any, methods: Iterable[str], tables: InputTables) -> Estimator:
-    return Estimator(estimator, tuple(methods), [InputTable.model_validate(table) for table in tables])
+        inputs = with_missing(tables, called(tried))
+    return Draft(source, inputs, kwargs={"methods": methods}, trust=trust, call=called(inputs))
 
 
 def _tree_inputs(trees: Trees) -> InputTables:
@@ -170,16 +178,6 @@ def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:
         hint = not_imported(error, source, Path.cwd())
         raise ConfigError(f"{source}: {one_line(error)}{hint}") from error
-
-
-def _outputs(draft: Draft, target: Path) -> list[dict[str, Any]]:
-    if not draft.trust:
-        return found_outputs(_opened(draft, target) if draft.call is None else draft.call, draft.inputs)
-    methods = draft.kwargs["methods"]
-    answers = _estimator_of(load_estimator(target / draft.source, draft.trust), methods.values(), draft.inputs)
-    found = found_outputs(lambda *inputs: dict(zip(methods, answers(*inputs), strict=True)), draft.inputs)
-    # Its numbers are FP64, which few callers want.
-    return [{**one, "datatype": "FP32"} if one["datatype"] == "FP64" else one for one in found]
 
 
 def source_in(folder: Path) -> str:

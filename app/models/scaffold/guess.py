@@ -20,9 +20,8 @@ from app.contract import DATATYPES, SampleRow, TensorSpec, axis_bounds
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES
 from app.models.checks.samples import made_up_rows, stack
-from app.models.description.config import explain
 from app.models.description.specs import input_specs
-from app.models.description.tables import InputTable
+from app.models.description.tables import InputTable, explain
 
 InputTables = list[dict[str, Any]]
 
