@@ -95,15 +95,14 @@ def _measured(model: Model, others: Sequence[Model], plan: Plan) -> Iterator[tup
     with progress(plan.budget_s, sizes, lambda: sum(sampler.done for sampler in samplers)) as settled:
         for other, rows, sampler in zip(others, mosts, samplers, strict=True):
             device = make_device(replace(plan, max_batch=max(most, rows)), 2)
-            given = (model, most, lengths(model)), (other, rows, lengths(other))
+            given = (model, lengths(model)), (other, lengths(other))
             with Bench(device, *given, least_s=LEAST_S) as bench:
-                bench.warm()
                 measure_pair(bench, sampler, plan.budget_s / len(others), settled)
-                placed, beside = bench.placed
+                placed, beside = (one.executor.model for one in bench.models)
             extra = {
                 "made": datetime.now(UTC).isoformat(timespec="seconds"),
                 "torch": torch.__version__,
                 "precision": plan.precision,
-                "lengths": [dict(one) for one in bench.lengths],
+                "lengths": [dict(one.lengths) for one in bench.models],
             }
             yield key_of(placed, device), Pair(other.info.name, architecture_of(beside), sampler.times(), extra)

@@ -117,7 +117,7 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
     }
     samplers = [main, *others.values()]
     total_s = plan.budget_s * (1 + _OTHERS_SHARE * bool(others)) * (1 + 1 / _HANDOVER_SHARE)
-    wanted = sum(len(sampler.times) for sampler in samplers)
+    wanted = sum(len(sampler.visits) for sampler in samplers)
     with progress(total_s, wanted, lambda: sum(sampler.done for sampler in samplers)) as settled:
         keys, key = _run(model, plan, main, settled)
         coarser_ones: dict[Key, ModelProfile] = {}
@@ -160,10 +160,10 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
     from app.models.checks.samples import short_lengths
 
     lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
-    device = make_device(plan, max(cell.units for cell in sampler.times))
-    with benching.Bench(device, (model, plan.max_batch, lengths)) as bench:
-        bench.warm()
-        key = key_of(bench.placed[0], device)
+    device = make_device(plan, max(cell.units for cell in sampler.visits))
+    with benching.Bench(device, (model, lengths)) as bench:
+        benched = bench.models[0]
+        key = key_of(benched.executor.model, device)
         meter = find_meter(getattr(device, "uuid", None))
         counted = meter.read(0.0, None).source in ("nvml", "powercap")
         if counted:
@@ -173,14 +173,14 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
     keys: dict[str, Any] = {
-        "cell": bench.steps is not None,
+        "cell": benched.executor.steps is not None,
         "written": TRIED_TOKENS // 2 if model.writes else 0,
         "model": key.model,
         "device": key.device,
         "threads": key.threads,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
-        "lengths": dict(bench.lengths[0]),
+        "lengths": dict(benched.lengths),
         "push_depth": device.spec.push_depth,
         "precision": plan.precision,
         "handover_ms": handover_ns / 1e6,

@@ -209,10 +209,7 @@ class Driver:
                 send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without:
                 self._jobs[unit.id] = job
-            if unit.worker in self._measuring.kept:
-                self._measuring.kept[unit.worker].append(job)
-            else:
-                self.device.push(unit.worker, job)
+            self.device.push(unit.worker, job)
 
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""
@@ -230,10 +227,10 @@ class Driver:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         now = self.clock()
-        if outcome.unit_id < 0:
-            self._measuring.ended(completion)
         unit = self.units.pop(outcome.unit_id, None)
         if unit is None:
+            if outcome.unit_id < 0:
+                self._measuring.ended(completion)
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return

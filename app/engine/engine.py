@@ -172,7 +172,7 @@ class Engine:
         self.driver.step_soon()
 
     def _profiles(self, profiled: ProfiledModel) -> list[Profile]:
-        return stage_profiles(profiled.executor, profiled.profile, self.device.spec.max_running)
+        return stage_profiles(profiled.profile, self.device.spec.max_running)
 
     def _note_if_over_budget(self, profiled: ProfiledModel) -> None:
         """Once for each model, when best effort is its default class, or that of a call."""

@@ -38,31 +38,13 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
     )
 
 
-def stage_profiles(executor: Executor, profile: ModelProfile, running: int) -> list[Profile]:
+def stage_profiles(profile: ModelProfile, running: int) -> list[Profile]:
     """The profile of each stage for up to `running` units at once; of one step, of a model that runs by its cell.
 
-    Stages that the profile does not have (its file may have been edited) get equal parts of the whole. Handing a unit
-    over always costs something: if it was not measured, it is learnt from the first batch on.
+    Handing a unit over always costs something: if it was not measured, it is learnt from the first batch on.
     """
-    stages, cell = len(executor.model.stages), executor.steps is not None
     profile = replace(profile, handover_ns=profile.handover_ns or 0)
-    measured = len(profile.stages)
-    if (cell and measured == 1) or measured == stages > 1:
-        return [stage.profile for stage in profile.program_stages(running)]
-    whole = profile.stage(running)
-    if stages < 2:
-        return [whole]
-    part = replace(
-        whole,
-        batch_ns=_part(whole.batch_ns, stages),
-        concurrency_ns=tuple(_part(times, stages) for times in whole.concurrency_ns),
-        by_length=tuple((length, _part(times, stages)) for length, times in whole.by_length),
-    )
-    return [part] * stages
-
-
-def _part(batch_ns: Sequence[int], stages: int) -> tuple[int, ...]:
-    return tuple(max(1, ns // stages) for ns in batch_ns)
+    return [stage.profile for stage in profile.program_stages(running)]
 
 
 def note_if_over_budget(name: str, profiles: Sequence[Profile], budget_ns: int, *, cell: bool) -> None:

@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Self
+from typing import Any, Self
 
 from app.contract import Model, SampleRow
-from app.engine.device import Completion, Device, Job, Steps
-from app.engine.pool import Slots
+from app.engine.device import Completion, Device, Job
 from app.engine.profiling.measuring import Measuring, Timed, median_of
-from app.engine.profiling.sampler import Sampler, coarser
+from app.engine.profiling.sampler import C, Cell, Sampler, Visits, coarser
 from app.engine.profiling.warmup import lay_out, warm_up
 from app.errors import ConfigError
 from app.models.checks.samples import longest, stretched
@@ -30,55 +29,42 @@ _LONG_NS = 10_000_000  # a worker's first unit counts from here on: waking up co
 _HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
 
 
-#: A model, the largest batch, and the lengths of variable axes: see `BenchedModel`.
-Given = tuple[Model, int, Mapping[str, int] | None]
+#: A model, and the lengths of variable axes: see `BenchedModel`.
+Given = tuple[Model, Mapping[str, int] | None]
 
 
 class BenchedModel:
     """A model on a device that is there to measure it, with rows to measure with: for each worker slots of its own.
 
-    `device` has been started; a unit of `max_batch` rows must fit each of its workers. Variable axes have the `lengths`
-    given; None: those of the rows that the model brings or that are made up for it. Blocks: not for the event loop.
+    `device` has been started; the model's largest batch must fit each of its workers. Variable axes have the `lengths`
+    given; None: those of the rows that the model brings or that are made up for it. Making it runs each size once and
+    checks what comes back. Blocks: not for the event loop. Raises ConfigError.
     """
 
-    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
-        self.lengths: Mapping[str, int] = lengths or {}
-        self.max_batch = max_batch
-        self.slots: list[Slots] = []  # by worker
+    def __init__(self, device: Device, model: Model, lengths: Mapping[str, int] | None = None) -> None:
+        self.name = model.info.name
+        self.max_batch = model.info.batching.max_batch
         self._device = device
-        self._info = model.info
-        self._rows: Sequence[SampleRow] = ()
-        self._length = 0  # of the rows that lie in the slots; 0: as they are
-        self.executor = device.open(model, len(device.spec.workers) * max_batch)
-
-    @property
-    def name(self) -> str:
-        return self._info.name
-
-    def warm(self) -> None:
-        """Run each size once, check what comes back, and lay out the rows to measure with. Raises ConfigError."""
+        self.executor = device.open(model, len(device.spec.workers) * self.max_batch)
         try:
-            quick = warm_up(self._device, self.executor, self.max_batch)
+            rows: Sequence[SampleRow] = warm_up(device, self.executor).rows
         except Unfit as exc:
             raise ConfigError(f"model {self.name!r}: {exc}") from exc
-        rows = quick.rows
-        if self.lengths:
-            rows = tuple(stretched(self._info.client_inputs, row, self.lengths) for row in rows)
+        if lengths:
+            rows = [stretched(model.info.client_inputs, row, lengths) for row in rows]
         self.lengths = longest(rows)
         self._rows = rows
-        self.slots = [self.executor.pool.take(self.max_batch) for _ in self._device.spec.workers]
-        self._write(0)
+        self._length = -1  # of the rows that lie in the slots; 0: as they are
+        self.slots = [self.executor.pool.take(self.max_batch) for _ in device.spec.workers]
+        self.lay_out(0)
 
     def lay_out(self, length: int) -> None:
         """See that the rows in all slots have this length; 0: as they are."""
-        if length != self._length:
-            self._write(length)
-
-    def _write(self, length: int) -> None:
+        if length == self._length:
+            return
         for slots in self.slots:
             lay_out(self.executor, slots, self._rows, length)
-            if self._device.staged:
-                self._device.arrive(self.executor, slots)
+            self._device.arrive(self.executor, slots)
         self._length = length
 
     def push(self, worker: int, number: int, size: int) -> None:
@@ -129,9 +115,9 @@ class Bench:
 
     def __init__(self, device: Device, *given: Given, least_s: float = 0.0) -> None:
         self.device = device
+        self.models: list[BenchedModel] = []  # by worker
         self._given = given
         self._least_s = least_s
-        self._models: list[BenchedModel] = []  # by worker
         self._round = Round({})
         self._measuring = Measuring(device, time.perf_counter_ns)
         self._loop: asyncio.AbstractEventLoop  # of a measurement
@@ -142,35 +128,15 @@ class Bench:
             for number, given in enumerate(self._given):
                 # One model twice is served as one placed model on two workers.
                 twice = number > 0 and given[0] is self._given[0][0]
-                self._models.append(self._models[0] if twice else BenchedModel(self.device, *given))
+                self.models.append(self.models[0] if twice else BenchedModel(self.device, *given))
         except BaseException:
             self.device.close(_CLOSE_S)
             raise
-        self._models += self._models[-1:] * (len(self.device.spec.workers) - len(self._models))
+        self.models += self.models[-1:] * (len(self.device.spec.workers) - len(self.models))
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.device.close(_CLOSE_S)
-
-    @property
-    def lengths(self) -> list[Mapping[str, int]]:
-        """Of variable axes, of the model of each worker, while it measures the rows as they are; known once warm."""
-        return [model.lengths for model in self._models]
-
-    @property
-    def placed(self) -> list[Model]:
-        """The model of each worker, as the device runs it."""
-        return [model.executor.model for model in self._models]
-
-    @property
-    def steps(self) -> Steps | None:
-        """Of a row of the first model, where the device runs it step by step."""
-        return self._models[0].executor.steps
-
-    def warm(self) -> None:
-        """Run each size of each model once, and lay out the rows to measure with. Raises ConfigError."""
-        for model in dict.fromkeys(self._models):
-            model.warm()
 
     def time(self, rows: Mapping[int, int], length: int = 0) -> dict[int, Timed]:
         """The median unit of each worker, of so many rows each, while all of these workers run without a pause.
@@ -178,20 +144,20 @@ class Bench:
         Raises ConfigError when a model fails.
         """
         for worker in rows:
-            self._models[worker].lay_out(length)
+            self.models[worker].lay_out(length)
         visit = self._round = Round(rows, time.perf_counter() + self._least_s)
         with visit.lock:
             for worker, size in rows.items():
-                self._models[worker].push(worker, 0, size)
+                self.models[worker].push(worker, 0, size)
         visit.over.wait()
         if (failed := visit.failed) is not None:
-            name, size = self._models[failed.worker].name, rows[failed.worker]
+            name, size = self.models[failed.worker].name, rows[failed.worker]
             raise ConfigError(f"model {name!r}: a batch of {size} rows{self._beside(failed.worker)}: {failed.message}")
         return {worker: median_of(units) for worker, units in visit.timed.items()}
 
     def _beside(self, worker: int) -> str:
         """For an error: what ran on the other workers."""
-        others = [self._models[other].name for other in self._round.rows if other != worker]
+        others = [self.models[other].name for other in self._round.rows if other != worker]
         return f" beside {', '.join(map(repr, others))}" if others else ""
 
     def _report(self, completion: Completion) -> None:
@@ -201,7 +167,7 @@ class Bench:
             return
         visit, worker = self._round, completion.worker
         if visit.continues(completion):
-            self._models[worker].push(worker, completion.outcome.unit_id + 1, visit.rows[worker])
+            self.models[worker].push(worker, completion.outcome.unit_id + 1, visit.rows[worker])
 
     async def handover(self, budget_s: float) -> int:
         """Nanoseconds that a batch of the first model costs beyond computing: the median over sizes, each visited once
@@ -212,34 +178,45 @@ class Bench:
         """
         found: list[int] = []
         self._loop = asyncio.get_running_loop()
-        model = self._models[0]
+        model = self.models[0]
         model.lay_out(0)
         begin = time.perf_counter()
         for _ in range(_HANDED_OVER):
             for size in coarser(model.max_batch)[-1]:
                 batch = [(0, model.slots[0][:size])]
-                ((completion, handover_ns),) = await self._measuring.measure(model.executor, batch)
-                if completion.ran is None:
-                    raise ConfigError(f"model {model.name!r}: a batch of {size} rows: {completion.message}")
-                found.append(handover_ns)
+                (one,) = await self._measuring.measure(model.executor, batch)
+                if one.completion.ran is None:
+                    raise ConfigError(f"model {model.name!r}: a batch of {size} rows: {one.completion.message}")
+                found.append(one.handover_ns)
             if time.perf_counter() - begin > budget_s:
                 break
         return max(0, round(median(found)))
 
 
+def visit_all(
+    visits: Visits[C, Any], visit: Callable[[C], None], budget_s: float, on_progress: Callable[[int], None]
+) -> float:
+    """Visit cells until all are settled or the time is up; each at least once. Returns the seconds it took.
+
+    `on_progress` is called with the number of settled cells.
+    """
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < budget_s or not visits.complete:
+        cell = visits.next()
+        if cell is None:
+            break
+        visit(cell)
+        on_progress(visits.done)
+    return time.perf_counter() - begin
+
+
 def measure(
     bench: Bench, sampler: Sampler, budget_s: float, on_progress: Callable[[int], None] = lambda done: None
 ) -> float:
-    """Time cells until all are settled or the time is up; each cell at least once. Returns the seconds it took.
+    """As `visit_all`. Raises ConfigError when the model fails, but for lengths at which it does."""
 
-    `on_progress` is called with the number of settled cells. Raises ConfigError when the model fails.
-    """
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < budget_s or not sampler.complete:
-        cell = sampler.next()
-        if cell is None:
-            break
-        visited = time.perf_counter()
+    def time_cell(cell: Cell) -> None:
+        begin = time.perf_counter()
         # One figure a visit: units that follow one another are alike, which says nothing of how well they are known.
         try:
             timed = median_of(list(bench.time(dict.fromkeys(range(cell.units), cell.size), cell.length).values()))
@@ -247,8 +224,7 @@ def measure(
             if not cell.length:
                 raise
             sampler.drop(cell)  # rows of the model's own, repeated or cut, need not be valid
-            continue
-        cost = time.perf_counter() - visited
-        sampler.add(cell, [timed.ns], cost, [timed.by_stage] if timed.by_stage else ())
-        on_progress(sampler.done)
-    return time.perf_counter() - begin
+        else:
+            sampler.add(cell, timed, time.perf_counter() - begin)
+
+    return visit_all(sampler, time_cell, budget_s, on_progress)

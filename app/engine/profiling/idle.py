@@ -1,4 +1,4 @@
-"""Measures models while the server is idle: the profile that a freshly loaded model has only guessed at in warm-up.
+"""Measures a model while the server is idle: the profile that warm-up has only guessed at.
 
 Rules
     1. A batch is measured by the worker that serves, between calls: a model never runs where it would not otherwise.
@@ -8,29 +8,28 @@ Rules
     4. Rows to measure with have slots of their own, which no call is ever given.
     5. A model in stages runs whole: each visit gives the time of each stage, and nothing is kept between them.
     6. The scheduler gets the profile once, at the end, as an input (`reprofile`).
+
+A model that raised on made-up rows is measured with the first rows that it has run without a fault. Before that the row
+check compares their answers. The model serves meanwhile, so that whatever is found becomes a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
-from app.contract import SampleRow
-from app.engine.device import TRIED_TOKENS, Device, Ran
+from app.contract import Array, SampleRow
+from app.engine.device import TRIED_TOKENS, Device
 from app.engine.pool import Slots
-from app.engine.profiling.cache import ProfileCache
-from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measuring import Measured, Measuring, median_of
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc, workers_for
-from app.engine.profiling.sampler import LARGEST_SHARE, Cell, IdleBudget, Sampler, levels
-from app.engine.profiling.warmup import lay_out, write_rows
-from app.models.checks.samples import longest
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, in_parts, now_utc, workers_for
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.warmup import filled, lay_out, write_rows
+from app.models.checks.row_check import Comparisons, Finding, comparisons
+from app.models.checks.samples import longest, most_length, row_check_rows
+from app.models.checks.trial import finding_warning, tolerance_of
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.profile import ModelProfile
 
@@ -38,216 +37,197 @@ log = logging.getLogger("starling.engine")
 
 _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the calls of one busy client
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
+# Times per cell, and how well it is to be known. What workers report corrects it further.
+_LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
+_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
+_LARGEST_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
-class _GoneError(RuntimeError):
+class GoneError(Exception):
     """The model has been unloaded, or the device is dead."""
 
 
-class IdleProfiler:
-    """Used on the event loop. `adopt` is called with each model that has been measured."""
+class IdleMeasurement:
+    """Of one model that serves and has rows to measure with. Batches may take `budget_ns` together.
 
-    def __init__(
-        self,
-        device: Device,
-        measuring: Measuring,
-        cache: ProfileCache | None,
-        budget_s: float,
-        clock: Callable[[], int],
-        adopt: Callable[[ProfiledModel], None],
-    ) -> None:
+    On the event loop. Both methods raise GoneError.
+    """
+
+    def __init__(self, model: ProfiledModel, device: Device, measuring: Measuring, budget_ns: int) -> None:
+        self._model = model
         self._device = device
         self._measuring = measuring
-        self._cache = cache
-        self._budget_ns = int(budget_s * 1e9)
-        self._clock = clock
-        self._adopt = adopt
-        self._wanted: deque[ProfiledModel] = deque()
-        self._begun = False
-        self._task: asyncio.Task[None] | None = None
+        self._budget_ns = budget_ns
+        self._lengths = longest(model.rows)
+        self._own = max(self._lengths.values(), default=0)  # the length of the rows as they are; 0 if it is fixed
 
-    @property
-    def spare(self) -> int:
-        """Batches of spare slots that a model to be measured needs."""
-        return len(self._device.spec.workers) if self._budget_ns else 0
-
-    def want(self, model: ProfiledModel) -> None:
-        """Measure this model when there is time. Does nothing without a budget."""
-        if self._budget_ns:
-            self._wanted.append(model)
-            self._work_if_wanted()
-
-    def begin(self) -> None:
-        """Start measuring: models that are still loading would disturb what is measured."""
-        self._begun = True
-        self._work_if_wanted()
-
-    async def forget(self, model: ProfiledModel) -> None:
-        """The model is going: measure it no further, and return when no unit of it runs."""
-        if model in self._wanted:
-            self._wanted.remove(model)
-        await self._measuring.unmeasured()
-
-    async def close(self) -> None:
-        """Stop measuring. A unit that runs is not waited for."""
-        self._wanted.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def _work_if_wanted(self) -> None:
-        if self._begun and self._wanted and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="profile")
-            self._task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            log.error("measuring profiles has failed", exc_info=task.exception())
-
-    async def _work(self) -> None:
-        while self._wanted:
-            model = self._wanted[0]  # it stays there, so that `forget` finds it
-            before = replace(model.stats.profiled)
-            log.info(
-                "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
-                model.name, self._budget_ns / 1e9,
-            )  # fmt: skip
-            tried = model.untried and await self._try(model)
-            measured = (not tried or not model.has_times(self._device.spec)) and await self._measure(model)
-            spent = model.stats.profiled
-            log.info(
-                "model %s: measuring has ended: %d batches, which took %.3g s",
-                model.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
-            )  # fmt: skip
-            if not self._wanted or self._wanted[0] is not model:
-                continue
-            self._wanted.popleft()
-            if tried or measured:
-                self._adopt(model)
-                if self._cache is not None and model.key is not None:
-                    await asyncio.to_thread(self._cache.store, model.key, model.profile)
-
-    # Each of the following returns whether the model's profile is better for it.
-
-    async def _try(self, model: ProfiledModel) -> bool:
-        """Time a few sizes of a model that could not be warmed up, and check whether its rows are independent."""
-        placed = model.executor.model
-        model.untried = False
-        run = partial(self._run, model)
+    async def check(self) -> None:
+        """The row check of a model that serves; what it finds is logged."""
+        placed = self._model.executor.model
+        if placed.row_check == "off":
+            return
+        comparing = comparisons(placed.info, row_check_rows(placed.info, self._model.rows), tolerance_of(placed))
+        outputs: Sequence[Array] | None = None
         try:
-            if not model.has_times(self._device.spec):
-                most_ns = self._budget_ns // LARGEST_SHARE
-                times = await time_rows(model.rows[0], model.profile.max_batch, most_ns, run)
-                extra = {"lengths": longest(model.rows), "made": now_utc()}
-                model.profile = ModelProfile(times, model.name, extra=extra, errors=(ONCE,) * len(times))
-                model.origin = Origin.WARM_UP
-            if placed.row_check != "off":
-                await check_later(placed, model.rows, run)
-        except _GoneError:
-            return False
+            while (found := await asyncio.to_thread(_next, comparing, outputs))[0] is not None:
+                outputs = (await self._run_rows(*found[0]))[1]
         except RuntimeError as exc:
-            log.warning("model %s: its first rows cannot be run again: %s", model.name, exc)
-            return False
-        return True
+            log.warning("model %s: its first rows cannot be run again: %s", self._model.name, exc)
+            return
+        finding = found[1]
+        if finding is not None:
+            log.warning("model %s: %s", self._model.name, finding_warning(finding))
 
-    async def _run(self, model: ProfiledModel, rows: Sequence[SampleRow], size: int) -> Ran:
-        """Run rows as a batch of `size` when no call is there. Raises RuntimeError when the model fails."""
-        device, executor, slots = self._device, model.executor, model.spare[:size]
-        batch = [*rows, *[rows[-1]] * (size - len(rows))]
-        await asyncio.to_thread(write_rows, executor.pool, slots, batch)
-        device.arrive(executor, slots)
-        await self._measuring.quiet(_QUIET_NS)
-        if device.dead() is not None or model not in self._wanted:
-            raise _GoneError
-        ((completion, _),) = await self._timed(model, [(workers_for(device.spec, size)[0], slots)])
-        if completion.ran is None:
-            raise RuntimeError(completion.message)
-        return completion.ran
+    async def measure(self) -> None:
+        """Time the sampler's cells until they are settled or the budget is spent: the model's profile is new then.
 
-    async def _timed(self, model: ProfiledModel, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
-        """Run batches at once, and count them as what they are."""
-        measured = await self._measuring.measure(model.executor, batches)
-        for one in measured:
-            model.stats.profiled.add(one.completion.outcome.compute_ns)
-        return measured
-
-    async def _measure(self, model: ProfiledModel) -> bool:
-        """Measure the whole profile."""
-        guess = model.profile
-        most = min(len(workers_for(self._device.spec, guess.max_batch)), self._device.spec.max_running)
-        own, lengths = self._lengths(model)
-        sampler = self._budget(model).sampler(levels(most), lengths)
-        handovers = await self._visit(model, sampler)
-        if not handovers:
-            await self._release_rows(model)
-            return False
-        keys: dict[str, Any] = {
-            "model": guess.model, "lengths": longest(model.rows), "made": now_utc(),
-            "handover_ms": max(0.0, median(handovers) / 1e6),
-        }  # fmt: skip
-        written = TRIED_TOKENS // 2 if model.executor.model.writes else 0
-        found = sampler.profile(guess, own, cell=model.executor.steps is not None, written=written, **keys)
-        await self._release_rows(model)
-        model.profile = found
-        model.origin = Origin.MEASURED
-        return True
-
-    async def _visit(self, model: ProfiledModel, sampler: Sampler) -> list[int]:
-        """Time the sampler's cells until they are settled or the budget is spent.
-
-        Returns what batches that ran alone cost beyond computing, in ns; nothing if the model is gone or fails. One
-        that fails at another length than its rows have is not timed there.
+        A batch that fails at another length than its rows have is not timed there. Raises RuntimeError when the model
+        fails otherwise.
         """
-        device, budget = self._device, self._budget(model)
-        workers = workers_for(device.spec, model.profile.max_batch)
+        model = self._model
+        if model.origin is Origin.GUESS:
+            await self._replace_guess()
+        own, lengths = self._lengths_to_time()
+        sampler = self._sampler(lengths)
         handovers: list[int] = []
         spent, laid_out = 0, -1
         while spent < self._budget_ns and (cell := sampler.next()) is not None:
-            expected = budget.expected(cell)
-            if cell.length and not budget.fits(expected := max(expected, sampler.expected(cell))):
+            expected = self._expected(cell)
+            if cell.length and not self._fits(expected := max(expected, sampler.expected(cell))):
                 sampler.drop(cell)
                 continue
             if cell.length != laid_out:
                 await asyncio.to_thread(lay_out, model.executor, model.spare, model.rows, cell.length)
-                device.arrive(model.executor, model.spare)
+                self._device.arrive(model.executor, model.spare)
                 laid_out = cell.length
-            await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected))
-            if device.dead() is not None or model not in self._wanted:
-                return []
-            begin = self._clock()
-            measured = await self._timed(model, self._batches(model, cell, workers))
-            took = self._clock() - begin
+            try:
+                measured = await self._run(self._batches(cell), expected)
+            except RuntimeError:
+                if not cell.length:
+                    raise
+                sampler.drop(cell)
+                continue
+            took = max(one.took_ns for one in measured)
             spent += took
-            if fault := next((one.completion.message for one in measured if one.completion.ran is None), ""):
-                if cell.length:
-                    sampler.drop(cell)
-                    continue
-                log.warning("model %s: its profile is not measured: %s", model.name, fault)
-                return []
             if cell.units == 1:
                 handovers.append(measured[0].handover_ns)
-            timed = median_of([one.timed for one in measured])
-            sampler.add(cell, [timed.ns], took, [timed.by_stage] if timed.by_stage else ())
-        return handovers
+            sampler.add(cell, median_of([one.timed for one in measured]), took)
+        if not handovers:
+            return
+        model.profile = sampler.profile(
+            model.profile, own,
+            cell=model.executor.steps is not None,
+            written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
+            model=model.profile.model, lengths=self._lengths, made=now_utc(),
+            handover_ms=max(0.0, median(handovers) / 1e6),
+        )  # fmt: skip
+        model.origin = Origin.MEASURED
 
-    async def _release_rows(self, model: ProfiledModel) -> None:
-        """The rows that were measured with are written anew where others follow: until then they need no memory."""
-        spare = model.spare
-        if spare:
-            await asyncio.to_thread(model.executor.pool.forget, range(spare[0], spare[-1] + 1))
+    async def _replace_guess(self) -> None:
+        """The first times of a model that warm-up could not run, from batches of 1, 2 and the most copies of a row.
 
-    def _budget(self, model: ProfiledModel) -> IdleBudget:
-        return IdleBudget(model.profile, longest(model.rows), self._budget_ns)
+        Sizes that would take too long are not run: their time is in proportion to that of the largest that was.
+        """
+        model, most = self._model, self._model.profile.max_batch
+        times: dict[int, int] = {}
+        for size in sorted({1, min(2, most), most}):
+            if times and not self._fits(max(times.values()) * size // max(times)):
+                break
+            times[size] = (await self._run_rows(model.rows[:1], size))[0]
+        times.setdefault(most, times[max(times)] * most // max(times))
+        known = filled(times, most)
+        model.profile = ModelProfile(
+            known,
+            model.name,
+            extra={"lengths": self._lengths, "made": now_utc()},
+            stages=in_parts(known, model.executor),
+            errors=(ONCE,) * most,
+        )
+        model.origin = Origin.WARM_UP
 
-    def _lengths(self, model: ProfiledModel) -> tuple[int, list[Cell]]:
-        """As `IdleBudget.lengths`. The steps of a cell take as long at any, but for those of a model that writes."""
-        if model.executor.steps is None or model.executor.model.writes:
-            return self._budget(model).lengths(model.executor.model.info.client_inputs)
-        return self._budget(model).own, []
+    async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[int, list[Array]]:
+        """Run rows as a batch of `size`; its nanoseconds, and the outputs."""
+        model, slots = self._model, self._model.spare[:size]
+        batch = [*rows, *[rows[-1]] * (size - len(rows))]
+        await asyncio.to_thread(write_rows, model.executor.pool, slots, batch)
+        self._device.arrive(model.executor, slots)
+        (one,) = await self._run([(workers_for(self._device.spec, size)[0], slots)])
+        assert one.completion.ran is not None
+        return one.completion.ran.busy_ns, one.completion.ran.outputs
 
-    def _batches(self, model: ProfiledModel, cell: Cell, workers: Sequence[int]) -> list[tuple[int, Slots]]:
+    async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int = 0) -> list[Measured]:
+        """Run batches at once when there is no call, and count them as what they are."""
+        model = self._model
+        await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected_ns))
+        if self._device.dead() is not None or model.gone:
+            raise GoneError
+        measured = await self._measuring.measure(model.executor, batches)
+        for one in measured:
+            model.stats.profiled.add(one.completion.outcome.compute_ns)
+        if model.gone:
+            raise GoneError
+        for one in measured:
+            if one.completion.ran is None:
+                raise RuntimeError(one.completion.message)
+        return measured
+
+    def _batches(self, cell: Cell) -> list[tuple[int, Slots]]:
         """One batch for each of as many workers, of spare slots of its own."""
-        units, size, _ = cell
-        rows = len(model.spare) // len(self._device.spec.workers)
-        return [(worker, model.spare[i * rows : i * rows + size]) for i, worker in enumerate(workers[:units])]
+        spec, model = self._device.spec, self._model
+        rows = len(model.spare) // len(spec.workers)
+        workers = workers_for(spec, model.profile.max_batch)[: cell.units]
+        return [(worker, model.spare[i * rows : i * rows + cell.size]) for i, worker in enumerate(workers)]
+
+    # which cells
+
+    def _fits(self, batch_ns: int) -> bool:
+        """Whether a batch that takes so long may be measured at all."""
+        return batch_ns * _LARGEST_SHARE <= self._budget_ns
+
+    def _expected(self, cell: Cell) -> int:
+        """Nanoseconds that a batch will take: from warm-up, in proportion to its length where rows are longer."""
+        own = self._own or 1
+        return self._model.profile.batch_ns[cell.size - 1] * cell.units * max(own, cell.length) // own
+
+    def _lengths_to_time(self) -> tuple[int, list[Cell]]:
+        """The length of the rows as they are, and a few sizes at as many others as half of the budget has room for.
+
+        The steps of a cell take as long at any, but for those of a model that writes.
+        """
+        executor, own = self._model.executor, self._own
+        if executor.steps is not None and not executor.model.writes:
+            return own, []
+        most = most_length(executor.model.info.client_inputs, own)
+        if most and not own:
+            own = 1
+        wanted: list[Cell] = []
+        for lengths in shorter(most, own) if most else []:
+            every = at_lengths(coarser(self._model.profile.max_batch)[-1], lengths)
+            wanted = [cell for cell in every if self._fits(self._expected(cell))]
+            if _PASSES * sum(map(self._expected, wanted)) <= self._budget_ns // 2:
+                break
+        return own, wanted
+
+    def _sampler(self, lengths: Sequence[Cell]) -> Sampler:
+        """Of as many sizes as there is time for, several times each, alone and at once; none of batches that take too
+        long. Other lengths take half of the time.
+        """
+        profile, spec = self._model.profile, self._device.spec
+        at_once = levels(min(len(workers_for(spec, profile.max_batch)), spec.max_running))
+        budget_ns = self._budget_ns // (2 if lengths else 1)
+        wanted: list[Cell] = []
+        for sizes in coarser(profile.max_batch):
+            wanted = cells([size for size in sizes if self._fits(profile.batch_ns[size - 1])], at_once)
+            if _LEAST * sum(cell.units * profile.batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
+                break
+        return Sampler([*wanted, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
+
+
+def _next(
+    comparing: Comparisons, outputs: Sequence[Array] | None
+) -> tuple[tuple[list[SampleRow], int] | None, Finding | None]:
+    """The next batch, or else what was found. On a thread: outputs may be large."""
+    try:
+        return comparing.send(outputs), None  # type: ignore[arg-type]  # None starts a generator
+    except StopIteration as end:
+        return None, end.value

@@ -1,7 +1,7 @@
 """Runs measured batches on the workers that serve, between the units of the engine.
 
-Measured units have ids below 0, where the scheduler's are not. A job for a worker that is being measured is kept back
-until the measured unit has ended, so that no worker has more units than its depth. All of this is on the event loop.
+Measured units have ids below 0, where the scheduler's are not. A unit of the engine that is pushed meanwhile waits
+behind them in its worker's queue. All of this is on the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Timed(NamedTuple):
     """Nanoseconds of a unit, and of each stage of a model in stages."""
 
     ns: int
-    by_stage: tuple[int, ...]
+    by_stage: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, completion: Completion) -> Timed:
@@ -35,37 +35,37 @@ def median_of(timed: Sequence[Timed]) -> Timed:
 
 
 class Measured(NamedTuple):
-    """A measured batch. `handover_ns`: from pushing it until its completion got to the loop, less computing.
-
-    That is what a batch costs beyond computing in a server that has nothing else to do. It holds for a batch that was
-    measured alone; of several begun together, each waits for its turn to be pushed.
-    """
+    """A measured batch. `took_ns`: from pushing it until its completion got to the loop."""
 
     completion: Completion
-    handover_ns: int
+    took_ns: int
 
     @property
     def timed(self) -> Timed:
         return Timed.of(self.completion)
 
+    @property
+    def handover_ns(self) -> int:
+        """What the batch cost beyond computing, in a server that has nothing else to do.
+
+        It holds for a batch that was measured alone; of several begun together, each waits for its turn to be pushed.
+        """
+        return self.took_ns - self.completion.outcome.compute_ns
+
 
 class Measuring:
     """`clock` gives monotonic nanoseconds. Whoever starts the device hands completions of measured units to `ended`.
 
-    `kept`: by worker that is being measured, the engine's jobs for it. `idle_since`: when the engine's last unit ended,
-    None while it has some; set by the engine.
+    `idle_since`: when the engine's last unit ended, None while it has some; set by the engine.
     """
 
     def __init__(self, device: Device, clock: Callable[[], int]) -> None:
-        self.kept: dict[int, list[Job]] = {}
         self.idle_since: Callable[[], int | None] = lambda: 0
         self._device = device
         self._clock = clock
         self._number = 0  # of the last measured unit
-        self._running: dict[int, int] = {}  # measured unit -> worker
+        self._running: dict[int, asyncio.Future[Measured]] = {}
         self._begun = 0
-        self._measured: list[Measured] = []
-        self._done: asyncio.Future[list[Measured]] | None = None
 
     async def quiet(self, need_ns: int) -> None:
         """Return when the engine has had no unit for so long, from now on.
@@ -88,32 +88,27 @@ class Measuring:
         return need_ns if since is None else max(began, since) + need_ns - self._clock()
 
     async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
-        """Run one batch on each of some workers, all begun together; what came of them, in order of their ends.
+        """Run one batch on each of some workers, all begun together; what came of each.
 
         `batches` are (worker, slots). Once begun they run to their end, also when the caller is cancelled. They are
         handed over as the engine's units are: pushed from the loop, and reported into it.
         """
-        self._measured = []
-        self._done = done = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        ends: list[asyncio.Future[Measured]] = []
         self._begun = self._clock()
         for worker, slots in batches:
             self._number -= 1
-            self._running[self._number] = worker
-            self.kept[worker] = []
+            end = self._running[self._number] = loop.create_future()
+            ends.append(asyncio.shield(end))
             self._device.push(worker, Job(self._number, executor, slots, len(slots)))
-        return await asyncio.shield(done)
+        return await asyncio.gather(*ends)
 
     async def unmeasured(self) -> None:
         """Return when no measured unit runs."""
-        if self._running and self._done is not None:
-            await asyncio.wait([self._done])
+        if self._running:
+            await asyncio.wait(self._running.values())
 
     def ended(self, completion: Completion) -> None:
         """A measured unit has ended."""
-        took = self._clock() - self._begun
-        worker = self._running.pop(completion.outcome.unit_id)
-        for job in self.kept.pop(worker):
-            self._device.push(worker, job)
-        self._measured.append(Measured(completion, took - completion.outcome.compute_ns))
-        if not self._running and self._done is not None:
-            self._done.set_result(self._measured)
+        end = self._running.pop(completion.outcome.unit_id)
+        end.set_result(Measured(completion, self._clock() - self._begun))

@@ -8,15 +8,13 @@ bends nothing; a pair is known by the medians of these ratios. Combinations are 
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import median
 from typing import NamedTuple
 
-from app.engine.profiling.bench import Bench
-from app.engine.profiling.sampler import half_interval
+from app.engine.profiling.bench import Bench, visit_all
+from app.engine.profiling.sampler import Visits, half_interval
 from app.scheduler.estimates.pairs import PairTime
 
 LEAST_S = 0.02  # of each turn
@@ -47,11 +45,11 @@ def ends(max_batch: int) -> list[int]:
     return sorted({1, max_batch})
 
 
-class PairSampler:
+class PairSampler(Visits[Sizes, Visit]):
     """Which combination to time next, and what came of it.
 
-    One is settled when it has `least` visits and the 95 % confidence interval of the median of what the first model is
-    slowed by is within _TOLERANCE of its time to either side, or when it has `most`. Equal times give equal orders.
+    One is known well enough when the 95 % confidence interval of the median of what the first model is slowed by is
+    within _TOLERANCE of its time to either side.
     """
 
     def __init__(
@@ -62,40 +60,20 @@ class PairSampler:
         least: int = 5,
         most: int = 100,
     ) -> None:
-        self.visits: dict[Sizes, list[Visit]] = {sizes: [] for sizes in product(rows, beside_rows)}
-        self._least = min(least, most)
-        self._most = most
-        self._random = random.Random(0)
-        self._settled: set[Sizes] = set()
+        super().__init__(product(rows, beside_rows), least, most)
         self._pass: list[Sizes] = []
 
     def next(self) -> Sizes | None:
-        """The next combination, None when all are settled."""
         if not self._pass:
-            self._pass = [sizes for sizes in self.visits if sizes not in self._settled]
-            self._random.shuffle(self._pass)
+            self._pass = self.shuffled()
         return self._pass.pop() if self._pass else None
 
     def alone_first(self) -> bool:
         """Which of the two turns of a visit is next, at random."""
         return self._random.random() < 0.5
 
-    def add(self, sizes: Sizes, visit: Visit) -> None:
-        visits = self.visits[sizes]
-        visits.append(visit)
-        ratios = [one.slower for one in visits]
-        if len(visits) >= self._most or (len(visits) >= self._least and half_interval(ratios) <= _TOLERANCE):
-            self._settled.add(sizes)
-
-    @property
-    def complete(self) -> bool:
-        """Every combination has been timed at least once."""
-        return all(self.visits.values())
-
-    @property
-    def done(self) -> int:
-        """Combinations that are settled."""
-        return len(self._settled)
+    def is_known(self, cell: Sizes) -> bool:
+        return half_interval([visit.slower for visit in self.visits[cell]]) <= _TOLERANCE
 
     def times(self) -> tuple[PairTime, ...]:
         """What came of it, by sizes; of those that were timed."""
@@ -126,14 +104,10 @@ def measure_pair(
 ) -> None:
     """Time combinations until all are settled or the time is up; each at least once.
 
-    `on_progress` is called with the number of settled combinations.
-
-    Raises ConfigError when a model fails.
+    `on_progress` is called with the number of settled combinations. Raises ConfigError when a model fails.
     """
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < budget_s or not sampler.complete:
-        sizes = sampler.next()
-        if sizes is None:
-            break
+
+    def time(sizes: Sizes) -> None:
         sampler.add(sizes, visit(bench, sizes, alone_first=sampler.alone_first()))
-        on_progress(sampler.done)
+
+    visit_all(sampler, time, budget_s, on_progress)

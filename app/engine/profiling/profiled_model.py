@@ -12,6 +12,7 @@ from app.contract import SampleRow
 from app.engine.device import Executor
 from app.engine.pool import Slots
 from app.engine.profiling.cache import Key
+from app.engine.profiling.review import Review
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.front_load import FrontLoad
@@ -36,10 +37,11 @@ class ProfiledModel:
 
     `key`: where its profile is kept, None: nowhere. `rows`: to measure with; none if it raised on those made up for it.
     `pairs`: what it was measured beside; `slowdowns`: by model, the fraction of its time by which it is slowed beside
-    that one. `spare`: slots for measuring, as many rows for each worker. `untried`: it has run in no batch but those of
-    its calls, and `unfit` why. `on_rows` gets the slots of rows that have run without a fault. `advised`: it has been
-    logged that its best-effort calls need stages. `spread`: how batches of calls vary, as of a FrontLoad; `loads`: what
-    its requests have cost, by steps of their rate (`served_loads`).
+    that one. `spare`: slots for measuring, as many rows for each worker. `unfit`: why no batch but those of its calls
+    ran well. `on_rows` gets the slots of rows that have run without a fault. `review`: of the profile that its tables
+    were solved from. `advised`: it has been logged that its best-effort calls need stages. `spread`: how batches of
+    calls vary, as of a FrontLoad; `loads`: what its requests have cost, by steps of their rate (`served_loads`).
+    `gone`: it is being unloaded.
     """
 
     executor: Executor
@@ -51,14 +53,15 @@ class ProfiledModel:
     program: int = -1
     stats: ModelStats = field(default_factory=lambda: ModelStats("", ""))
     spare: Slots = ()
-    untried: bool = False
     unfit: Exception | None = None
     advised: bool = False
     example: SampleRow | None = None  # see contract.Served
     on_rows: Callable[[Sequence[int]], None] | None = None
+    review: Review | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     spread: float = 0.0
     loads: dict[int, FrontLoad] = field(default_factory=dict)
+    gone: bool = False
 
     @property
     def name(self) -> str:
@@ -99,6 +102,13 @@ class ProfiledModel:
 def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
     """Workers that take a batch of so many rows: as many units at once can be measured."""
     return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
+
+
+def in_parts(batch_ns: Sequence[int], executor: Executor) -> tuple[ModelProfile, ...]:
+    """The stages of a model whose times are known of the whole alone: each takes an equal part."""
+    stages = len(executor.model.stages)
+    part = ModelProfile(tuple(max(1, ns // max(1, stages)) for ns in batch_ns))
+    return (part,) * stages if stages > 1 else ()
 
 
 def now_utc() -> str:

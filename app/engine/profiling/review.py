@@ -71,8 +71,6 @@ def _whole(profile: ModelProfile, live: Sequence[LiveTimes]) -> tuple[tuple[floa
     if len(live) == 1:
         return tuple(live[0].factors), errors
     parts = [part.batch_ns for part in profile.parts]
-    if len(parts) != len(live):  # a kept profile of other stages: each is planned with an equal part of the whole
-        parts = [profile.batch_ns] * len(live)
     times = [sum(part[size] for part in parts) for size in range(profile.max_batch)]
     sums = [
         sum(part[size] * one.factors[size] for part, one in zip(parts, live, strict=True)) for size in range(len(times))

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import floor, sqrt
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from app.contract import TensorSpec
-from app.models.checks.samples import most_length
+from app.engine.profiling.measuring import Timed
 from app.scheduler.estimates import curve
 from app.scheduler.estimates.curve import Estimate
 from app.scheduler.estimates.fields import interpolate
@@ -75,16 +73,64 @@ def spread_of(times: Iterable[int]) -> float:
     return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
 
 
-class Sampler:
+C = TypeVar("C", bound=tuple[int, ...])
+V = TypeVar("V")
+
+
+class Visits(Generic[C, V]):
+    """What came of each visit to some cells; each is left alone once it is settled.
+
+    That is when it has `least` visits and is known well enough, or when it has `most`. Cells are visited in a new
+    random order each pass. Equal times give equal orders.
+    """
+
+    def __init__(self, wanted: Iterable[C], least: int, most: int) -> None:
+        self.visits: dict[C, list[V]] = {cell: [] for cell in wanted}
+        self._least = min(least, most)
+        self._most = most
+        self._random = random.Random(0)
+        self._settled: set[C] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Every cell has been visited at least once, or was dropped."""
+        return all(visits or cell in self._settled for cell, visits in self.visits.items())
+
+    @property
+    def done(self) -> int:
+        """Cells that are settled."""
+        return len(self._settled)
+
+    def add(self, cell: C, visit: V) -> None:
+        self.visits[cell].append(visit)
+        count = len(self.visits[cell])
+        if count >= self._most or (count >= self._least and self.is_known(cell)):
+            self._settled.add(cell)
+
+    def is_known(self, cell: C) -> bool:
+        """Whether a cell is known well enough."""
+        raise NotImplementedError
+
+    def next(self) -> C | None:
+        """The next cell, None when all are settled."""
+        raise NotImplementedError
+
+    def shuffled(self) -> list[C]:
+        """A pass over the cells that are not settled."""
+        cells = [cell for cell in self.visits if cell not in self._settled]
+        self._random.shuffle(cells)
+        return cells
+
+
+class Sampler(Visits[Cell, Timed]):
     """Which cell to time next, and what came of it.
 
     Every number of units at once gets the same time, pass by pass over its sizes: several units at once take much
     longer than one, and the sizes alone matter most. All lengths together get as much as that, each the same; their
     first pass goes from small to large, so that no batch comes as a surprise (`expected`, `drop`).
 
-    A cell is settled when it has `least` times and its standard error (`curve`) is within `tolerance`, or when it has
-    `most`. Every size is timed as often as its neighbours: curves bend and jump, so none is taken for granted. Equal
-    times give equal orders.
+    A cell is known well enough when its standard error (`curve`) is within `tolerance`. Every size is timed as often as
+    its neighbours: curves bend and jump, so none is taken for granted.
     """
 
     def __init__(
@@ -95,45 +141,31 @@ class Sampler:
         most: int = 100,
         tolerance: float = 0.015,
     ) -> None:
-        self.times: dict[Cell, list[int]] = {cell: [] for cell in wanted}
-        self._by_stage: dict[Cell, list[tuple[int, ...]]] = {cell: [] for cell in wanted}
-        self._least = min(least, most)
-        self._most = most
+        super().__init__(wanted, least, most)
         self._tolerance = tolerance
-        self._random = random.Random(0)
-        self._settled: set[Cell] = set()
         self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
         self._spent = dict.fromkeys(self._passes, 0.0)
         self._lengths = sorted({length for _, length in self._passes if length})
 
     def next(self) -> Cell | None:
-        """The next cell, None when all are settled."""
         for group in sorted(self._spent, key=self._spent.__getitem__):
             left = self._passes[group]
             if not left:
-                left += [cell for cell in self.times if _group(cell) == group and cell not in self._settled]
+                left += [cell for cell in self.shuffled() if _group(cell) == group]
                 if group[1] and not self._spent[group]:
                     left.sort(reverse=True)
-                else:
-                    self._random.shuffle(left)
             while left:
                 if (cell := left.pop()) not in self._settled:
                     return cell
         return None
 
-    def add(
-        self, cell: Cell, times: Iterable[int], cost: float = 1.0, by_stage: Iterable[tuple[int, ...]] = ()
-    ) -> None:
-        """Nanoseconds of visits to this cell, and what it cost to get them, in whatever unit.
-
-        `by_stage`: the same visits stage by stage, of a model in stages.
-        """
-        self.times[cell] += times
-        self._by_stage[cell] += by_stage
+    def add(self, cell: Cell, visit: Timed, cost: float = 1.0) -> None:
+        """`cost`: of the visit, in whatever unit."""
+        super().add(cell, visit)
         self._spent[_group(cell)] += cost * len(self._lengths) if cell.length else cost
-        count = len(self.times[cell])
-        if count >= self._most or (count >= self._least and self.error(cell) <= self._tolerance):
-            self._settled.add(cell)
+
+    def is_known(self, cell: Cell) -> bool:
+        return curve.estimates({cell.size: self._times(cell)})[cell.size].error <= self._tolerance
 
     def expected(self, cell: Cell) -> int:
         """Nanoseconds of a batch at a length, at most, from the next smaller one timed there; 0 if there is none."""
@@ -143,32 +175,15 @@ class Sampler:
 
     def drop(self, cell: Cell) -> None:
         """Time this cell no more, nor a larger batch of its length."""
-        self._settled |= {one for one in self.times if _group(one) == _group(cell) and one.size >= cell.size}
-
-    @property
-    def complete(self) -> bool:
-        """Every cell has been timed at least once, or was dropped."""
-        return all(times or cell in self._settled for cell, times in self.times.items())
-
-    @property
-    def done(self) -> int:
-        """Cells that are settled."""
-        return len(self._settled)
-
-    def error(self, cell: Cell) -> float:
-        """The standard error of a cell's time as a share of it, from its own times alone."""
-        return curve.estimates({cell.size: self.times[cell]})[cell.size].error
-
-    def spread(self, cell: Cell) -> float:
-        """Distance between the quartiles as a share of the median; of four times or more."""
-        return spread_of(self.times[cell])
+        self._settled |= {one for one in self.visits if _group(one) == _group(cell) and one.size >= cell.size}
 
     def estimates(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, Estimate]:
         """By size, of what has been timed while `units` ran; of one stage, if one is named."""
-        cells = (cell for cell in self.times if _group(cell) == (units, length))
-        if stage is None:
-            return curve.estimates({cell.size: self.times[cell] for cell in cells})
-        return curve.estimates({cell.size: [one[stage] for one in self._by_stage[cell]] for cell in cells})
+        cells = (cell for cell in self.visits if _group(cell) == (units, length))
+        return curve.estimates({cell.size: self._times(cell, stage) for cell in cells})
+
+    def _times(self, cell: Cell, stage: int | None = None) -> list[int]:
+        return [timed.ns if stage is None else timed.by_stage[stage] for timed in self.visits[cell]]
 
     def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
         """Nanoseconds by size, as far as they are significant; of the same as `estimates`."""
@@ -188,12 +203,13 @@ class Sampler:
         which not both ends of the curve were timed are left out, and lengths at which 1 was not. Raises ValueError when
         1 was not timed alone.
         """
-        stages = max((len(visit) for visits in self._by_stage.values() for visit in visits), default=0)
+        stages = max((len(timed.by_stage) for visits in self.visits.values() for timed in visits), default=0)
         guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
         timed = self._timed(guess, length)
         parts = [self._timed(one, length, stage) for stage, one in enumerate(guesses)]
         if cell:
             parts = [{**part, "length_ms": _behind(part["length_ms"], written), "cell": True} for part in parts]
+        sizes = {one.size: self._times(one) for one in self.visits if _group(one) == (1, 0)}
         return parse(
             {
                 **keys,
@@ -204,9 +220,8 @@ class Sampler:
                     **dict.fromkeys(timed["batch_ms"], curve.ONCE),  # beyond what was timed it is a guess
                     **{str(size): round(one.error, 4) for size, one in self.estimates(1).items()},
                 },
-                "spread": self._spreads(1),
-                "concurrency_spread": {units: self._spreads(int(units)) for units in timed["concurrency"]},
-                "repeats": {str(cell.size): len(self.times[cell]) for cell in self.times if _group(cell) == (1, 0)},
+                "spread": {str(size): round(spread_of(times), 4) for size, times in sizes.items() if len(times) >= 4},
+                "repeats": {str(size): len(times) for size, times in sizes.items()},
             }
         )
 
@@ -216,7 +231,7 @@ class Sampler:
         if guess:
             alone = _extended(alone, dict(enumerate(guess.batch_ns, 1)))
         ends = {1, max(alone, default=1)}
-        counts = sorted({cell.units for cell in self.times if cell.units > 1})
+        counts = sorted({cell.units for cell in self.visits if cell.units > 1})
         tables = {units: table for units in counts if ends <= (table := self.table(units, stage=stage)).keys()}
         by_length = {other: self.table(1, other, stage) for other in self._lengths}
         curves = {other: _extended(table, alone) for other, table in by_length.items() if 1 in table}
@@ -227,10 +242,6 @@ class Sampler:
             "concurrency": {str(units): _ms(table) for units, table in tables.items()},
             "length_ms": {str(other): _ms(curve) for other, curve in sorted(curves.items())},
         }
-
-    def _spreads(self, units: int) -> dict[str, float]:
-        timed = [cell for cell, times in self.times.items() if _group(cell) == (units, 0) and len(times) >= 4]
-        return {str(cell.size): round(self.spread(cell), 4) for cell in timed}
 
 
 def _behind(by_length: Mapping[str, Any], written: int) -> dict[int, Any]:
@@ -254,62 +265,3 @@ def _extended(table: Mapping[int, int], shape: Mapping[int, int]) -> dict[int, i
 
 def _ms(table: Mapping[int, int]) -> dict[str, float]:
     return {str(size): ns / 1e6 for size, ns in sorted(table.items())}
-
-
-# Times per cell, and how well it is to be known, of an idle model. What workers report corrects it further.
-_LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
-_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
-LARGEST_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
-
-
-@dataclass(frozen=True, slots=True)
-class IdleBudget:
-    """Which cells of an idle model to time within a budget.
-
-    `guess`: the batch times so far. `rows`: the lengths of the rows to measure with, by axis.
-    """
-
-    guess: ModelProfile
-    rows: Mapping[str, int]
-    budget_ns: int
-
-    @property
-    def own(self) -> int:
-        """The length of the rows as they are; 0 if it is fixed."""
-        return max(self.rows.values(), default=0)
-
-    def sampler(self, at_once: Sequence[int], lengths: Sequence[Cell]) -> Sampler:
-        """Of sizes, alone and `at_once`, and other lengths, which take half of the time."""
-        sizes = self._sizes(at_once, self.budget_ns // (2 if lengths else 1))
-        return Sampler([*sizes, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
-
-    def lengths(self, inputs: Sequence[TensorSpec]) -> tuple[int, list[Cell]]:
-        """The length of the rows as they are, and a few sizes at as many others as half of the budget has room for."""
-        own, most = self.own, most_length(inputs, self.own)
-        if most and not own:
-            own = 1
-        wanted: list[Cell] = []
-        for lengths in shorter(most, own) if most else []:
-            every = at_lengths(coarser(self.guess.max_batch)[-1], lengths)
-            wanted = [cell for cell in every if self.fits(self.expected(cell))]
-            if _PASSES * sum(map(self.expected, wanted)) <= self.budget_ns // 2:
-                break
-        return own, wanted
-
-    def expected(self, cell: Cell) -> int:
-        """Nanoseconds that a batch will take: from warm-up, in proportion to its length where rows are longer."""
-        own = self.own or 1
-        return self.guess.batch_ns[cell.size - 1] * cell.units * max(own, cell.length) // own
-
-    def fits(self, batch_ns: int) -> bool:
-        """Whether a batch that takes so long may be measured at all."""
-        return batch_ns * LARGEST_SHARE <= self.budget_ns
-
-    def _sizes(self, at_once: Sequence[int], budget_ns: int) -> list[Cell]:
-        """As many sizes as there is time for, several times each; none of batches that take too long."""
-        batch_ns, wanted = self.guess.batch_ns, list[Cell]()
-        for sizes in coarser(self.guess.max_batch):
-            wanted = cells([size for size in sizes if self.fits(batch_ns[size - 1])], at_once)
-            if _LEAST * sum(cell.units * batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
-                break
-        return wanted

@@ -6,27 +6,28 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
 
 from app.engine.device import Device, Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
-from app.engine.profiling.idle import IdleProfiler
+from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc
+from app.engine.profiling.one_by_one import OneByOne
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, in_parts, now_utc
 from app.engine.profiling.review import Review
 from app.engine.profiling.served_loads import ServedLoads, ThreadTimes
-from app.engine.profiling.tables import TableSolver
+from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
-from app.models.checks.samples import longest
 from app.models.checks.trial import Unfit, check_independence, nan_warning
 from app.observe.metrics import ModelStats
-from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import policy_class
 
 log = logging.getLogger("starling.engine")
 
@@ -55,15 +56,16 @@ class Profiling:
         self.measuring = Measuring(device, clock)
         self._cache = cache
         self._clock = clock
+        self._budget_ns = int(budget_s * 1e9)
         self._on_profile: Callable[[ProfiledModel], None]
         self._on_tables: Callable[[ProfiledModel, ControlTables], None]
         self._on_pairs: Callable[[PairSlowdowns], None]
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
-        self._reviews: dict[int, Review] = {}  # by program
         self._pairs: PairSlowdowns = {}
-        self._idle = IdleProfiler(device, self.measuring, cache, budget_s, clock, self._measured)
         self._served_loads = ServedLoads(threads) if len(device.spec.workers) == 1 else None
-        self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
+        self._to_measure = OneByOne("profile", self._measure, "measuring its profile has failed")
+        self._to_solve = OneByOne("tables", self._solve, "its tables are not solved, batches are formed as by no_wait")
+        self._to_solve.begin()
 
     def bind(
         self,
@@ -79,8 +81,8 @@ class Profiling:
 
     @property
     def spare(self) -> int:
-        """Batches of slots that each model needs beside those of its calls."""
-        return self._idle.spare
+        """Batches of slots that each model needs beside those of its calls, to be measured with."""
+        return len(self.device.spec.workers) if self._budget_ns else 0
 
     # before a model serves
 
@@ -99,38 +101,32 @@ class Profiling:
         model.key = key_of(executor.model, self.device)
         model.pairs = self._cache.load_pairs(model.key)
         kept = self._cache.load(model.key, model.profile.max_batch)
-        same = kept is not None and len(kept.stages) == len(model.profile.stages)  # files may be edited
-        if kept is not None and (same or model.origin is Origin.GUESS):
+        if kept is not None and len(kept.parts) == len(model.profile.parts):  # files may be edited
             model.profile, model.origin = kept, Origin.CACHE
         return model
 
     def _warm_up(self, executor: Executor) -> ProfiledModel:
         placed = executor.model
-        quick = warm_up(self.device, executor, placed.info.batching.max_batch)
-        dependent = check_independence(placed, run_on(self.device, executor))
-        for warning in (*quick.warnings, dependent, nan_warning(placed)):
+        profile, rows = warm_up(self.device, executor)
+        for warning in (check_independence(placed, run_on(self.device, executor)), nan_warning(placed)):
             if warning is not None:
                 log.warning("model %s: %s", placed.info.name, warning)
-        profile = ModelProfile(
-            quick.profile.batch_ns,
-            placed.info.name,
-            extra={"lengths": longest(quick.rows), "made": now_utc()},
-            stages=tuple(map(ModelProfile, quick.stages)),
-            errors=(ONCE,) * len(quick.profile.batch_ns),
-        )
-        model = ProfiledModel(executor, profile, Origin.WARM_UP, quick.rows)
         # Never a row of a caller's, as `rows` may become; behind a front they are not what clients send.
-        model.example = quick.rows[0] if placed.front is None else placed.front.example
-        return model
+        example = rows[0] if placed.front is None else placed.front.example
+        return ProfiledModel(executor, profile, Origin.WARM_UP, rows, example=example)
 
     def _guess(self, executor: Executor, unfit: Unfit) -> ProfiledModel:
-        placed = executor.model
+        info = executor.model.info
         if unfit.__cause__ is not None:
             clear_frames(unfit.__cause__.__traceback__)  # its lines are kept for the log, but no tensors
-        sizes = range(1, placed.info.batching.max_batch + 1)
-        times = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in sizes)
-        errors = (_GUESS_ERROR,) * len(times)
-        profile = ModelProfile(times, placed.info.name, extra={"made": now_utc()}, errors=errors)
+        times = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, info.batching.max_batch + 1))
+        profile = ModelProfile(
+            times,
+            info.name,
+            extra={"made": now_utc()},
+            stages=in_parts(times, executor),
+            errors=(_GUESS_ERROR,) * len(times),
+        )
         return ProfiledModel(executor, profile, Origin.GUESS, unfit=unfit)
 
     # while it serves
@@ -140,41 +136,41 @@ class Profiling:
         model.program, model.stats = program, stats
         self._models[program] = model
         self._update_pairs()
-        self._solve(model)
+        self._want_tables(model)
         if not spare_rows:
             return
         model.spare = model.executor.pool.set_apart(spare_rows)
         if not model.rows:
-            model.untried = True
             model.on_rows = partial(self._rows_ran, model, FirstRows())
         elif not model.has_times(self.device.spec):
-            self._idle.want(model)
+            self._to_measure.want(model)
 
     def _rows_ran(self, model: ProfiledModel, first: FirstRows, slots: Sequence[int]) -> None:
         if first.add(model.executor.pool, slots):
             model.on_rows = None
             model.rows = tuple(first.rows)
-            self._idle.want(model)
+            self._to_measure.want(model, True)
 
     def begin(self) -> None:
-        """Every model has been loaded: start measuring."""
-        self._idle.begin()
+        """Every model has been loaded: start measuring. Models that still load would disturb what is measured."""
+        self._to_measure.begin()
 
     async def forget(self, model: ProfiledModel) -> None:
         """The model is going. Returns when no unit of a measurement runs."""
+        model.gone = True
         self._models.pop(model.program, None)
         self._update_pairs()
         model.on_rows = None  # its last calls are no reason to measure it
-        self._reviews.pop(model.program, None)
-        self._tables.forget(model)
-        await self._idle.forget(model)
+        self._to_solve.forget(model)
+        self._to_measure.forget(model)
+        await self.measuring.unmeasured()
         if model.loads and model.key is not None and self._cache is not None:
             loads = [load for _, load in sorted(model.loads.items())]
             await asyncio.to_thread(self._cache.store_loads, model.key, loads, now_utc())
 
     async def close(self) -> None:
-        await self._idle.close()
-        await self._tables.close()
+        await self._to_measure.close()
+        await self._to_solve.close()
 
     def tick(self, now: int) -> None:
         """Count what requests have cost. Called now and then; cheap."""
@@ -189,33 +185,65 @@ class Profiling:
         takes seconds, and models take turns.
         """
         model.spread = max((one.spread for one in live), default=0.0)
-        review = self._reviews.get(model.program)
-        if review is None or not live or model.executor.steps is not None or self._tables.solves(model):
+        review = model.review
+        if review is None or not live or model.executor.steps is not None or model in self._to_solve:
             return
         corrected = review.corrected(live, self._clock())
         if corrected is None:
             return
-        self._tables.want(model, corrected)
+        if _uses_tables(model):
+            self._to_solve.want(model, corrected)
         if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
             log.info("model %s: its kept profile is not what calls see, it is measured again", model.name)
             model.origin = Origin.STALE
-            self._idle.want(model)
+            self._to_measure.want(model)
 
-    def _measured(self, model: ProfiledModel) -> None:
+    async def _measure(self, model: ProfiledModel, checks: bool = False) -> None:
+        """Measure the model, and have the scheduler plan with what came of it. `checks`: check its rows first."""
+        before, guess = replace(model.stats.profiled), model.profile
+        log.info(
+            "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
+            model.name, self._budget_ns / 1e9,
+        )  # fmt: skip
+        idle = IdleMeasurement(model, self.device, self.measuring, self._budget_ns)
+        try:
+            if checks:
+                await idle.check()
+            if not model.has_times(self.device.spec):
+                await idle.measure()
+        except GoneError:
+            return
+        except RuntimeError as exc:
+            log.warning("model %s: its profile is not measured: %s", model.name, exc)
+        # The rows that were measured with are written anew where others follow: until then they need no memory.
+        await asyncio.to_thread(model.executor.pool.forget, range(model.spare[0], model.spare[-1] + 1))
+        spent = model.stats.profiled
+        log.info(
+            "model %s: measuring has ended: %d batches, which took %.3g s",
+            model.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
+        )  # fmt: skip
+        if model.profile is guess or model.gone:
+            return
         self._on_profile(model)
-        self._solve(model)
+        self._want_tables(model)
+        if self._cache is not None and model.key is not None:
+            await asyncio.to_thread(self._cache.store, model.key, model.profile)
 
-    def _solve(self, model: ProfiledModel) -> None:
+    def _want_tables(self, model: ProfiledModel) -> None:
         """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone.
 
         A model of unknown batch times has none until live batches have told them: see `review`.
         """
-        self._reviews[model.program] = Review(model.profile, self._clock(), self.device.spec.max_running)
-        if model.executor.steps is None and model.origin is not Origin.GUESS:
-            self._tables.want(model)
+        model.review = Review(model.profile, self._clock(), self.device.spec.max_running)
+        if model.executor.steps is None and model.origin is not Origin.GUESS and _uses_tables(model):
+            self._to_solve.want(model, None)
 
-    def _solved(self, model: ProfiledModel, tables: ControlTables) -> None:
-        self._on_tables(model, tables)
+    async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
+        """A model is served from the first moment: until its tables are there it is batched as by `no_wait`."""
+        profile = model.profile
+        tables = await solved(model, corrected, self.device.spec, self._cache.folder if self._cache else None)
+        if model.profile is profile and not model.gone:  # otherwise it was measured meanwhile, and is solved again
+            self._on_tables(model, tables)
 
     # pairs of models
 
@@ -239,3 +267,7 @@ class Profiling:
                     slowed[known.model] = max(slower, slowed.get(known.model, 0.0))
             self._models[program].slowdowns = slowed
         self._on_pairs(pairs)
+
+
+def _uses_tables(model: ProfiledModel) -> bool:
+    return policy_class(model.executor.model.info.batching.policy).uses_tables

@@ -19,7 +19,6 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from app.engine.profiling.cache import write_whole
@@ -28,7 +27,6 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import policy_class
 from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
@@ -50,91 +48,36 @@ except BrokenPipeError:
 """
 
 
-class DaemonThread(Executor):
-    """Runs one function after another. A process that has been told to end does not wait for the one that runs.
+class DaemonThreads(Executor):
+    """A thread for each call. A process that has been told to end does not wait for those that run.
 
     Those of a ThreadPoolExecutor are waited for, and solving takes a minute on a busy machine.
     """
 
-    def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._closed = False
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._jobs.put((future, partial(fn, *args, **kwargs)))
-        return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What waits is not begun any more; nothing is waited for."""
-        self._closed = True
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._closed:
-            future, function = job
+        def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(function())
+                    future.set_result(fn(*args, **kwargs))
                 except BaseException as exc:
                     future.set_exception(exc)
 
+        threading.Thread(target=run, name="tables", daemon=True).start()
+        return future
 
-class TableSolver:
-    """Owned by the engine, used on its loop. `adopt` is given each model's tables when they are solved."""
 
-    def __init__(
-        self, spec: DeviceSpec, folder: Path | None, adopt: Callable[[ProfiledModel, ControlTables], None]
-    ) -> None:
-        self._spec = spec
-        self._folder = folder
-        self._adopt = adopt
-        self._executor = DaemonThread("tables")
-        self._tasks: dict[asyncio.Task[None], int] = {}  # the program of each
-
-    def want(self, model: ProfiledModel, corrected: ModelProfile | None = None) -> None:
-        """Solve the tables of this model from the profile that it has now, or from that as live batches have corrected
-        it; nothing for other policies.
-        """
-        if policy_class(model.executor.model.info.batching.policy).uses_tables:
-            task = asyncio.create_task(self._solve(model, corrected), name=f"tables {model.name}")
-            self._tasks[task] = model.program
-            task.add_done_callback(self._over)
-
-    def solves(self, model: ProfiledModel) -> bool:
-        """Whether tables of this model are being solved, or wait for their turn."""
-        return model.program in self._tasks.values()
-
-    def forget(self, model: ProfiledModel) -> None:
-        """The model is going: its tables are of no use any more, and what waits to be solved must not keep it."""
-        for task, program in self._tasks.items():
-            if program == model.program:
-                task.cancel()
-
-    async def close(self) -> None:
-        """What is being solved is not waited for."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._executor.shutdown(wait=False, cancel_futures=True)
-
-    async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
-        profile = model.profile
-        weight = control.weight_of(model.executor.model.info.batching.objective)
-        # The times of a warm-up and of calls differ from start to start: their tables are of no use to the next.
-        folder = None if corrected or model.origin is Origin.WARM_UP else self._folder
-        spec, solve = self._spec, solve_aside if corrected else control.solve  # only the former while calls are served
-        work = partial(tables_of, corrected or profile, spec.max_running, weight, folder, lead_of(spec), solve)
-        tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        if model.profile is profile:  # otherwise it was measured meanwhile, and is solved again
-            self._adopt(model, tables)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s: not solved, batches are formed as by no_wait", task.get_name(), exc_info=task.exception())
+async def solved(
+    model: ProfiledModel, corrected: ModelProfile | None, spec: DeviceSpec, folder: Path | None
+) -> ControlTables:
+    """The tables of this model, from the profile that it has now, or from that as live batches have corrected it."""
+    weight = control.weight_of(model.executor.model.info.batching.objective)
+    # The times of a warm-up and of calls differ from start to start: their tables are of no use to the next.
+    folder = None if corrected or model.origin is Origin.WARM_UP else folder
+    solve = solve_aside if corrected else control.solve  # only the former while calls are served
+    work = partial(tables_of, corrected or model.profile, spec.max_running, weight, folder, lead_of(spec), solve)
+    return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), work)
 
 
 def tables_of(

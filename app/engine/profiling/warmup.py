@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import cycle, islice
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -15,14 +14,17 @@ import numpy as np
 from app.contract import SampleRow
 from app.engine.device import Device, Executor, Ran
 from app.engine.pool import Pool, Slots
+from app.engine.profiling.measuring import Timed
+from app.engine.profiling.profiled_model import in_parts, now_utc
 from app.errors import ConfigError
 from app.models.base import verify
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
 from app.models.checks.trial import fit_row, staying, try_full_length
 from app.models.compiled import shortest
+from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.fields import interpolate
-from app.scheduler.types import Profile
+from app.scheduler.estimates.profile import ModelProfile
 
 log = logging.getLogger("starling.engine")
 
@@ -31,52 +33,52 @@ _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the tim
 
 
 class WarmUp(NamedTuple):
-    """The times of each size, the rows they were measured with, and warnings for the log.
+    """The times of each size, and the rows they were measured with."""
 
-    `stages`: of a model in stages, the times of each of them.
-    """
-
-    profile: Profile
+    profile: ModelProfile
     rows: tuple[SampleRow, ...]
-    warnings: tuple[str, ...] = ()
-    stages: tuple[tuple[int, ...], ...] = ()
 
 
-def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
+def warm_up(device: Device, executor: Executor) -> WarmUp:
     """Run every batch size once and check what comes back. Slow: not for the event loop.
 
     Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError when the model does not return what
     it declares, raises at some sizes only or on a sample; Unfit when it raises on made-up rows at any size.
     """
-    info = executor.model.info
-    model = replace(executor.model, info=replace(info, batching=replace(info.batching, max_batch=max_batch)))
+    model = executor.model
+    inputs, max_batch = model.info.client_inputs, model.info.batching.max_batch
     run = run_on(device, executor)
     begin = perf_counter_ns()
     row = fit_row(model, run)  # first-use costs are here, and not in the times
     warning = try_full_length(model, row, run)
+    if warning is not None:
+        log.warning("model %s: %s", model.info.name, warning)
     for short, size in shortest(model, row):
         with suppress(Exception):  # it may take none so short
             run([short], size)
     rows = model.samples or (row,)
-    times: dict[int, int] = {}
-    by_stage: dict[int, tuple[int, ...]] = {}
+    timed: dict[int, Timed] = {}
     for size in range(1, max_batch + 1):
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
             ran = _run(device, executor, rows, size)
-            times[size], by_stage[size] = ran.busy_ns, ran.by_stage_ns
-    full = full_lengths(model.info.client_inputs)
+            timed[size] = Timed(ran.busy_ns, ran.by_stage_ns)
+    full = full_lengths(inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
         # Or the first such batch would wait for memory.
-        _run(device, executor, [stretched(model.info.client_inputs, row, full)], max_batch)
+        _run(device, executor, [stretched(inputs, row, full)], max_batch)
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
-    stages = [dict(zip(by_stage, of_stage, strict=True)) for of_stage in zip(*by_stage.values(), strict=True)]
-    return WarmUp(
-        Profile(filled(times, max_batch)),
-        rows,
-        () if warning is None else (warning,),
-        tuple(filled(one, max_batch) for one in stages),
+    times = filled({size: one.ns for size, one in timed.items()}, max_batch)
+    by_stage = zip(*(one.by_stage for one in timed.values()), strict=True)
+    stages = tuple(ModelProfile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
+    profile = ModelProfile(
+        times,
+        model.info.name,
+        extra={"lengths": longest(rows), "made": now_utc()},
+        stages=stages or in_parts(times, executor),
+        errors=(ONCE,) * max_batch,
     )
+    return WarmUp(profile, tuple(rows))
 
 
 def run_on(device: Device, executor: Executor) -> Run:

@@ -16,6 +16,7 @@ from torch import nn
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.bench import Bench, measure
+from app.engine.profiling.measuring import Timed
 from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
@@ -52,6 +53,12 @@ def test_coarser_sets_keep_both_ends(max_batch: int):
 # the sampler
 
 
+def visited(sampler: Sampler, cell: Cell, *times: int, cost: float = 1.0) -> None:
+    """Each visit took so long."""
+    for ns in times:
+        sampler.add(cell, Timed(ns), cost)
+
+
 def test_each_pass_visits_every_cell_once_in_an_order_of_its_own():
     sampler = Sampler(cells(range(1, 9)), least=3)
     passes = [[sampler.next() for _ in range(8)] for _ in range(3)]
@@ -64,22 +71,21 @@ def test_a_cell_whose_times_agree_is_left_alone():
     noise = count()
     while (cell := sampler.next()) is not None:
         visits[cell] += 1
-        sampler.add(cell, [MS if cell == Cell(1, 1) else MS + MS * (next(noise) * 37 % 101) // 100])
+        visited(sampler, cell, MS if cell == Cell(1, 1) else MS + MS * (next(noise) * 37 % 101) // 100)
     assert visits == {Cell(1, 1): 5, Cell(1, 2): 40}
     assert sampler.done == 2
 
 
 def test_a_time_is_not_moved_by_a_disturbance():
     sampler = Sampler([Cell(1, 1)])
-    sampler.add(Cell(1, 1), [MS] * 9 + [100 * MS] * 2)
+    visited(sampler, Cell(1, 1), *[MS] * 9, *[100 * MS] * 2)
     assert sampler.table(1) == {1: MS}
-    assert sampler.spread(Cell(1, 1)) == 0
 
 
 def test_profile_of_what_was_timed():
     sampler = Sampler(cells([1, 2, 4], [2]))
-    for cell in sampler.times:
-        sampler.add(cell, [MS * cell[0] * cell[1]] * 5)
+    for cell in sampler.visits:
+        visited(sampler, cell, *[MS * cell[0] * cell[1]] * 5)
     profile = sampler.profile(model="m", note="kept")
     assert profile.batch_ns == (MS, 2 * MS, 3 * MS, 4 * MS)
     assert profile.concurrency_ns == {2: (2 * MS, 4 * MS, 6 * MS, 8 * MS)}
@@ -90,8 +96,8 @@ def test_profile_of_what_was_timed():
 
 def test_beyond_what_was_timed_the_curve_is_the_guess_moved_to_meet_it():
     sampler = Sampler(cells([1, 2], [2]))
-    for cell in sampler.times:
-        sampler.add(cell, [2 * MS * cell[1]])
+    for cell in sampler.visits:
+        visited(sampler, cell, 2 * MS * cell[1])
     profile = sampler.profile(ModelProfile((MS, MS, 3 * MS, 7 * MS)))
     assert profile.batch_ns == (2 * MS, 4 * MS, 12 * MS, 28 * MS)
     assert profile.concurrency_ns == {}  # its curve has no end
@@ -108,32 +114,33 @@ def test_all_lengths_together_get_as_much_time_as_the_rows_as_they_are():
         cell = sampler.next()
         assert cell is not None
         spent[cell.length] += 1
-        sampler.add(cell, [MS + MS * (number * 37 % 101) // 100])
+        visited(sampler, cell, MS + MS * (number * 37 % 101) // 100)
     assert spent[0] == 300
     assert spent[8] == spent[16] == spent[32] == 100
 
 
 def test_lengths_begin_with_small_batches_and_stop_before_one_that_takes_too_long():
     sampler = Sampler([*cells([1]), *at_lengths([1, 2, 4], [8])], most=2)
-    visited = []
+    sizes = []
     while (cell := sampler.next()) is not None:
         if sampler.expected(cell) > 3 * MS:
             sampler.drop(cell)
             continue
-        visited += [cell.size] if cell.length else []
-        sampler.add(cell, [MS * cell.size])
-    assert visited[:2] == [1, 2]
-    assert set(visited) == {1, 2}
+        sizes += [cell.size] if cell.length else []
+        visited(sampler, cell, MS * cell.size)
+    assert sizes[:2] == [1, 2]
+    assert set(sizes) == {1, 2}
     assert sampler.complete
 
 
 def test_profile_by_length_and_stage():
     """Beyond what was timed at a length, its curve goes on as that of the rows as they are."""
     sampler = Sampler([*cells([1, 2, 4]), *at_lengths([1, 2, 4], [8, 32])])
-    for cell in sampler.times:
+    for cell in sampler.visits:
         if cell.size < 4 or cell.length < 32:
             ns = MS * cell.size * (cell.length or 16)
-            sampler.add(cell, [ns, ns], by_stage=[(ns // 4, ns - ns // 4)] * 2)
+            for _ in range(2):
+                sampler.add(cell, Timed(ns, (ns // 4, ns - ns // 4)))
     profile = sampler.profile(length=16)
     assert profile.by_length == tuple((n, (n * MS, 2 * n * MS, 3 * n * MS, 4 * n * MS)) for n in (8, 16, 32))
     first, second = profile.stages
@@ -147,13 +154,12 @@ def test_profile_by_length_and_stage():
 
 def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
     device = CpuDevice((max_batch,) * workers, 1, workers)
-    return Bench(device, (make_model(call, **options), max_batch, {}))
+    return Bench(device, (make_model(call, max_batch=max_batch, **options), {}))
 
 
 def test_units_run_the_rows_of_the_slots_and_times_are_the_workers_own():
     seen: list[tuple[int, bool]] = []
     with bench(lambda x: seen.append((len(x), bool((x == 1).all()))) or x) as measuring:
-        measuring.warm()
         for rows in ({0: 2}, {0: 4, 1: 4}):
             seen.clear()
             timed = measuring.time(rows)
@@ -172,7 +178,6 @@ def test_a_model_that_fails_while_it_is_measured(rows: dict[int, int] | None):
         return x
 
     with bench(call) as measuring:
-        measuring.warm()
         warm.clear()
         with pytest.raises(ConfigError, match=r"model 'm': a batch of (1|3) rows.*: IndexError: no more"):
             measuring.time(rows) if rows else asyncio.run(measuring.handover(1.0))
@@ -186,8 +191,7 @@ def test_every_cell_is_timed_however_small_the_budget_until_all_are_settled(budg
     with HostRuntime() as runtime:
         for device in (CpuDevice((4, 4), 1, 2), StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))):
             sampler, progress = Sampler(cells(range(1, 5), [2]), least=1, most=least), []
-            with Bench(device, (make_model(nn.Identity()), 4, {})) as measuring:
-                measuring.warm()
+            with Bench(device, (make_model(nn.Identity(), max_batch=4), {})) as measuring:
                 assert measure(measuring, sampler, budget_s, progress.append) > 0
                 assert asyncio.run(measuring.handover(0.0)) > 0
             assert sampler.complete
@@ -203,11 +207,11 @@ def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
         assert cell is not None
         cost = 7.0 if cell[0] == 2 else 1.0
         spent[cell[0]] += cost
-        sampler.add(cell, [MS + MS * (number * 37 % 101) // 100], cost)
+        visited(sampler, cell, MS + MS * (number * 37 % 101) // 100, cost=cost)
     assert abs(spent[1] - spent[2]) <= 7
     few = Sampler(cells([1, 2]))
-    few.add(Cell(1, 1), [1, 2, 3])
-    few.add(Cell(1, 2), [1, 2, 3, 4])
+    visited(few, Cell(1, 1), 1, 2, 3)
+    visited(few, Cell(1, 2), 1, 2, 3, 4)
     assert set(few.profile().extra["spread"]) == {"2"}
 
 
@@ -216,7 +220,6 @@ def test_the_hand_over_is_measured_on_an_event_loop(budget_s: float, visits: int
     """Beside what the batch times are measured by, which go on afterwards; sizes are visited in turns."""
     sizes: list[int] = []
     with bench(lambda x: sizes.append(len(x)) or x) as measuring:
-        measuring.warm()
         sizes.clear()
         assert asyncio.run(measuring.handover(budget_s)) > 0
         assert sizes == [1, 2, 4] * visits
@@ -235,10 +238,13 @@ def test_rows_of_several_lengths_and_stages():
         return x
 
     model = make_model(
-        None, [tensor("x", "FP32", ("n", 64))], [tensor("y", "FP32")], stages=(first, lambda x: x.sum(1))
+        None,
+        [tensor("x", "FP32", ("n", 64))],
+        [tensor("y", "FP32")],
+        stages=(first, lambda x: x.sum(1)),
+        max_batch=2,
     )
-    with Bench(CpuDevice((2,), 1, 1), (model, 2, None)) as measuring:
-        measuring.warm()
+    with Bench(CpuDevice((2,), 1, 1), (model, None)) as measuring:
         warm.clear()
         seen.clear()
         sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [4, 32, 64])], least=1, most=1)
@@ -256,13 +262,12 @@ def test_steps_of_a_recurrent_model():
         def step(self, x, state):
             return state[0] + x, (state[0] + x,)
 
-    model = make_model(None, [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")])
+    model = make_model(None, [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")], max_batch=2)
     call, info = recurrent_model(Recurrent(Sums(), ((),)), model.info)
-    with Bench(CpuDevice((2,), 1, 1), (replace(model, info=info, call=call), 2, None)) as measuring:
-        measuring.warm()
+    with Bench(CpuDevice((2,), 1, 1), (replace(model, info=info, call=call), None)) as measuring:
         sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8])], least=1, most=3)
         measure(measuring, sampler, 1000.0)
-        assert measuring.steps is not None
+        assert measuring.models[0].executor.steps is not None
     (step,) = sampler.profile(None, 16, cell=True).stages
     assert (step.cell, step.by_length) == (True, ())
     (text,) = sampler.profile(None, 16, cell=True, written=50).stages

@@ -105,12 +105,10 @@ def test_a_fault_ends_the_round():
 
 def test_ratios():
     device, sampler, heard = Scripted(), PairSampler([1, 4], [8]), []
-    models = make_model(lambda x: x * 2, name="a"), make_model(lambda x: x + 1, name="b")
-    with ScriptedBench(device, (models[0], 4, None), (models[1], 8, None)) as bench:
-        bench.warm()
+    models = make_model(lambda x: x * 2, name="a", max_batch=4), make_model(lambda x: x + 1, name="b", max_batch=8)
+    with ScriptedBench(device, (models[0], None), (models[1], None)) as bench:
         measure_pair(bench, sampler, 1000.0, heard.append)
-        assert [model.info.name for model in bench.placed] == ["a", "b"]
-        assert bench.lengths == [{}, {}]
+        assert [(model.name, model.lengths) for model in bench.models] == [("a", {}), ("b", {})]
     assert [(time.rows, time.alone_ns, time.beside_ns) for time in sampler.times()] == [
         (1, MS, 1_100_000), (4, 4 * MS, 4_400_000),
     ]  # fmt: skip
@@ -122,11 +120,10 @@ def test_ratios():
 
 def test_every_combination_is_timed_however_small_the_budget():
     sampler = PairSampler([1, 2], [1, 2])
-    model = make_model(lambda x: x * 2)
-    with Bench(CpuDevice((2, 2), 1, 2), (model, 2, None), (model, 2, None)) as bench:
-        bench.warm()
+    model = make_model(lambda x: x * 2, max_batch=2)
+    with Bench(CpuDevice((2, 2), 1, 2), (model, None), (model, None)) as bench:
         measure_pair(bench, sampler, 0.0)
-        assert bench.placed[0] is bench.placed[1]  # one placed model on two workers, as it serves
+        assert bench.models[0] is bench.models[1]  # one placed model on two workers, as it serves
     assert [len(visits) for visits in sampler.visits.values()] == [1] * 4
     assert all(time.alone_ns > 0 and time.beside_ns > 0 for time in sampler.times())
 
@@ -139,9 +136,8 @@ def test_a_model_that_fails_is_named_with_its_company():
             raise IndexError("no more")
         return x * 2
 
-    given = (make_model(name="a"), 2, None), (make_model(call, name="b"), 2, None)
+    given = (make_model(name="a", max_batch=2), None), (make_model(call, name="b", max_batch=2), None)
     with Bench(CpuDevice((2, 2), 1, 2), *given) as bench:
-        bench.warm()
         warm.clear()
         with pytest.raises(ConfigError, match="model 'b': a batch of 2 rows beside 'a': IndexError: no more"):
             visit(bench, (1, 2), alone_first=False)

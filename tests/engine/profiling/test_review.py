@@ -64,18 +64,6 @@ def test_of_a_model_in_stages_all_stages_count() -> None:
     assert corrected.stages[0].batch_ns[2] < 0.7 * stages[0].batch_ns[2]
 
 
-def test_a_kept_profile_of_other_stages_counts_as_a_whole() -> None:
-    """Files may be edited; each stage is then planned with an equal part of the whole."""
-    stages = (ModelProfile(KNOWN.batch_ns),) * 2
-    for parts in ((), stages):
-        whole = ModelProfile(tuple(2 * time for time in KNOWN.batch_ns), stages=parts, errors=KNOWN.errors)
-        review, seen = Review(whole, 0), [live(-0.4, 200), live(0.0, 200), live(0.0, 200)]
-        assert not review.contradicted(seen)
-        corrected = review.corrected(seen, 61 * S)
-        assert corrected is not None
-        assert 0.8 < corrected.batch_ns[2] / whole.batch_ns[2] < 0.95
-
-
 @pytest.mark.parametrize("error", [0.25, 1.0])
 def test_steady_traffic_tells_each_size_it_runs_and_by_these_the_others(error: float) -> None:
     """A server that is never idle measures nothing: live batches correct what warm-up timed once, or was guessed."""

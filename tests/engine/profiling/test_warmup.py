@@ -34,8 +34,8 @@ class Timed(CpuDevice):
         return ran if self.table is None else Ran(ran.outputs, 0, self.table[size], 0)
 
 
-def warm(model: Model, max_batch: int, device: Timed | None = None) -> WarmUp:
-    return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)), max_batch)
+def warm(model: Model, device: Timed | None = None) -> WarmUp:
+    return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)))
 
 
 def ids(bound: int) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def ids(bound: int) -> dict[str, Any]:
 def test_every_size_is_run_and_timed(table, budget_ns, sizes, times, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", budget_ns)
     device = Timed(table)
-    assert warm(make_model(max_batch=len(times)), len(times), device).profile.batch_ns == times
+    assert warm(make_model(max_batch=len(times)), device).profile.batch_ns == times
     assert device.asked == sizes
-    assert min(warm(make_model(max_batch=5), 5).profile.batch_ns) > 0
+    assert min(warm(make_model(max_batch=5)).profile.batch_ns) > 0
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_inputs_are_ones_of_short_length_and_once_of_full_length(bound: int, max
         seen.append((tuple(x.shape), bool((x == 1).all()), torch.is_inference_mode_enabled()))
         return x
 
-    warm(make_model(call, **ids(bound), max_batch=max_batch), max_batch)
+    warm(make_model(call, **ids(bound), max_batch=max_batch))
     assert seen == [(shape, True, True) for shape in shapes]
     assert not torch.is_inference_mode_enabled()
 
@@ -89,14 +89,14 @@ def test_every_datatype_can_be_warmed_up():
         seen.append([value.reshape(-1).tolist()[0] for value in values])
         return torch.ones(len(values[0]), 2)
 
-    warm(make_model(call, inputs, [Y]), 2)
+    warm(make_model(call, inputs, [Y], max_batch=2))
     assert seen[-1] == [True, *[1] * 12, b""]
 
 
 def test_a_model_that_writes_into_its_input_is_noticed():
-    model = make_model(lambda x: x.add_(1))
+    model = make_model(lambda x: x.add_(1), max_batch=2)
     executor = CpuExecutor(model, Pool(model.info.inputs, 64))
-    warm_up(Timed(), executor, 2)
+    warm_up(Timed(), executor)
     assert executor.copies
 
 
@@ -126,17 +126,17 @@ def out_of_memory(x: torch.Tensor) -> torch.Tensor:
 )
 def test_a_model_that_does_not_do_what_it_declares_is_refused_by_name(call, message: str):
     with pytest.raises(ConfigError, match=message):
-        warm(make_model(call, max_batch=4), 4)
+        warm(make_model(call, max_batch=4))
 
 
 def test_an_output_axis_of_another_length_than_the_inputs():
     with pytest.raises(ConfigError, match="output 'y'"):
-        warm(make_model(lambda x: x[:, 1:], **ids(8)), 1)
+        warm(make_model(lambda x: x[:, 1:], **ids(8), max_batch=1))
 
 
 def test_a_model_that_raises_on_made_up_rows():
     with pytest.raises(Unfit, match="ZeroDivisionError"):
-        warm(make_model(lambda x: 1 / 0), 4)
+        warm(make_model(lambda x: 1 / 0))
 
 
 def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
@@ -147,7 +147,7 @@ def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
         return x
 
     rows = [SampleRow((np.full(2, value, np.float32),)) for value in (7, 8)]
-    warmed = warm(make_model(call, samples=rows, max_batch=3), 3)
+    warmed = warm(make_model(call, samples=rows, max_batch=3))
     assert seen == [[7], [7, 7], [7, 7, 7], [7], [7, 8], [7, 8, 7]]
     assert list(warmed.rows) == rows
     assert len(warmed.profile.batch_ns) == 3
@@ -161,17 +161,17 @@ def test_samples_keep_their_lengths_and_parameters():
         return x
 
     rows = [SampleRow((np.arange(1, n + 1),), {"n": n}, {"gain": n}) for n in (1, 3)]
-    warm(make_model(call, **ids(40), samples=rows, takes_parameters=True, max_batch=2), 2)
+    warm(make_model(call, **ids(40), samples=rows, takes_parameters=True, max_batch=2))
     assert seen[-1] == ([[1, 0, 0], [1, 2, 3]], [{"gain": 1}, {"gain": 3}])
 
 
-def test_a_sample_that_cannot_be_made_longer_is_only_warned_about():
+def test_a_sample_that_cannot_be_made_longer_is_only_warned_about(caplog: pytest.LogCaptureFixture):
     def call(x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] > 3:
             raise ValueError("two ends of text")
         return x
 
-    (warning,) = warm(make_model(call, **ids(40), samples=[SampleRow((np.ones(3),), {"n": 3})]), 2).warnings
-    assert warning.startswith(
-        "not tried: a sample repeated to a row at full length (n 40): ValueError: two ends of text at "
+    warm(make_model(call, **ids(40), samples=[SampleRow((np.ones(3),), {"n": 3})], max_batch=2))
+    assert caplog.messages[0].startswith(
+        "model m: not tried: a sample repeated to a row at full length (n 40): ValueError: two ends of text at "
     )

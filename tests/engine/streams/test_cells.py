@@ -194,7 +194,7 @@ class Device:
         executor = self.stepped.open(trips.model, 8)
         assert isinstance(executor, CellStreamExecutor)
         self.executor = executor
-        self.warm = warm_up(self.stepped, executor, 4)
+        self.warm = warm_up(self.stepped, executor)
         for slot, number in enumerate(numbers):
             (taken,) = executor.pool.take(1)
             assert taken == slot

@@ -96,5 +96,5 @@ def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:
     device = Stepped(FakeRuntime(), (4,))
     x, y = tensor("x", "FP32", ("n", 40)), tensor("y", "FP32", 1)
     executor = device.open(make_model(Sees(), [x], [y], max_batch=4), 12)
-    warm_up(device, executor, 4)
+    warm_up(device, executor)
     assert (4, 40) in shapes
