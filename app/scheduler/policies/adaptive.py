@@ -8,8 +8,10 @@ small batches, which then never gets shorter.)
 
 The state of several workers has a second part, what the others have left: one that is free may wait for them, so
 that the workers start in turn, with larger batches. These tables know one model: while rows of others wait or run,
-workers are not free when they expect it, and all rows that wait are run. Otherwise, under the objective `latency`, no
-usable worker idles while rows wait; under others rows may be held for company, until
+workers are not free when they expect it, and all rows that wait are run. When the last batches of two workers all ran
+beside each other, one worker waits once for the other to end, to see how fast a batch is alone (`SharedSlowdown`).
+Otherwise, under the objective `latency`, no usable worker idles while rows wait; under others rows may be held for
+company, until
 
     more arrive, and the table says run; or
     the first row would miss its deadline; or
@@ -87,6 +89,8 @@ class Adaptive(Policy):
         control = facts.control
         planned, level = view.ready, -1
         if control is not None and not (control.workers > 1 and view.shared()):
+            if facts.crowded and view.column and control.workers == 2 and now < view.due:
+                return _until_other_ends(view, control, now)
             level = facts.level if window is None else _level(view, control, now)
             if level >= 0:
                 planned = control.serve(level, view.ready, view.column)
@@ -107,14 +111,17 @@ class Adaptive(Policy):
 def _held(view: KeyView, control: ControlTables, level: int, now: int) -> Hold | Formed:
     """Hold rows for company or for another worker, or the reason why no longer.
 
-    The end of another worker's unit comes, and is an input: only one that is overdue is looked for (`view.column`). How
-    long rows have waited says nothing there. If it counted, units that slow each other would all run at once in a long
-    queue, which so would never get shorter.
+    How long rows have waited says nothing where they wait for another worker. If it counted, units that slow each other
+    would all run at once in a long queue, which so would never get shorter.
     """
-    if not view.column or control.beside is None:
+    if not view.column:
         return held(view, round(control.hold_ns[level] * view.facts.scale), now)
-    if now >= view.due:
-        return Formed.DEADLINE
+    return Formed.DEADLINE if now >= view.due else _until_other_ends(view, control, now)
+
+
+def _until_other_ends(view: KeyView, control: ControlTables, now: int) -> Hold:
+    """The end of another worker's unit is an input: a timer is needed only for one that is overdue."""
+    assert control.beside is not None  # there are no columns without
     return Hold(min(view.due, now + round(control.beside.times[-1] * view.facts.scale)))
 
 

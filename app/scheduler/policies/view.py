@@ -24,6 +24,7 @@ class Facts:
     scale: float = 1.0  # observed over profiled time of a batch, its hand-over included
     complete_wait: float = 1.0  # of the program, for `dva_load`
     may_hold: bool = False  # the policy, or some control table, ever holds rows back
+    crowded: bool = False  # batches were all beside others of late: how fast one is alone is to be found out
     whole: ControlTables | None = None  # of all stages as one, with the values of its states
     #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
     #: program. Empty where some stage is not measured.

@@ -218,6 +218,21 @@ class TestSharedSlowdown:
         assert latency.live.shared.factor == 1
         assert latency.predict(1, 2) == pytest.approx(2 * MS, rel=0.05)
 
+    def test_a_batch_alone_is_asked_for_after_many_in_company(self) -> None:
+        shared = SharedSlowdown()
+        for _ in range(31):
+            shared.observe(0.2, 0.8, 0.5)
+        assert not shared.crowded
+        shared.observe(0.2, 0.8, 0.5)
+        assert shared.crowded
+        shared.observe(0.5, 0.5, 0.8)
+        assert not shared.crowded
+        for _ in range(63):  # seldom more and more: each costs a worker's time
+            shared.observe(0.2, 0.8, 0.5)
+        assert not shared.crowded
+        shared.observe(0.2, 0.8, 0.5)
+        assert shared.crowded
+
     def test_batches_alone_say_nothing_of_others(self) -> None:
         latency = self.served(1.3, 2.0, (0.0,), mood=1.5)
         assert latency.live is not None

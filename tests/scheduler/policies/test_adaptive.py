@@ -102,6 +102,21 @@ class TestPolicy:
         assert decide(one, now=60 * MS) == Cut(3, 3, "deadline")
 
     @pytest.mark.parametrize(
+        ("column", "due", "expected"),
+        [
+            pytest.param(1, 1 << 62, Hold(30 * MS), id="until-the-other-ends"),
+            pytest.param(0, 1 << 62, Cut(1, 1, "table"), id="there-is-no-other"),
+            pytest.param(1, 10 * MS, Cut(2, 2, "table"), id="a-row-is-due"),
+        ],
+    )
+    def test_one_unit_runs_alone_where_the_last_ones_had_company(
+        self, column: int, due: int, expected: Cut | Hold
+    ) -> None:
+        one = view(3, tables=SEVERAL, oldest=6 * MS)
+        one.column, one.due, one.facts.crowded = column, due, True
+        assert decide(one, now=10 * MS) == expected
+
+    @pytest.mark.parametrize(
         ("due", "now", "expected"),
         [
             pytest.param(1 << 62, 90 * MS - 1, Hold(90 * MS), id="before-the-bound"),
