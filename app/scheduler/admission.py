@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.scheduler.forming.workers import Workers
-from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
 
 _CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow

@@ -219,9 +219,9 @@ class Row:
     index: int = 0  # within its call
     stage: int = 0
     state: RowState = RowState.WAITING
-    order: tuple[int, int] = (0, 0)  # arrival, then sequence of submission
+    order: tuple[int, int, int] = (0, 0, 0)  # of service: priority, arrival or deadline, sequence of submission
     started: bool = False  # it counts as alive on the device
-    grouped: bool = False  # it waits in a group that must be run again as it is
+    group: int = 0  # of rows that wait to run again as one unit
     advanced: bool = False  # it has been through a unit: the device keeps something of it between units
     batch: Batch | None = None  # of programs with stages or cells, once it has started
     entered: int = 0  # stages at which it has been handed to a worker

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from app.scheduler.forming.upcoming import RegularArrivals, Upcoming
 from app.scheduler.rows.ready import ReadySet
 
-from .test_ready import stand
+from .test_ready import enter
 from .world import make_call
 
 
@@ -46,10 +46,10 @@ def test_a_unit_that_would_end_too_late_waits_for_the_expected_call_or_ten_times
 
 def test_rows_count_as_upcoming_while_they_are_held() -> None:
     upcoming, ready = Upcoming(), ReadySet((1, 0, 0))
-    stand(ready, make_call(1, 2))
+    enter(ready, make_call(1, 2))
     upcoming.hold(ready, 20)
     assert (upcoming.waiting, upcoming.starts_at(0)) == (2, 20)
-    stand(ready, make_call(2))  # it may end the hold
+    enter(ready, make_call(2))  # it may end the hold
     assert upcoming.waiting == 2
     upcoming.hold(ready, None)
     assert (upcoming.waiting, upcoming.starts_at(0)) == (0, None)

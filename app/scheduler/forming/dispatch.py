@@ -1,7 +1,7 @@
 """Forms units: which key, which rows of it, which worker.
 
 While a worker is usable: the ready table names the key with the best head, and of several models one that is much
-faster may go before it (`models`); a group of that key that must be run again goes as it is; otherwise the key's policy
+faster may go before it (`models`); rows of a unit that failed run again as one unit; otherwise the key's policy
 cuts a unit or holds the key back until a time. Of the rows cut, those that are predicted to end after their deadline
 leave instead, and others take their places: in overload a device that finishes late work does nothing else.
 """
@@ -135,7 +135,10 @@ class Dispatch:
             fits = found.within(capacities[0])
             limit = fits.rows
             capacities = [min(limit, capacity) for capacity in capacities]
-        if ready.retries.groups and (group := ready.take_retry(limit if fits is None else fits.exact, room)):
+        if ready.again:
+            group = ready.take(limit if fits is None else fits.exact, room)
+            for row in group:
+                row.group = 0
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
         view = self.views.of(ready, state, usable, limit, room + going, now)
@@ -147,7 +150,7 @@ class Dispatch:
         if self._ledger.deadlines.heap and self._drop_late(ready, state, decision, usable, now):
             return None  # fewer rows wait now, so all is asked again
         if decision.divide and state.batches is not None and view.neighbours is not None:
-            state.batches.divide(list(ready.first(view.neighbours.here, room)), decision.divide)
+            state.batches.divide(ready.first(view.neighbours.here, room), decision.divide)
         picked = decision.shorter >= 0
         rows = ready.take_similar(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
         if not ready.klass and decision.size > len(rows):
@@ -160,14 +163,12 @@ class Dispatch:
         if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
             return []
         others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
-        if others.retries.groups:
-            return []
         room = self.views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
         found = others.first(size - len(rows), room)
         if state.latency[key[1]].by_length:
             longest = longest_of(rows)
-            found = takewhile(lambda row: row.length <= longest, found)
-        return others.take(len(list(found)), room)
+            found = list(takewhile(lambda row: row.length <= longest, found))
+        return others.take(len(found), room)
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
@@ -176,7 +177,7 @@ class Dispatch:
         if cut.shorter >= 0:
             rows = ready.similar(cut.rows, cut.shorter)
         else:
-            rows = list(ready.first(cut.rows, self.views.room(state, ready.klass)))
+            rows = ready.first(cut.rows, self.views.room(state, ready.klass))
         ends = begins + state.time(cut.size, stage, running, longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():

@@ -16,10 +16,9 @@ from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.turns import Share, Turns
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Hold
-from app.scheduler.rows.lanes import Level, rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 
 
@@ -72,7 +71,7 @@ class Gate:
 
     def rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
         """Of the sets that could be served, the one with the smallest rank of its first row goes first."""
-        return rank(row)[1:]
+        return row.order
 
     def level(self, row: Row) -> Level:
         """A row that waits goes before a unit that runs if its level is smaller than that of the unit's rows."""

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping
 
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.rows.ready_table import Order, ReadyTable
+from app.scheduler.rows.ready_table import Ranking, ReadyTable
 from app.scheduler.types import Row
 
 _GAIN = 3.0
@@ -37,7 +37,7 @@ Head = tuple[tuple[int, ...], ReadySet, Row]
 def first(
     table: ReadyTable,
     held: Collection[ReadySet],
-    order: Order,
+    ranking: Ranking,
     states: Mapping[int, ProgramState],
     running: int,
     now: int,
@@ -48,9 +48,10 @@ def first(
     """
     heads: dict[int, Head] = {}
     for ready in table.nonempty:
-        if ready in held or (row := ready.head()) is None:
+        if ready in held:
             continue
-        rank, program = order(ready, row), ready.key[0]
+        row, program = ready.head(), ready.key[0]
+        rank = table.rank(ready, ranking)
         if program not in heads or rank < heads[program][0]:
             heads[program] = rank, ready, row
     if not heads:

@@ -20,10 +20,9 @@ from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies.view import JoinOffer
 from app.scheduler.rows.batches import whole
-from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.types import Klass, Row, Stage, Unit
 
 
@@ -96,29 +95,20 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
     Predicted by the most that they may, fewer join, and first tokens come later (`python -m
     experiments.writing.simulated`).
     """
-    latency, head, rows = state.latency[unit.stage], ready.head(), len(unit.rows)
+    latency, rows = state.latency[unit.stage], len(unit.rows)
     cell = state.program.stages[unit.stage]
     joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
-    if head is None or not latency.known or state.program.one_unit or state.waiting_of(unit.klass) > ready.count:
+    if not latency.known or state.program.one_unit or state.waiting_of(unit.klass) > ready.count:
         return True
     stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
-
-    def step_ns(rows: int) -> int:
-        return latency.compute(rows, unit.running) if rows else 0
-
     return state.policy.joins(
         JoinOffer(
             left=unit.steps - unit.progress,
             ending=rows - len(stay),
-            staying=len(stay),
-            stay=min(stay, default=0),
+            stay=stay,
             joiners=joiners,
-            steps=max(1, steps_left(head, cell)),
-            step_ns=step_ns(rows),
-            joined_ns=step_ns(rows + joiners),
-            staying_ns=step_ns(len(stay)),
-            both_ns=step_ns(len(stay) + joiners),
-            apart_ns=step_ns(joiners),
+            steps=max(1, steps_left(ready.head(), cell)),
+            time=lambda rows: latency.compute(rows, unit.running),
             boundary_ns=latency.handover.ns,
         )
     )

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.reef import Reef
-from app.scheduler.rows.lanes import Level, rank
-from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready import Level, ReadySet, rank
 from app.scheduler.types import DeviceSpec, Row
 
 

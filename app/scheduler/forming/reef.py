@@ -28,10 +28,9 @@ from app.scheduler.forming.upcoming import Upcoming
 from app.scheduler.forming.views import longest_of
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import Hold
-from app.scheduler.rows.lanes import Level, rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready import Level, ReadySet, rank
 from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
@@ -59,7 +58,7 @@ class Reef(Gate):
         if not row.call.klass:
             return rank(row)
         klass = -1 if self.share.due else _BEST_EFFORT
-        return (klass, row.call.priority, self.turns.tag(ready.key[0]), *row.order)
+        return (klass, row.call.priority, self.turns.tag(ready.key[0]), *row.order[1:])
 
     def level(self, row: Row) -> Level:
         return (row.call.klass, row.call.priority)
@@ -144,7 +143,7 @@ class Reef(Gate):
             busy = self.units and self._budget_ns < UNBOUNDED
             return Hold(None) if busy else Allowance(workers, limit, limit)
         running, _ = self._workers.room(workers)
-        length = longest_of([*ready.retry_rows(), *ready.first(limit, limit)]) if latency.by_length else 0
+        length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
         left = self._budget_left(now)
         most_ns = left if due is None else min(left, due - self._workers.soonest(workers, now))

@@ -8,10 +8,9 @@ from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import Facts, KeyView, Neighbours
 from app.scheduler.policies.view import NEVER, Schedule
-from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready import LengthWindow, ReadySet
 from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
 LATE_TIMER_NS = 2_000_000  # at least: event loops wake up to a millisecond late
@@ -48,16 +47,15 @@ class Views:
     ) -> KeyView:
         """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
         facts = state.facts[ready.key[1]]
-        waiting = ready.free_count if ready.retries.groups else ready.count
         running, free = self._workers.room(usable)
         due, schedule = NEVER, None
         if state.tail is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
         elif facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
-            due = self._due(ready, state, min(waiting, limit), running, late_ns) - late_ns
+            due = self._due(ready, state, min(ready.count, limit), running, late_ns) - late_ns
         return KeyView(
-            ready=waiting,
+            ready=ready.count,
             limit=limit,
             full=state.full[ready.key[1]],
             oldest=ready.oldest,
@@ -69,8 +67,8 @@ class Views:
             facts=facts,
             column=self._column(state, facts, usable, now) if free == 1 and self._workers.busy else 0,
             shared=lambda: self._shared(ready.key[0]),
-            neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,
-            length_window=_length_window(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
+            neighbours=self._neighbours(ready, state, min(ready.count, limit), now) if state.sees_stages else None,
+            length_window=_length_window(ready, min(ready.count, limit)) if facts.lengths and not ready.key[1] else None,
             schedule=schedule,
         )
 
@@ -78,7 +76,7 @@ class Views:
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> Schedule | None:
         """The deadlines of the first rows; None where they have none, or no times are known."""
-        rows = list(ready.first(limit, room))
+        rows = ready.first(limit, room)
         deadlines = _deadlines(rows)
         sizes, tail = state.facts[0].sizes, state.tail
         if tail is None or not sizes or min(deadlines, default=NEVER) == NEVER:
@@ -132,7 +130,7 @@ class Views:
             _, at, lengths = other.key
             waiting[at] += other.count
             same_bucket[at] += other.count * (lengths == bucket)
-            if at == stage and other is not ready and other.free_count:
+            if at == stage and other is not ready and not other.again:
                 other_buckets += other.count
                 oldest = min(oldest, other.oldest())
         units = self._workers.units.values()
@@ -142,7 +140,7 @@ class Views:
             same_bucket[0], waiting[0] = min(same_bucket[0], room), min(waiting[0], room)
         short = [0 if one.repeats else count for one, count in zip(stages, waiting, strict=True)]
         upstream_stage = max((at for at in range(stage) if same_bucket[at]), default=-1)
-        first = list(ready.first(most, room))
+        first = ready.first(most, room)
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
         latest = state.batches.latest(ready.klass) if state.batches is not None else None
@@ -202,15 +200,15 @@ class Views:
                 neighbours.longest_downstream = max(neighbours.longest_downstream, other.longest())
             elif at == neighbours.upstream_stage and at:
                 neighbours.longest_upstream = other.longest()
-            elif at == neighbours.upstream_stage and (window := _length_window(other, neighbours.upstream)) is not None:
-                neighbours.joinable = len(window.joining(neighbours.longest))
+            elif at == neighbours.upstream_stage and not other.again:
+                neighbours.joinable = len(_length_window(other, neighbours.upstream).joining(neighbours.longest))
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
         """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
 
         `lead_ns`: so long before that it is handed over.
         """
-        first = list(ready.first(rows, self.room(state, ready.klass)))
+        first = ready.first(rows, self.room(state, ready.klass))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return NEVER
@@ -232,7 +230,7 @@ def longest_of(rows: Iterable[Row]) -> int:
     return max((row.length + row.steps for row in rows), default=0)
 
 
-def _length_window(ready: ReadySet, most: int) -> LengthWindow | None:
+def _length_window(ready: ReadySet, most: int) -> LengthWindow:
     """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
     ready.sort_by_length()
     return ready.length_window(most - 1)

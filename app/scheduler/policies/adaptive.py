@@ -38,7 +38,7 @@ from app.scheduler.policies import boundary, by_length
 from app.scheduler.policies.base import Cut, Hold, Policy, go, held
 from app.scheduler.policies.late import steps_aside
 from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
@@ -67,14 +67,17 @@ class Adaptive(Policy):
         The joiners would make `now` of their steps with the unit's rows, and not behind its end: `later` of these with
         those that stay, which so are slowed now and not then, and the others by themselves.
         """
-        left, steps, stay = offer.left, offer.steps, offer.stay
+        left, steps, joiners, time = offer.left, offer.steps, offer.joiners, offer.time
+        staying, together = len(offer.stay), min(offer.stay, default=0)
         now = min(left, steps)
-        later = min(steps, stay) - min(steps - now, stay)
-        slower = now * (offer.joined_ns - offer.step_ns) + offer.boundary_ns
-        spared = later * (offer.both_ns - offer.staying_ns)
-        behind = later * offer.both_ns + (now - later) * offer.apart_ns
-        sooner = left * offer.step_ns + behind - now * offer.joined_ns - offer.boundary_ns
-        return offer.joiners * sooner > offer.ending * slower + offer.staying * (slower - spared)
+        later = min(steps, together) - min(steps - now, together)
+        rows = offer.ending + staying
+        own_ns, joined_ns, both_ns = time(rows), time(rows + joiners), time(staying + joiners)
+        slower = now * (joined_ns - own_ns) + offer.boundary_ns
+        spared = later * (both_ns - time(staying)) if later else 0
+        behind = later * both_ns + (now - later) * time(joiners)
+        sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
+        return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         neighbours, window = view.neighbours, view.length_window

@@ -22,7 +22,7 @@ from itertools import accumulate
 from math import inf
 
 from app.scheduler.estimates.lengths import LengthTimes
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 
 _FULLEST = 0.95  # load that is counted with: the price of time would grow without bound
 _LOOKED_AT = 3  # windows of a size

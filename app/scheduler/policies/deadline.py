@@ -33,7 +33,7 @@ from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, go_padded
 from app.scheduler.policies.view import NEVER, KeyView, Schedule
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Batch
 
 
@@ -111,14 +111,8 @@ class JoinOffer(NamedTuple):
 
     left: int  # steps until the unit ends by itself
     ending: int  # rows of it that end then
-    staying: int  # its other rows
-    stay: int  # steps that all of these have before them then
+    stay: Sequence[int]  # steps that each of its other rows has before it then
     joiners: int
     steps: int  # that the first of these has before it
-    # what a step takes, of
-    step_ns: int  # the unit's rows
-    joined_ns: int  # those and the joiners
-    staying_ns: int  # the rows that stay, 0 where none do
-    both_ns: int  # those and the joiners
-    apart_ns: int  # the joiners
+    time: Callable[[int], int]  # what a step of so many rows takes, in nanoseconds
     boundary_ns: int  # what it costs that one more unit ends and begins

@@ -47,7 +47,7 @@ class Ledger:
         state.asked[call.klass] += n
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
-        first, sequence = call.arrived, self._sequence
+        priority, first, sequence = call.priority, call.arrived, self._sequence
         if self._edf and not call.klass:
             first = _NO_DEADLINE if call.deadline is None else call.deadline
         self._sequence += n
@@ -60,7 +60,7 @@ class Ledger:
         for index, row in enumerate(rows):
             row.call = call
             row.index = index
-            row.order = (first, sequence + index)
+            row.order = (priority, first, sequence + index)
         if entry is not None:
             entry.add(rows)
         elif not state.program.length_buckets:
@@ -97,10 +97,10 @@ class Ledger:
         if last:
             state.best_effort += sum(row.call.klass for row in rows)
         if first is last and len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
-            self.ready.at(key_of(rows[0], state), first).add_all(rows)
+            self.ready.at(key_of(rows[0], state), first).put_back(rows)
             return
         for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
-            self.ready.at(key, klass).add_all(group)
+            self.ready.at(key, klass).put_back(list(group))
 
     def _keep_nothing_new(self, row: Row, state: ProgramState) -> None:
         """Nothing is kept on the device of a row that has not been through a unit."""
@@ -122,7 +122,7 @@ class Ledger:
         state.waiting += len(rows)
         if klass:
             state.best_effort += len(rows)
-        self.ready.at(key_of(rows[0], state), klass).add_retry(rows)
+        self.ready.add_again(key_of(rows[0], state), klass, rows)
 
     def end(self, row: Row) -> None:
         """The row holds nothing on the device any more."""
@@ -172,7 +172,7 @@ class Ledger:
         if call.left:
             for row in call.rows:
                 if row.state is _WAITING:
-                    self.ready.at(key_of(row, state), call.klass).forget(row)
+                    self.ready.forget(row, key_of(row, state))
                     self.end(row)
                     state.waiting -= 1
                     if call.klass:

@@ -7,14 +7,13 @@ wait for ever behind a higher one; that is what it asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from app.scheduler.rows.lanes import Level
-from app.scheduler.rows.ready import Key, ReadySet
+from app.scheduler.rows.ready import Key, Level, ReadySet
 from app.scheduler.types import Klass, Row
 
 #: Which set goes first, by its first row: the smaller.
-Order = Callable[[ReadySet, Row], tuple[int, ...]]
+Ranking = Callable[[ReadySet, Row], tuple[int, ...]]
 
 
 class ReadyTable:
@@ -26,6 +25,8 @@ class ReadyTable:
     def __init__(self, *, edf: bool = False) -> None:
         self._edf = edf
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
+        self._again: dict[int, ReadySet] = {}  # of rows that run again as one unit: by `Row.group`
+        self._groups = 0
         self.nonempty: dict[ReadySet, None] = {}  # those in which rows wait: each enters and leaves it by itself
 
     def at(self, key: Key, klass: Klass) -> ReadySet:
@@ -34,11 +35,21 @@ class ReadyTable:
             ready = self._sets[key, klass] = ReadySet(key, klass, edf=self._edf, nonempty=self.nonempty)
         return ready
 
-    def waiting(self) -> list[ReadySet]:
-        """The sets in which rows wait."""
-        return list(self.nonempty)
+    def add_again(self, key: Key, klass: Klass, rows: Sequence[Row]) -> None:
+        """Rows whose unit failed wait to run again as one unit."""
+        self._again = {group: ready for group, ready in self._again.items() if ready.count}
+        self._groups += 1
+        ready = ReadySet(key, klass, edf=self._edf, again=True, nonempty=self.nonempty)
+        self._again[self._groups] = ready
+        for row in rows:
+            row.group = self._groups
+        ready.put_back(rows)
 
-    def first(self, held: Collection[ReadySet], order: Order) -> ReadySet | None:
+    def forget(self, row: Row, key: Key) -> None:
+        """The call of a row that waits at this key has left. Called before its room on the device is freed."""
+        (self._again[row.group] if row.group else self._sets[key, row.call.klass]).forget(row)
+
+    def first(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
         """The set to serve next in this order among those not held back, or None."""
         best: ReadySet | None = None
         if len(self.nonempty) == 1:  # most often; nothing is compared
@@ -46,25 +57,40 @@ class ReadyTable:
             return None if best in held else best
         best_rank: tuple[int, ...] | None = None
         for ready in self.nonempty:
-            if ready in held or (row := ready.head()) is None:
+            if ready in held:
                 continue
-            own = order(ready, row)
+            own = self.rank(ready, ranking)
             if best_rank is None or own < best_rank:
                 best, best_rank = ready, own
         return best
 
+    def rank(self, ready: ReadySet, ranking: Ranking) -> tuple[int, ...]:
+        """The rank of a set in which rows wait.
+
+        Rows that run again go before all others of their key and priority: the bad row among them is soon found, and
+        those that ran well join the others again.
+        """
+        row = ready.head()
+        own = ranking(ready, row)
+        if ready.again:
+            others = self._sets[ready.key, ready.klass]
+            if others.count and others.head().order[0] == row.order[0]:
+                own = min(own, ranking(others, others.head()))
+        return (*own, not ready.again)
+
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
         """The sets of a program's rows of one class in which rows wait."""
-        return [ready for ready in self.waiting() if ready.key[0] == program and ready.klass is klass]
+        return [ready for ready in self.nonempty if ready.key[0] == program and ready.klass is klass]
 
     def waiting_before(self, program: int, klass: Klass, level: Level) -> int:
         """Rows of a program and a class that wait at this level or a better one."""
-        return sum(ready.before(level) for ready in self.of_program(program, klass))
+        sets = self.of_program(program, klass)
+        return sum(ready.count if klass < level[0] else ready.before(level[1]) for ready in sets)
 
     def waiting_by_stage(self, program: int, stages: int) -> list[int]:
         """Rows of a program that wait, for each of its stages."""
         counts = [0] * stages
-        for ready in self.waiting():
+        for ready in self.nonempty:
             owner, stage, _ = ready.key
             if owner == program:
                 counts[stage] += ready.count
@@ -72,9 +98,7 @@ class ReadyTable:
 
     def oldest(self, program: int, klass: Klass) -> int | None:
         """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
-        return min(
-            (row.call.arrived for ready in self.of_program(program, klass) for row in ready.rows()), default=None
-        )
+        return min((ready.oldest() for ready in self.of_program(program, klass)), default=None)
 
     def drop_program(self, program: int) -> None:
         for place in [place for place in self._sets if place[0][0] == program]:

@@ -13,7 +13,7 @@ from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, Neighbours, policy_class
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed, Profile
 from app.sim.fleet import Setup, run
 

@@ -13,7 +13,7 @@ from tiers import full, repeatable
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
-from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run

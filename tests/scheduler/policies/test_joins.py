@@ -38,15 +38,10 @@ def chosen(lengths: tuple[int, ...], joiners: int, steps: int, time: Curve) -> b
         JoinOffer(
             left=left,
             ending=len(lengths) - len(stay),
-            staying=len(stay),
-            stay=min(stay, default=0),
+            stay=stay,
             joiners=joiners,
             steps=steps,
-            step_ns=time(len(lengths)),
-            joined_ns=time(len(lengths) + joiners),
-            staying_ns=time(len(stay)) if stay else 0,
-            both_ns=time(len(stay) + joiners),
-            apart_ns=time(joiners),
+            time=time,
             boundary_ns=0,
         )
     )
