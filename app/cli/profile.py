@@ -182,10 +182,10 @@ def _show(measured: ModelProfile, kept: Path | None) -> None:
     say(table)
     _show_curves({f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
     _show_curves({f"length {length}": times for length, times in measured.by_length})
-    line = measured.fit()
+    line = measured.fit
     if extra["lengths"]:
         say(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
-    say(f"fit        {line.alpha_ns / 1e6:.3f} + {line.beta_ns / 1e6:.4f} b ms, residual {line.residual:.1%}")
+    say(f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}")
     say(f"best       {measured.peak:.1f} rows/s at {measured.best} rows")
     if measured.handover_ns is not None:
         say(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")

@@ -126,10 +126,9 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
             its_keys, its_key = _run(model, coarse, sampler, settled)
             coarser_ones[its_key] = sampler.profile(None, own, **its_keys)
     measured = main.profile(None, own, **keys)
-    line = measured.fit()
     extra = {
         **measured.extra,
-        "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+        "fit": measured.fit,
         "best": {"batch": measured.best, "rows_per_s": measured.peak},
     }
     if suggest:

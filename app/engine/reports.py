@@ -36,7 +36,7 @@ class Reports:
     def gauges(self) -> Gauges:
         """What is true of the model at this moment."""
         state, placed = self._state, self._placed
-        activations, line = placed.activations, state.regression
+        activations, line = placed.activations, state.line
         return Gauges(
             placed.stats,
             pending_rows=state.waiting,

@@ -59,7 +59,7 @@ class TestObserve:
         assert state.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
         assert [latency.scale > 2.5 for latency in state.latency] == [False, True]
-        assert (state.regression.alpha, state.regression.beta) == pytest.approx((90, 10))
+        assert (state.line.alpha, state.line.beta) == pytest.approx((90, 10))
         assert state.latency[0].predict(2) == 110
 
 

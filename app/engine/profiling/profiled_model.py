@@ -76,7 +76,7 @@ class ProfiledModel:
 
     def report(self) -> dict[str, Any]:
         """For the statistics: all but `batch_ms`, which has a key of its own there. Milliseconds."""
-        profile, line = self.profile, self.profile.fit()
+        profile = self.profile
         return {
             "origin": self.origin,
             "made": str(profile.extra.get("made", "")),
@@ -93,7 +93,7 @@ class ProfiledModel:
                 }
                 for part in profile.stages
             ],
-            "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+            "fit": profile.fit,
             "best_batch": profile.best,
             "best_rows_per_s": profile.peak,
         }

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.scheduler.estimates import fields
-from app.scheduler.estimates.batch_monitor import Regression
+from app.scheduler.estimates.batch_monitor import regression
 from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.types import Profile, Stage
@@ -157,9 +157,12 @@ class ModelProfile:
         sizes = range(1, self.max_batch + 1)
         return [sum(part.time(size, round(longest)) * count for part, longest, count in parts) for size in sizes]
 
-    def fit(self) -> Fit:
-        """The line through the times of batches alone."""
-        return fit(self.batch_ns)
+    @property
+    def fit(self) -> dict[str, float]:
+        """The line through the times of batches alone, in milliseconds; `residual`: its error over the mean time."""
+        line = regression(self.batch_ns)
+        residual = line.residual * self.max_batch / sum(self.batch_ns)
+        return {"alpha_ms": line.alpha / MS, "beta_ms": line.beta / MS, "residual": residual}
 
     def up_to(self, max_batch: int) -> ModelProfile:
         """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
@@ -211,24 +214,6 @@ class ModelProfile:
         if self.stages:
             data["stages"] = [stage.to_dict() for stage in self.stages]
         return data
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Batch time as a line: `alpha_ns` + `beta_ns` x rows. `residual`: root mean square error over the mean time."""
-
-    alpha_ns: float
-    beta_ns: float
-    residual: float
-
-
-def fit(batch_ns: Sequence[int]) -> Fit:
-    """The line of least squares through the times of sizes 1, 2, ...; one size alone has no slope.
-
-    For people to read: measured curves bend and jump, so nothing is predicted by it.
-    """
-    line = Regression(batch_ns)
-    return Fit(line.alpha, line.beta, line.residual * len(batch_ns) / sum(batch_ns))
 
 
 def parse(data: Any) -> ModelProfile:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from itertools import accumulate
 
-from app.scheduler.estimates.batch_monitor import RateMonitor, Regression, algorithm_1, preferred_size
+from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, preferred_size, regression
 from app.scheduler.estimates.latency import Latency, LiveTimes
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
@@ -20,7 +19,6 @@ from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
 
 _NEARLY = 0.95  # of the most rows a second
-_LINE = 256  # batches of a window in the line at most: of earlier ones 1 % would be left (`Regression`)
 #: Share of units that end within the time counted with. Rows of the others are not all late; a higher share leaves so
 #: much time unused where times vary much that more rows are (`experiments.many.deadlines`, gamma:0.3: 94 % of calls
 #: in time with this, 81 % with 0.99).
@@ -43,7 +41,7 @@ class ProgramState:
         self.latency = [Latency(stage.profile) for stage in program.stages]
         for stage in range(len(program.stages)):
             self._set_full(stage)
-        self.regression = Regression(program.stages[0].profile.batch_ns)
+        self._profiled = self.line = regression(program.stages[0].profile.batch_ns)  # of the first stage
         self._lead_ns, self._most = lead_of(device), device.max_running
         self.facts = [
             Facts(preferred=0, may_hold=self.policy.holds, complete_wait=program.complete_wait) for _ in program.stages
@@ -66,7 +64,6 @@ class ProgramState:
         # In this window, by class: rows that arrived, refused ones too, and rows that ended well.
         self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
         self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
-        self._line: deque[tuple[int, int]] = deque(maxlen=_LINE)  # sizes and times of batches of this window
         self._row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
@@ -142,8 +139,6 @@ class ProgramState:
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self.tail is not None and unit.predicted:
             self.tail.observe((now - unit.begins) / unit.predicted)
-        if unit.stage == 0 and times[0]:
-            self._line.append((unit.size, times[0]))
         if self.program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
 
@@ -174,11 +169,9 @@ class ProgramState:
         for patience, ended in zip(self.patience, self.ended, strict=True):
             patience.tick(now, ended)
         self._count_demand()
-        for size, compute_ns in self._line:
-            self.regression.observe(size, compute_ns)
-        self._line.clear()
         for latency in self.latency:
             latency.tick()
+        self.line = self._profiled.scaled(self.latency[0].planned)
         self.facts[0].preferred = self._algorithm_1(self.rate.rate)
         self._set_level()
 
@@ -205,8 +198,7 @@ class ProgramState:
         self.latency[stage] = Latency(profile)
         self._set_full(stage)
         if stage == 0:
-            self.regression = Regression(profile.batch_ns)
-            self._line.clear()
+            self._profiled = self.line = regression(profile.batch_ns)
         self._set_remaining()
         self._set_level()
 
@@ -262,7 +254,7 @@ class ProgramState:
 
     def _algorithm_1(self, rate: float) -> int:
         handover_ns = max(0, self.latency[0].handover.ns - self._lead_ns)
-        return algorithm_1(rate, self.regression, self.program.max_batch, handover_ns)
+        return algorithm_1(rate, self.line, self.program.max_batch, handover_ns)
 
     def _set_level(self) -> None:
         facts = self.facts[0]

@@ -71,12 +71,12 @@ class ReadyTable:
         those that ran well join the others again.
         """
         row = ready.head()
-        own = ranking(ready, row)
+        own = best = ranking(ready, row)
         if ready.again:
             others = self._sets[ready.key, ready.klass]
             if others.count and others.head().order[0] == row.order[0]:
-                own = min(own, ranking(others, others.head()))
-        return (*own, not ready.again)
+                best = min(own, ranking(others, others.head()))
+        return (*best, not ready.again, *own)
 
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
         """The sets of a program's rows of one class in which rows wait."""

@@ -90,7 +90,7 @@ class TestMonitor:
         scheduler = Scheduler(make_device(4))
         times = (5 * MS, 10 * MS, 15 * MS, 10 * MS)
         scheduler.add_program(make_program(batch_ns=times, policy="preferred", max_batch=4, max_queue=1 << 20), 0)
-        line = scheduler.states[1].regression
+        line = scheduler.states[1].line
         assert (line.alpha, line.beta) == pytest.approx((5 * MS, 2 * MS))
         for ident in range(250):  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
             scheduler.submit(make_call(ident), 0)
