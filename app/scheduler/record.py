@@ -13,23 +13,10 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
+from app.scheduler.data import built, hints_of
 from app.scheduler.estimates.pairs import PairSlowdowns
-from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import (
-    Call,
-    ClassSpec,
-    DeviceSpec,
-    Fault,
-    Klass,
-    Outcome,
-    Profile,
-    Program,
-    Row,
-    Stage,
-    Step,
-    WorkerSpec,
-)
+from app.scheduler.types import Call, DeviceSpec, Klass, Row, Step
 
 #: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
 #: rows of them end, 5 not how many steps a unit has made, 6 pushed steps of cells behind one another, 7 took
@@ -77,10 +64,7 @@ def scheduler_of(header: Entry) -> Scheduler:
     """A fresh Scheduler as the first entry of a record describes it. Raises ValueError for another format."""
     if header.get("format") != FORMAT:
         raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
-    device = dict(header["device"])
-    workers = tuple(WorkerSpec(**worker) for worker in device.pop("workers"))
-    classes = ClassSpec(**device.pop("classes"))
-    return Scheduler(DeviceSpec(workers=workers, classes=classes, **device))
+    return Scheduler(built(DeviceSpec, header["device"]))
 
 
 def feed(scheduler: Scheduler, entry: Entry) -> None:
@@ -88,12 +72,8 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     name = entry["in"]
     if name not in INPUTS:
         raise ValueError(f"record: unknown input {name!r}")
-    read = INPUTS[name]
-    arguments = {
-        key: read[key](value) if key in read and value is not None else value
-        for key, value in entry.items()
-        if key not in ("in", "t")
-    }
+    kinds = hints_of(getattr(Scheduler, name))
+    arguments = {key: _value(kinds[key], value) for key, value in entry.items() if key not in ("in", "t")}
     getattr(scheduler, name)(**arguments, now=entry["t"])
 
 
@@ -107,62 +87,26 @@ def _data(value: Any) -> Any:
         names = ("id", "program", "klass", "priority", "arrived", "deadline")
         rows = [[row.slot, row.length] for row in value.rows]
         return {**{name: getattr(value, name) for name in names}, "rows": rows}
-    if isinstance(value, ControlTables):
-        return value.to_dict()
     if isinstance(value, Mapping):
         return [[*pair, slower] for pair, slower in sorted(value.items())]
     return asdict(value)
 
 
-def _call(data: Entry) -> Call:
-    fields = dict(data)
-    rows = [Row(slot, length) for slot, length in fields.pop("rows")]
-    return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
+def _value(kind: Any, data: Any) -> Any:
+    if kind is Call:
+        fields = dict(data)
+        rows = [Row(slot, length) for slot, length in fields.pop("rows")]
+        return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
+    if kind == PairSlowdowns:
+        return {(one, other): slower for one, other, slower in data}
+    return built(kind, data)
 
 
-def _outcome(data: Entry) -> Outcome:
-    fields = dict(data)
-    fault = fields.pop("error")
-    ended, times = tuple(fields.pop("ended")), tuple(fields.pop("times"))
-    return Outcome(error=Fault(fault) if fault else None, ended=ended, times=times, **fields)
-
-
-def _pairs(data: list[Any]) -> PairSlowdowns:
-    return {(one, other): slower for one, other, slower in data}
-
-
-def _program(data: Entry) -> Program:
-    fields = dict(data)
-    stages = tuple(Stage(_profile(stage.pop("profile")), **stage) for stage in map(dict, fields.pop("stages")))
-    return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
-
-
-def _profile(data: Entry) -> Profile:
-    return Profile(
-        batch_ns=tuple(data["batch_ns"]),
-        concurrency_ns=tuple(tuple(times) for times in data["concurrency_ns"]),
-        by_length=tuple((length, tuple(times)) for length, times in data["by_length"]),
-        handover_ns=data["handover_ns"],
-        errors=tuple(data["errors"]),
-    )
-
-
-#: The inputs of a Scheduler: for each method, what makes its arguments of data, where they are no plain numbers.
-INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "add_program": {"program": _program},
-    "remove_program": {},
-    "refused": {"klass": Klass},
-    "submit": {"call": _call},
-    "cancel": {},
-    "extend": {},
-    "progressed": {},
-    "finished": {"outcome": _outcome},
-    "pair": {"pairs": _pairs},
-    "tick": {},
-    "reprofile": {"profile": _profile},
-    "bound": {},
-    "control": {"tables": ControlTables.from_dict},
-}
+#: The inputs of a Scheduler.
+INPUTS = (
+    "add_program", "remove_program", "refused", "submit", "cancel", "extend", "progressed", "finished", "pair", "tick",
+    "reprofile", "bound", "control",
+)  # fmt: skip
 
 
 def _recorded(name: str) -> Callable[..., Any]:

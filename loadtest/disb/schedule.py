@@ -24,7 +24,7 @@ from itertools import count
 
 import numpy as np
 
-from app.sim.arrivals import Gaps
+from app.sim.arrivals import gaps
 
 from .workload import Load, Task, Workload
 
@@ -203,5 +203,5 @@ def _pace(load: Load, end: int, seed: list[int], shift: int) -> Pace:
 
 def _poisson(frequency: float, seed: list[int]) -> Iterator[int]:
     own = int(np.random.SeedSequence(seed).generate_state(1)[0])  # a stream of its own for each task
-    for chunk in Gaps(frequency, 1.0, own).chunks():
+    for chunk in gaps(frequency, 1.0, own):
         yield from chunk.tolist()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +31,10 @@ class TimeLeft:
         phase = min(self.phases, max(1, round(left_ns * self.phases / self.times[index])))
         return index * self.phases + phase
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TimeLeft:
-        """What `dataclasses.asdict` made of it. Raises KeyError, TypeError or ValueError for anything else."""
-        found = cls(tuple(data["sizes"]), tuple(data["times"]), int(data["phases"]))
-        if not len(found.sizes) == len(found.times) > 0 or min(found.times) <= 0 or found.phases < 1:
+    def __post_init__(self) -> None:
+        """Raises ValueError, or TypeError for what are no numbers: it may come from a file."""
+        if not len(self.sizes) == len(self.times) > 0 or min(self.times) <= 0 or self.phases < 1:
             raise ValueError("beside: expected sizes, their times above 0, and phases")
-        return found
 
 
 def kept_sizes(largest: int, ratio: int = 4) -> tuple[int, ...]:

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from app.scheduler.data import built
 from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.types import Profile
@@ -102,24 +103,17 @@ class ControlTables:
 
         Raises KeyError, TypeError or ValueError for anything else.
         """
-        # Tables that were kept before there were stages, and of one worker, have none of these.
-        late = {"inside": (), "values": (), "beside": None, "others": (), "mean_ns": ()}
-        values = {field.name: {**late, **data}[field.name] for field in fields(cls)}
-        for name in ("loads", "sizes", "hold_ns", "alone", "inside", "mean_ns"):
-            values[name] = tuple(values[name])
-        values["values"] = tuple(tuple(table) for table in values["values"])
-        values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
-        values["others"] = others = tuple(tuple(tuple(table) for table in level) for level in values["others"])
-        if values["beside"] is not None:
-            values["beside"] = TimeLeft.from_dict(values["beside"])
-            if {len(level) for level in others} != {len(values["beside"].sizes) * values["beside"].phases}:
+        found: ControlTables = built(cls, data)
+        if found.beside is not None:
+            columns = len(found.beside.sizes) * found.beside.phases
+            if {len(level) for level in found.others} != {columns}:
                 raise ValueError("others: expected a table for each column beside")
-        every = (*tables, *(table for level in others for table in level))
+        every = (*found.tables, *(table for level in found.others for table in level))
         if any(not 0 <= rows <= waiting for table in every for waiting, rows in enumerate(table)):
             raise ValueError("tables: expected 0 to as many rows as wait")
-        if not 0 < values["tail"] <= len(values["sizes"]) or not len(tables) == len(values["loads"]) > 0:
+        if not 0 < found.tail <= len(found.sizes) or not len(found.tables) == len(found.loads) > 0:
             raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
-        return cls(**values)
+        return found
 
 
 def weight_of(objective: str | float) -> float:

@@ -87,7 +87,7 @@ def test_tables_survive_json(objective: str) -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     data = hand_made(0.5).to_dict()
-    with pytest.raises(KeyError, match="hold_ns"):
+    with pytest.raises(TypeError, match="hold_ns"):
         ControlTables.from_dict({key: value for key, value in data.items() if key != "hold_ns"})
     with pytest.raises(TypeError):
         ControlTables.from_dict({**data, "loads": None})

@@ -1,0 +1,29 @@
+"""Frozen dataclasses as plain data: what `asdict` made of one, also after a way through JSON, is made one again."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from itertools import repeat
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+hints_of = cache(get_type_hints)  # of a class or a method, by name; slow
+
+
+def built(kind: Any, data: Any) -> Any:
+    """A value of this type: a dataclass, a tuple, an enumeration, one of these or None, or what JSON has.
+
+    Raises KeyError, TypeError or ValueError for anything else.
+    """
+    args = get_args(kind)
+    if get_origin(kind) is UnionType:  # with None
+        return None if data is None else built(args[0], data)
+    if get_origin(kind) is tuple:
+        kinds = repeat(args[0]) if args[-1] is Ellipsis else args
+        return tuple(built(one, value) for one, value in zip(kinds, data, strict=False))
+    if is_dataclass(kind):
+        hints = hints_of(kind)
+        return kind(**{name: built(hints[name], value) for name, value in dict(data).items()})  # type: ignore[operator]
+    return kind(data) if isinstance(kind, type) and issubclass(kind, Enum) else data
