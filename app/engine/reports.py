@@ -77,7 +77,7 @@ class Reports:
 
     def plan(self) -> Plan:
         """What its batches are planned with; see contract.Plan."""
-        latency, facts, profiled = self._state.latency[0], self._state.facts[0], self._profiled
+        latency, facts, profiled = self._state.latency[0], self._state.facts, self._profiled
         plan = Plan(
             self._placed.program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
             stages=0 if self._cell else self._stages, cell=self._cell,
@@ -100,7 +100,7 @@ class Reports:
                 "regression": {name: ns / 1e6 for name, ns in regression},
                 "classes": gauges.classes(),
                 "policy": self._info.batching.policy,
-                "reorders": bool(self._state.facts[0].lengths),
+                "reorders": bool(self._state.facts.lengths),
                 "batch_scale": latency.scale,
                 "slowdown_scale": latency.slowdown_scale,
                 "handover_ms": latency.handover.ns / 1e6,

@@ -75,7 +75,7 @@ def refusal(
         return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
     if request.deadline is not None:
         time = state.time(min(request.rows, state.program.max_batch))  # however many units run, a batch is one of them
-        if not (state.policy.sees_deadlines and state.facts[0].lengths):
+        if not (state.policy.sees_deadlines and state.facts.lengths):
             time = max(time, backlog_ns(ledger, workers, device, now, request))
         if now + time > request.deadline:
             return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(request, ledger, workers, device, now))

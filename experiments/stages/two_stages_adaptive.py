@@ -58,14 +58,13 @@ def rule(setup: Setup) -> Rule:
     program = Program(PROGRAM, profile.model, profile.program_stages(), setup.policy, most, setup.max_queue)
     state = ProgramState(program, None, DeviceSpec((WorkerSpec(most),)), 0)
     state.set_control(setup.tables)
-    for facts in state.facts:
-        facts.rate = setup.rate or 0.0
-        facts.level = -1 if setup.tables is None else setup.tables.level(facts.rate, 1.0)
+    state.facts.rate = setup.rate or 0.0
+    state.facts.level = -1 if setup.tables is None else setup.tables.level(state.facts.rate, 1.0)
 
     def ask(stage: int, waiting: int, standing: int) -> Cut | Hold:
         ready = standing if stage else waiting
         neighbours = Neighbours(
-            stage=stage, cell=False, batch=None, here=min(ready, most), newcomers=False, latest=None, last_formed=-1,
+            cell=False, batch=None, here=min(ready, most), newcomers=False, latest=None, last_formed=-1,
             active=standing, other_buckets=0, oldest=0, upstream_stage=0 if stage and waiting else -1,
             upstream=waiting if stage else 0, downstream=0 if stage else standing,
             downstream_stage=1 if standing and not stage else -1,
@@ -73,7 +72,7 @@ def rule(setup: Setup) -> Rule:
         )  # fmt: skip
         view = KeyView(
             ready=ready, limit=most, full=most, oldest=lambda: 0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
-            free=1, running=1, facts=state.facts[stage], neighbours=neighbours,
+            free=1, running=1, facts=state.facts, stage=stage, neighbours=neighbours,
         )  # fmt: skip
         return state.policy.decide(view, (most,), 0)
 

@@ -15,7 +15,7 @@ from .views import view_of
 #: One row waits for company, rows 3 are run as 4, and nothing is in the table beyond 8.
 TABLES = ControlTables((0.5,), ((0, 0, 2, 3, 4, 4, 6, 7, 8),), 8, (1, 2, 4, 4, 5, 6, 7, 8), (70,), 100.0)
 OF_WINDOW = {"window", "static", "dva_operator", "dva_load"}  # a batch is full if as many as that wait
-FACTS = [Facts(), Facts(preferred=0), Facts(preferred=4), Facts(control=TABLES), Facts(control=TABLES, level=0)]
+FACTS = [Facts(), Facts(preferred=4), Facts(control=TABLES), Facts(control=TABLES, level=0)]
 IDLE = [(1,), (4,), (8, 2), (8, 8, 1)]
 VIEWS = [
     (view_of(ready, min(idle[0], full), full, oldest, delay, facts), idle, now)

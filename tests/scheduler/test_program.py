@@ -47,7 +47,7 @@ class TestHandover:
         state.latency[0].scale = 2.0
         state.latency[0].observe(2, 400)
         state.tick(S)
-        assert state.facts[0].scale == pytest.approx(430 / 230)
+        assert state.facts.scale == pytest.approx(430 / 230)
 
 
 class TestObserve:
@@ -78,16 +78,3 @@ class TestFull:
         assert state.full == [8]
         state.cap(0, 3)
         assert state.full == [3]
-
-
-class TestControl:
-    def test_of_several_stages_the_first_has_the_table_and_all_know_the_values(self) -> None:
-        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
-        state.set_control(replace(TABLES, inside=(1.0,) * len(TABLES.loads), values=((0.0, 1.0),) * len(TABLES.loads)))
-        state.tick(S)
-        assert [facts.control is None for facts in state.facts] == [False, True]
-        assert state.facts[0].whole is state.facts[1].whole is not None
-        assert state.facts[0].level == state.facts[1].level
-        assert state.facts[1].remaining == ((11, 22), (1, 2))
-        state.set_control(None)
-        assert state.facts[1].whole is None

@@ -121,7 +121,7 @@ def test_control_and_profile_reach_the_replayed_scheduler() -> None:
     for entry in data[1:-1]:
         feed(replayed, entry)
     assert step_entry(replayed.step(1_000), 1_000) == data[-1]
-    assert replayed.states[2].facts[0].control == TABLES
+    assert replayed.states[2].facts.control == TABLES
     assert replayed.states[2].latency[0].predict(2, 2) == 67
 
 

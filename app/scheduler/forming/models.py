@@ -86,7 +86,7 @@ def _soonest(
         if not state.speeds:
             continue
         speeds, rows = state.speeds[stage], min(ready.count, state.full[stage])
-        speed = speeds[rows - 1] / state.facts[0].scale
+        speed = speeds[rows - 1] / state.facts.scale
         saved = 1 - speeds[0] / speeds[-1]
         lead_ns += saved * rows / speed / running
         weighted = weighted or state.program.weight != weight

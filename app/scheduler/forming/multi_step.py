@@ -46,10 +46,10 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     if not whole(rows):
         return 1  # one of the next boundaries is where the other part waits, or will
     steps, passes_through = 1, state.policy.passes_through
-    longest = longest_of(rows) if state.facts[stage].lengths else 0
-    for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
+    longest = longest_of(rows) if state.facts.lengths else 0
+    for following in range(stage + 1, len(stages)):
         fits = size <= state.capacity[following][worker]
-        if stages[following].repeats or not fits or not passes_through(facts, following, len(rows), longest):
+        if stages[following].repeats or not fits or not passes_through(state.facts, following, len(rows), longest):
             break
         steps += 1
     return steps

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from app.scheduler.estimates.tail import Tail
 from app.scheduler.forming.workers import Workers, running_stage
-from app.scheduler.policies import Facts, KeyView, Neighbours
+from app.scheduler.policies import KeyView, Neighbours
 from app.scheduler.policies.view import NEVER, Schedule
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
@@ -46,7 +46,7 @@ class Views:
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> KeyView:
         """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
-        facts = state.facts[ready.key[1]]
+        facts = state.facts
         running, free = self._workers.room(usable)
         due, schedule = NEVER, None
         if state.tail is not None and self._ledger.deadlines.heap:
@@ -65,7 +65,8 @@ class Views:
             free=free,
             running=running,
             facts=facts,
-            column=self._column(state, facts, usable, now) if free == 1 and self._workers.busy else 0,
+            stage=ready.key[1],
+            column=self._column(state, usable, now) if free == 1 and self._workers.busy else 0,
             shared=lambda: self._shared(ready.key[0]),
             neighbours=self._neighbours(ready, state, min(ready.count, limit), now) if state.sees_stages else None,
             length_window=_length_window(ready, min(ready.count, limit)) if facts.lengths and not ready.key[1] else None,
@@ -78,11 +79,11 @@ class Views:
         """The deadlines of the first rows; None where they have none, or no times are known."""
         rows = ready.first(limit, room)
         deadlines = _deadlines(rows)
-        sizes, tail = state.facts[0].sizes, state.tail
+        sizes, tail = state.facts.sizes, state.tail
         if tail is None or not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
         begins, running, longest = self._workers.soonest(usable, now), self._workers.room(usable)[0], longest_of(rows)
-        padded = sizes[min(running, len(sizes)) - 1]
+        padded = sizes[0][min(running, len(sizes[0])) - 1]
 
         def time(rows: int, length: int = longest) -> int:
             size = padded[rows - 1] if padded[rows - 1] <= limit else rows
@@ -99,12 +100,13 @@ class Views:
         waiting = any(ready.key[0] != program for ready in self._ledger.ready.nonempty)
         return waiting or any(unit.program != program for unit in self._workers.units.values())
 
-    def _column(self, state: ProgramState, facts: Facts, usable: Sequence[int], now: int) -> int:
+    def _column(self, state: ProgramState, usable: Sequence[int], now: int) -> int:
         """Of the control tables of several workers, for what the others have left; 0 where no other runs, or only units
         that should have ended so long ago as the largest batch takes.
 
         A unit that has begun with fewer beside it takes longer from now on, as the tables assume.
         """
+        facts = state.facts
         if facts.control is None or (beside := facts.control.beside) is None:
             return 0
         most, total, size = self._device.max_running, 0.0, 0
@@ -148,7 +150,6 @@ class Views:
         last = under_way is not None and _stage_of(under_way, now) == len(stages) - 1
         joinable = latest is not None and latest.bucket == bucket and not last
         neighbours = Neighbours(
-            stage=stage,
             cell=stages[stage].repeats,
             batch=batch,
             here=here,
@@ -166,7 +167,7 @@ class Views:
             waiting_after=sum(short[stage + 1 :]),
             missing=self._late(batch, stage, state, now),
         )
-        if state.facts[stage].lengths:
+        if state.facts.lengths:
             self._compare(neighbours, first, ready)
         return neighbours
 

@@ -84,7 +84,7 @@ class Adaptive(Policy):
         if neighbours is not None:
             if neighbours.cell:
                 return Hold(None) if steps_aside(view) else go(view, min(view.ready, view.full))
-            if neighbours.stage:
+            if view.stage:
                 return boundary.decide(view, neighbours, idle, now)
             if 0 < neighbours.downstream < view.full:
                 return boundary.join(view, neighbours, idle) if window is None else _follow(view, window, neighbours)

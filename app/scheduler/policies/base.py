@@ -52,9 +52,10 @@ def go(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
 
 def go_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
     """The same as a batch of the size that is fastest for them, where a worker that is idle takes it."""
-    cut, sizes = go(view, rows, reason), view.facts.sizes
-    if not sizes:
+    cut = go(view, rows, reason)
+    if not view.facts.sizes:
         return cut
+    sizes = view.facts.sizes[view.stage]
     size = sizes[min(view.running, len(sizes)) - 1][cut.rows - 1]
     return cut if size > idle[0] else Cut(cut.rows, size, cut.reason)
 

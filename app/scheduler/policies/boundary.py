@@ -98,7 +98,7 @@ def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int],
     plan = view.facts.plan
     rows = min(rows, view.limit)
     if plan is not None and _costs(view, neighbours) is not None:
-        part = plan.part[neighbours.stage][rows - 1]
+        part = plan.part[view.stage][rows - 1]
         rows, reason = part, Formed.TABLE if part < rows else reason
     return go_padded(view, rows, idle, reason)
 
@@ -109,9 +109,9 @@ def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
     `longest`: of its rows, which tells what parts of it take where times by length are known.
     """
     plan = None if facts.lengths else facts.plan
-    if plan is not None and facts.sizes and facts.sizes[0][rows - 1] != rows:
+    if plan is not None and facts.sizes and facts.sizes[stage][0][rows - 1] != rows:
         return False
-    if rows == 1 or facts.whole is None or facts.level < 0 or not facts.remaining:
+    if rows == 1 or facts.control is None or not facts.control.values or facts.level < 0 or not facts.remaining:
         return True
     if plan is not None and plan.part[stage][rows - 1] < rows:
         return False
@@ -134,17 +134,17 @@ def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) ->
         return None
     begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, view.full) - 1], upstream)] if stage > 0 else []
     counts = _counts(plan, stage, min(upstream, view.full - rows), costs.table_batch(rows) - rows)
-    waits = (_wait(plan, neighbours.stage, rows, stage, joining) for joining in counts)
-    return _Options(plan.remaining_ns[neighbours.stage], _together(plan, neighbours.stage, rows), begun, waits)
+    waits = (_wait(plan, view.stage, rows, stage, joining) for joining in counts)
+    return _Options(plan.remaining_ns[view.stage], _together(plan, view.stage, rows), begun, waits)
 
 
 def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Options:
     lengths, stage, upstream = view.facts.lengths, neighbours.upstream_stage, neighbours.upstream
     longest = neighbours.longest
     longest_upstream = neighbours.longest_upstream or longest  # at the first stage, those that join are no longer
-    here = lengths[neighbours.stage].at(longest).times
+    here = lengths[view.stage].at(longest).times
     source = lengths[max(stage, 0)].at(longest_upstream).times
-    together = lengths[neighbours.stage].at(max(longest, longest_upstream)).times
+    together = lengths[view.stage].at(max(longest, longest_upstream)).times
     begun: list[Run] = [(source[min(upstream, view.full) - 1], upstream)] if stage > 0 else []
     joining = min(upstream if stage else neighbours.joinable, view.full - rows)
     waits: list[_Wait] = []
@@ -202,13 +202,13 @@ class _Costs:
 
 def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
     """None where other units run meanwhile, or the table has no values: nothing can be foreseen then."""
-    facts = view.facts
-    if facts.whole is None or facts.level < 0 or view.free != 1 or view.running != 1:
+    level, control = view.facts.level, view.facts.control
+    if control is None or not control.values or level < 0 or view.free != 1 or view.running != 1:
         return None
     waiting = view.ready
-    if neighbours.stage:
+    if view.stage:
         waiting = neighbours.upstream if neighbours.upstream_stage == 0 else 0
-    return _Costs(facts.whole, facts.level, waiting)
+    return _Costs(control, level, waiting)
 
 
 def _wait(plan: StagePlan, stage: int, rows: int, source: int, joining: int) -> _Wait:

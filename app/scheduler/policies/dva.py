@@ -75,7 +75,7 @@ class DvaOperator(Window):
             return go(view, view.ready)
         if neighbours is None or neighbours.batch is None:
             return super().decide(view, idle, now)
-        part = part_of(neighbours.here, remaining[neighbours.stage]) if remaining else neighbours.here
+        part = part_of(neighbours.here, remaining[view.stage]) if remaining else neighbours.here
         if part == neighbours.here:
             return go(view, part)
         rows = min(part, view.limit)

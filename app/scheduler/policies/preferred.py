@@ -31,7 +31,7 @@ class Preferred(Policy):
         return facts.preferred
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        target = min(view.facts.preferred or view.ready, view.full)
+        target = min(view.ready if view.stage else view.facts.preferred, view.full)
         if view.ready >= target:
             rows = min(target, view.limit)
             return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.TABLE)

@@ -15,25 +15,23 @@ from app.scheduler.types import Batch
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of one program at one stage, kept by the scheduler. Changes with ticks, not with rows."""
+    """What is known of one program, kept by the scheduler. Changes with ticks, not with rows."""
 
-    preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick; 0 behind the first stage
-    control: ControlTables | None = None  # None: not solved, or not applicable to this stage
+    preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick
+    control: ControlTables | None = None  # of all stages as one; None: not solved
     level: int = -1  # the control table for the load as it is
     rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled time of a batch, its hand-over included
     complete_wait: float = 1.0  # of the program, for `dva_load`
     may_hold: bool = False  # the policy, or some control table, ever holds rows back
     crowded: bool = False  # batches were all beside others of late: how fast one is alone is to be found out
-    whole: ControlTables | None = None  # of all stages as one, with the values of its states
-    #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
-    #: program. Empty where some stage is not measured.
+    #: By stage and size: nanoseconds from there to the end, one step of each cell. Empty where some is not measured.
     remaining: tuple[tuple[int, ...], ...] = ()
     #: The same by length. Empty where no times by length are known, or the policy may not reorder, or there is a cell.
     lengths: tuple[LengthTimes, ...] = ()
-    plan: StagePlan | None = None  # the same for all stages; None where some stage is not measured
-    #: By units at work and rows: the size at which they are fastest at this stage.
-    sizes: tuple[tuple[int, ...], ...] = ()
+    plan: StagePlan | None = None  # None where some stage is not measured
+    #: By stage, units at work and rows: the size at which they are fastest.
+    sizes: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -43,7 +41,6 @@ class Neighbours:
     Rows count as waiting elsewhere only if they can start: those without room on the device do not.
     """
 
-    stage: int
     cell: bool
     batch: Batch | None  # of the first row; None: it has not begun
     here: int  # rows of that batch that are first in line here
@@ -97,6 +94,7 @@ class KeyView:
     free: int  # units that may start now, each on a worker of its own
     running: int  # units at work once one more has started
     facts: Facts
+    stage: int = 0
     #: Column of the control table: where another unit is that ends before one that starts now could, see `beside`.
     column: int = 0
     shared: Callable[[], bool] = lambda: False  # whether rows of other models wait or run on this device

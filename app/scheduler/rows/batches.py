@@ -72,7 +72,7 @@ class BatchTable:
             batch = self._batches[ident]
             batch.standing[stage] -= len(part)
             if batch.standing[stage]:
-                batch = self._split(batch, part)
+                batch = self._apart(part, standing=False)
                 operation = Operation.SPLIT
             batches.append(batch)
         if not batches:
@@ -146,16 +146,11 @@ class BatchTable:
         self._next += 1
         return batch
 
-    def _split(self, batch: Batch, rows: Sequence[Row]) -> Batch:
-        """A new entry for these rows, as old as the batch that they leave."""
-        part = self._new(batch.created, batch.bucket, batch.klass, closed=True)
-        batch.closed = True
-        for row in rows:
-            self._move(row, part)
-        return part
+    def _apart(self, rows: Sequence[Row], *, standing: bool = True) -> Batch:
+        """These rows become a batch of their own, as old as the oldest that they leave, and closed as those are.
 
-    def _apart(self, rows: Sequence[Row], *, standing: bool = True) -> None:
-        """These rows become a batch of their own."""
+        `standing`: they are counted among those that wait at their stage.
+        """
         batches = [row.batch for row in rows if row.batch is not None]
         created = min((batch.created for batch in batches), default=0)
         part = self._new(created, batches[0].bucket if batches else 0, rows[0].call.klass, closed=True)
@@ -167,6 +162,7 @@ class BatchTable:
             self._move(row, part)
             if standing:
                 part.standing[row.stage] += 1
+        return part
 
     def _move(self, row: Row, target: Batch) -> None:
         if row.batch is not None:

@@ -43,10 +43,7 @@ class ProgramState:
             self._set_full(stage)
         self._profiled = self.line = regression(program.stages[0].profile.batch_ns)  # of the first stage
         self._lead_ns, self._most = lead_of(device), device.max_running
-        self.facts = [
-            Facts(preferred=0, may_hold=self.policy.holds, complete_wait=program.complete_wait) for _ in program.stages
-        ]
-        self.facts[0].preferred = self._algorithm_1(0.0)
+        self.facts = Facts(self._algorithm_1(0.0), may_hold=self.policy.holds, complete_wait=program.complete_wait)
         several = len(program.stages) > 1 or program.stages[0].repeats
         self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
         # Around a cell that is all of a program there is nothing to see, unless a policy asks for its batch.
@@ -89,7 +86,7 @@ class ProgramState:
     @property
     def preferred(self) -> int:
         """The preferred batch size: the policy's own, else from the measured batch times."""
-        target = self.policy.target(self.facts[0])
+        target = self.policy.target(self.facts)
         if target is not None:
             return target
         if not all(latency.known for latency in self.latency):
@@ -172,7 +169,7 @@ class ProgramState:
         for latency in self.latency:
             latency.tick()
         self.line = self._profiled.scaled(self.latency[0].planned)
-        self.facts[0].preferred = self._algorithm_1(self.rate.rate)
+        self.facts.preferred = self._algorithm_1(self.rate.rate)
         self._set_level()
 
     def _count_demand(self) -> None:
@@ -216,31 +213,30 @@ class ProgramState:
     def set_control(self, control: ControlTables | None) -> None:
         """New tables, of all stages as one; they say nothing about a program with a cell."""
         if not any(stage.repeats for stage in self.program.stages):
-            self.facts[0].control = control
-            whole = control if control is not None and control.values and len(self.facts) > 1 else None
-            for facts in self.facts:
-                facts.whole = whole
+            self.facts.control = control
             holds = control is not None and (control.beside is not None or any(control.hold_ns))
-            self.facts[0].may_hold = holds or self.policy.holds
+            self.facts.may_hold = holds or self.policy.holds
             self._set_level()
 
     def _set_remaining(self) -> None:
         """What the profiles say of the time from each stage to the end."""
-        self.speeds = ()
+        self.speeds, facts = (), self.facts
         if not all(latency.known for latency in self.latency):
-            for facts in self.facts:
-                facts.remaining, facts.lengths, facts.plan, facts.sizes = (), (), None, ()
+            facts.remaining, facts.lengths, facts.plan, facts.sizes = (), (), None, ()
             return
         sizes = range(1, self.program.max_batch + 1)
         times = [tuple(latency.predict(size) for size in sizes) for latency in self.latency]
         if not any(stage.repeats for stage in self.program.stages):
             self.speeds = tuple(map(_speeds, to_the_end(times)))
-        plan = StagePlan.of(times) if self.sees_stages else None
-        lengths = self._by_length() if self.picks else ()
-        for facts, latency in zip(self.facts, self.latency, strict=True):
-            facts.remaining, facts.plan, facts.lengths = to_the_end(times), plan, lengths
-            together = (tuple(latency.predict(size, units) for size in sizes) for units in range(1, self._most + 1))
-            facts.sizes = tuple(padded(one)[1] for one in together)
+        facts.remaining = to_the_end(times)
+        facts.plan = StagePlan.of(times) if self.sees_stages else None
+        facts.lengths = self._by_length() if self.picks else ()
+        facts.sizes = tuple(
+            tuple(
+                padded(tuple(latency.predict(size, units) for size in sizes))[1] for units in range(1, self._most + 1)
+            )
+            for latency in self.latency
+        )
 
     def _by_length(self) -> tuple[LengthTimes, ...]:
         """From each stage to the end, T(b, length)."""
@@ -257,15 +253,12 @@ class ProgramState:
         return algorithm_1(rate, self.line, self.program.max_batch, handover_ns)
 
     def _set_level(self) -> None:
-        facts = self.facts[0]
+        facts = self.facts
         facts.scale = sum(latency.planned for latency in self.latency) / len(self.latency)
-        for stage in self.facts:
-            stage.rate = self.rate.steady
+        facts.rate = self.rate.steady
         if facts.control is not None:
             facts.scale = self._slowdown(facts.control.tail)
             facts.level = facts.control.level(facts.rate, facts.scale)
-            for stage in self.facts:
-                stage.level = facts.level
 
     def _slowdown(self, size: int) -> float:
         """Observed over profiled time of batches of `size`, hand-overs included: the mean of the stages."""

@@ -34,14 +34,14 @@ def view(ready: int, stage: int, stages: list[tuple[int, ...]], upstream: tuple[
          level: int = 1, downstream: int = 0) -> KeyView:  # fmt: skip
     """Of an idle device with one worker, in front of a stage of a program."""
     whole = tuple(map(sum, zip(*stages, strict=True)))
-    facts = Facts(level=level, whole=tables(whole), plan=StagePlan.of(stages))
+    facts = Facts(level=level, control=tables(whole), plan=StagePlan.of(stages))
     neighbours = Neighbours(
-        stage=stage, cell=False, batch=None, here=ready, newcomers=False, latest=None, last_formed=-1, active=ready,
+        cell=False, batch=None, here=ready, newcomers=False, latest=None, last_formed=-1, active=ready,
         other_buckets=0, oldest=0, upstream_stage=upstream[0], upstream=upstream[1], downstream=downstream,
         downstream_stage=stage + 1 if downstream else -1, waiting_before=upstream[1], waiting_after=0,
     )  # fmt: skip
     made = view_of(ready, min(ready, LARGEST), LARGEST, facts=facts)
-    return replace(made, free=1, neighbours=neighbours)
+    return replace(made, free=1, stage=stage, neighbours=neighbours)
 
 
 def decide(given: KeyView, now: int = 0) -> Cut | Hold:
@@ -74,7 +74,7 @@ def test_a_stage_runs_a_batch_in_parts_and_the_first_waits_for_the_others() -> N
 def test_each_stage_is_padded_to_the_size_that_is_fastest_for_it() -> None:
     uneven = (2 * MS, 9 * MS, 9 * MS, 3 * MS, *(9 * MS,) * 4)
     given = view(2, 1, [FLAT, uneven])
-    given.facts.sizes = ((1, 4, 4, 4, 5, 6, 7, 8),)
+    given.facts.sizes = ((), ((1, 4, 4, 4, 5, 6, 7, 8),))
     assert decide(given) == Cut(2, 4, Formed.IDLE)
 
 

@@ -35,7 +35,7 @@ class Busy(World):
 
     def _plan(self) -> None:
         super()._plan()
-        self.scheduler.states[1].facts[0].rate = 1_000.0
+        self.scheduler.states[1].facts.rate = 1_000.0
 
 
 def run(arrivals: list[tuple[int, int]], device: DeviceSpec | None = None, **options: object) -> World:
@@ -66,7 +66,7 @@ class TestAlone:
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(), 0)
         for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
-            scheduler.states[1].facts[0].rate = rate
+            scheduler.states[1].facts.rate = rate
             scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
             assert len(scheduler.step(0).start) == started
             for unit in list(scheduler.running):
@@ -91,7 +91,7 @@ class TestCompany:
         call = make_call(1, deadline=50 * MS)
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(program(), 0)
-        scheduler.states[1].facts[0].rate = 1_000.0
+        scheduler.states[1].facts.rate = 1_000.0
         scheduler.submit(call, 0)
         assert scheduler.step(0).wake_at == 36 * MS
 
@@ -110,7 +110,7 @@ class TestOtherModels:
         scheduler = Scheduler(make_device(*[LARGEST] * workers))
         scheduler.add_program(program(), 0)
         scheduler.add_program(make_program(2, stages=(Stage(Profile((40 * MS,) * LARGEST)),), policy="no_wait"), 0)
-        scheduler.states[1].facts[0].rate = 1_000.0
+        scheduler.states[1].facts.rate = 1_000.0
         scheduler.submit(make_call(1, deadline=50 * MS), 0)
         assert not scheduler.step(0).start
         scheduler.submit(make_call(2, program=2, arrived=5 * MS), 5 * MS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Facts, Hold, policy_class
+from app.scheduler.policies.base import go
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Outcome, Stage, Step, Unit
+from app.scheduler.types import Formed, Outcome, Stage, Step, Unit
 
 from ..test_scheduler import calls_of
 from ..views import view_of
@@ -163,10 +166,11 @@ class TestDispatcher:
         pytest.param(4, 30, 8, 1_000, Cut(4, 4, "table"), id="backlog-beyond-the-bound"),
         pytest.param(4, 30, 2, 100, Cut(2, 2, "table"), id="small-worker"),
         pytest.param(20, 8, 8, 100, Cut(8, 8, "full"), id="largest-batch"),
-        pytest.param(0, 3, 8, 100, Cut(3, 3, "table"), id="later-stage"),
         pytest.param(1, 3, 8, 100, Cut(1, 1, "table"), id="before-the-first-tick"),
     ],
 )
 def test_policy(preferred: int, ready: int, limit: int, now: int, expected: Cut | Hold) -> None:
     view = view_of(ready, limit, 8, oldest=100, max_delay=50, facts=Facts(preferred=preferred))
     assert policy_class("preferred")().decide(view, (limit,), now) == expected
+    later = replace(view, stage=1)
+    assert policy_class("preferred")().decide(later, (limit,), now) == go(view, ready, Formed.TABLE)
