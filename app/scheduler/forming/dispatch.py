@@ -63,7 +63,7 @@ class Dispatch:
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
-            hold = self._serve(ready, usable, start, now)
+            hold = self._serve(ready, usable, held, start, now)
             if self._shared and not ready.klass:
                 self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
@@ -100,8 +100,10 @@ class Dispatch:
             state.units -= 1
             self._ledger.forget_if_over(state)
 
-    def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
-        """Start one unit of this key, or say until when the key is held back."""
+    def _serve(
+        self, ready: ReadySet, usable: Sequence[int], held: list[ReadySet], start: list[Unit], now: int
+    ) -> Hold | None:
+        """Start one unit of this key, or say until when the key is held back. `held`: what waits with it is added."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
         if state.program.one_unit and state.units:
@@ -144,6 +146,7 @@ class Dispatch:
         view = self.views.of(ready, state, usable, limit, room + going, now)
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
+            held += self._ledger.ready.behind(ready)
             return decision
         if fits is not None and fits.exact < decision.size < fits.rows:
             decision = decision._replace(size=fits.rows)

@@ -78,6 +78,12 @@ class ReadyTable:
                 best = min(own, ranking(others, others.head()))
         return (*best, not ready.again, *own)
 
+    def behind(self, ready: ReadySet) -> list[ReadySet]:
+        """Rows of a set's key that run again and have a lower priority: they do not start while a policy holds it."""
+        others = (other for other in self._again.values() if other.count)
+        alike = [other for other in others if (other.key, other.klass) == (ready.key, ready.klass)]
+        return [other for other in alike if other.head().order[0] > ready.head().order[0]]
+
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
         """The sets of a program's rows of one class in which rows wait."""
         return [ready for ready in self.nonempty if ready.key[0] == program and ready.klass is klass]
