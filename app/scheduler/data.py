@@ -23,7 +23,7 @@ def built(kind: Any, data: Any) -> Any:
     if get_origin(kind) is tuple:
         kinds = repeat(args[0]) if args[-1] is Ellipsis else args
         return tuple(built(one, value) for one, value in zip(kinds, data, strict=False))
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
-        return kind(**{name: built(hints[name], value) for name, value in dict(data).items()})  # type: ignore[operator]
+        return kind(**{name: built(hints[name], value) for name, value in dict(data).items()})
     return kind(data) if isinstance(kind, type) and issubclass(kind, Enum) else data

@@ -30,7 +30,12 @@ def ids(rows: list[Row]) -> list[int]:
 
 def test_rows_go_in_order_of_priority_and_arrival() -> None:
     ready = ReadySet(KEY)
-    low, gone, late, urgent = make_call(1, 2, priority=1), make_call(2), make_call(3, arrived=9), make_call(4, arrived=8)
+    low, gone, late, urgent = (
+        make_call(1, 2, priority=1),
+        make_call(2),
+        make_call(3, arrived=9),
+        make_call(4, arrived=8),
+    )
     enter(ready, low, gone, late, urgent)
     ready.forget(gone.rows[0])
     assert (ready.head().call, ready.oldest(), ready.count) == (urgent, 0, 4)

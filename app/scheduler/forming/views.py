@@ -46,14 +46,14 @@ class Views:
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> KeyView:
         """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
-        facts = state.facts
+        facts, most = state.facts, min(ready.count, limit)
         running, free = self._workers.room(usable)
         due, schedule = NEVER, None
         if state.tail is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
         elif facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
-            due = self._due(ready, state, min(ready.count, limit), running, late_ns) - late_ns
+            due = self._due(ready, state, most, running, late_ns) - late_ns
         return KeyView(
             ready=ready.count,
             limit=limit,
@@ -68,8 +68,8 @@ class Views:
             stage=ready.key[1],
             column=self._column(state, usable, now) if free == 1 and self._workers.busy else 0,
             shared=lambda: self._shared(ready.key[0]),
-            neighbours=self._neighbours(ready, state, min(ready.count, limit), now) if state.sees_stages else None,
-            length_window=_length_window(ready, min(ready.count, limit)) if facts.lengths and not ready.key[1] else None,
+            neighbours=self._neighbours(ready, state, most, now) if state.sees_stages else None,
+            length_window=_length_window(ready, most) if facts.lengths and not ready.key[1] else None,
             schedule=schedule,
         )
 
