@@ -68,7 +68,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "app.observe.logs": (),
     "app.observe.tracing": (),
     "app.scheduler.estimates": ("app.scheduler.types",),
-    "app.scheduler.optimal": ("app.scheduler.types", "app.scheduler.estimates"),
+    "app.scheduler.optimal": ("app.scheduler.types", "app.scheduler.data", "app.scheduler.estimates"),
 }
 #: What is not ours and may not be imported there.
 THEIRS: dict[str, set[str]] = {
