@@ -131,7 +131,7 @@ class ProgramState:
         for latency, time in zip(self.latency[unit.stage :], times, strict=False):
             latency.observe(unit.size, time, unit.running, unit.length, others)
         if others is not None and first.live is not None:
-            self.facts[0].crowded = first.live.shared.crowded
+            self.facts.crowded = first.live.shared.crowded
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self.tail is not None and unit.predicted:
