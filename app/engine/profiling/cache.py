@@ -10,6 +10,7 @@ device, threads and torch's version are the same for both. Measuring the profile
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import logging
@@ -19,7 +20,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ log = logging.getLogger("starling.engine")
 #: The key of a stored profile for what requests cost beside their batches, by format, which `starling size --measure`
 #: measures; and the key in that for what a server has counted of its own, of whatever format.
 FRONT, SERVED = "front", "served"
+_DIGITS = 16  # of a key's digest in a file's name
 _CPUINFO = Path("/proc/cpuinfo")
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class Key:
 
     @property
     def file_name(self) -> str:
-        digest = hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:_DIGITS]
         return f"{self.model}-{digest}.json"
 
 
@@ -69,19 +70,18 @@ class ProfileCache:
 
     def load(self, key: Key, max_batch: int) -> ModelProfile | None:
         """The profile of `key` up to `max_batch` rows, or None where there is none that large. Reads a file."""
-        profile = self._read(self.folder / key.file_name, partial(_profile_of, key))
+        profile = self._read(self.folder / key.file_name, parse)
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
     def suggestion(self, model: str, hardware: str, precision: str) -> Size | None:
         """What `starling profile` suggested last for a model of this name on this hardware. Reads its files."""
-        own = re.compile(rf"{re.escape(model)}-[0-9a-f]{{16}}\.json")
-        paths = [path for path in self.folder.glob("*.json") if own.fullmatch(path.name)]
-        found = [profile for path in sorted(paths) if (profile := self._read(path, parse)) is not None]
+        paths = self.folder.glob(f"{glob.escape(model)}-{'[0-9a-f]' * _DIGITS}.json")
+        wanted = model, hardware, torch.__version__, precision
         return suggested(
             one
-            for one in found
-            if (one.model, one.device) == (model, hardware)
-            and (one.extra.get("torch"), one.extra.get("precision")) == (torch.__version__, precision)
+            for path in sorted(paths)
+            if (one := self._read(path, parse)) is not None
+            and (one.model, one.device, one.extra.get("torch"), one.extra.get("precision")) == wanted
         )
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
@@ -94,7 +94,7 @@ class ProfileCache:
 
     def store_loads(self, key: Key, loads: Sequence[FrontLoad], made: str) -> None:
         """Keep what requests cost a server, in place of what another one kept. Nothing where there is no profile."""
-        profile = self._read(self.folder / key.file_name, partial(_profile_of, key))
+        profile = self._read(self.folder / key.file_name, parse)
         if profile is None:
             return
         kept = profile.extra.get(FRONT)
@@ -104,7 +104,7 @@ class ProfileCache:
 
     def load_pairs(self, key: Key) -> tuple[Pair, ...]:
         """All that the model was measured beside; nothing where there is no such file. Reads a file."""
-        return self._read(self.folder / f"beside-{key.file_name}", partial(_pairs_of, key)) or ()
+        return self._read(self.folder / f"beside-{key.file_name}", _pairs_of) or ()
 
     def store_pair(self, key: Key, pair: Pair) -> Path | None:
         """Keep a pair with the others of this model, in place of one of the same two; None when that cannot be done."""
@@ -143,22 +143,10 @@ def pairs_to_dict(key: Key, pairs: Iterable[Pair]) -> dict[str, Any]:
     return {"model": key.model, "device": key.device, "threads": key.threads, "beside": beside}
 
 
-def _profile_of(key: Key, data: Any) -> ModelProfile:
-    profile = parse(data)
-    _check_owner(key, profile.model, profile.device, profile.threads)
-    return profile
-
-
-def _pairs_of(key: Key, data: Any) -> tuple[Pair, ...]:
+def _pairs_of(data: Any) -> tuple[Pair, ...]:
     if not isinstance(data, dict) or not isinstance(data.get("beside"), list):
         raise fault("beside", "a list of pairs", data)
-    _check_owner(key, data.get("model"), data.get("device"), data.get("threads"))
     return tuple(map(parse_pair, data["beside"]))
-
-
-def _check_owner(key: Key, model: object, device: object, threads: object) -> None:
-    if (model, device, threads) != (key.model, key.device, key.threads):
-        raise ValueError(f"it is of {model!r} on {device!r}")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -59,7 +59,8 @@ class IdleMeasurement:
         self._measuring = measuring
         self._budget_ns = budget_ns
         self._lengths = longest(model.rows)
-        self._own = max(self._lengths.values(), default=0)  # the length of the rows as they are; 0 if it is fixed
+        #: The length of the rows as they are; 0 if it is fixed.
+        self._own = max((max(1, length) for length in self._lengths.values()), default=0)
 
     async def check(self) -> None:
         """The row check of a model that serves; what it finds is logged."""
@@ -87,8 +88,9 @@ class IdleMeasurement:
         model = self._model
         if model.origin is Origin.GUESS:
             await self._replace_guess()
-        own, lengths = self._lengths_to_time()
-        sampler = self._sampler(lengths)
+        lengths = self._lengths_to_time()
+        sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
+        sampler = Sampler([*sizes, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
         handovers: list[int] = []
         spent, laid_out = 0, -1
         while spent < self._budget_ns and (cell := sampler.next()) is not None:
@@ -115,7 +117,7 @@ class IdleMeasurement:
         if not handovers:
             return
         model.profile = sampler.profile(
-            model.profile, own,
+            model.profile, self._own,
             cell=model.executor.steps is not None,
             written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
             model=model.profile.model, lengths=self._lengths, made=now_utc(),
@@ -189,38 +191,33 @@ class IdleMeasurement:
         own = self._own or 1
         return self._model.profile.batch_ns[cell.size - 1] * cell.units * max(own, cell.length) // own
 
-    def _lengths_to_time(self) -> tuple[int, list[Cell]]:
-        """The length of the rows as they are, and a few sizes at as many others as half of the budget has room for.
+    def _sizes_to_time(self, budget_ns: int) -> list[Cell]:
+        """As many sizes as there is time for, several times each, alone and several at once."""
+        largest, spec = self._model.profile.max_batch, self._device.spec
+        at_once = levels(min(len(workers_for(spec, largest)), spec.max_running))
+        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], _LEAST, budget_ns)
+
+    def _lengths_to_time(self) -> list[Cell]:
+        """A few sizes at as many other lengths as half of the budget has room for.
 
         The steps of a cell take as long at any, but for those of a model that writes.
         """
         executor, own = self._model.executor, self._own
-        if executor.steps is not None and not executor.model.writes:
-            return own, []
         most = most_length(executor.model.info.client_inputs, own)
-        if most and not own:
-            own = 1
-        wanted: list[Cell] = []
-        for lengths in shorter(most, own) if most else []:
-            every = at_lengths(coarser(self._model.profile.max_batch)[-1], lengths)
-            wanted = [cell for cell in every if self._fits(self._expected(cell))]
-            if _PASSES * sum(map(self._expected, wanted)) <= self._budget_ns // 2:
-                break
-        return own, wanted
+        if not most or (executor.steps is not None and not executor.model.writes):
+            return []
+        *_, sizes = coarser(self._model.profile.max_batch)
+        choices = [at_lengths(sizes, lengths) for lengths in shorter(most, own)]
+        return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
 
-    def _sampler(self, lengths: Sequence[Cell]) -> Sampler:
-        """Of as many sizes as there is time for, several times each, alone and at once; none of batches that take too
-        long. Other lengths take half of the time.
-        """
-        profile, spec = self._model.profile, self._device.spec
-        at_once = levels(min(len(workers_for(spec, profile.max_batch)), spec.max_running))
-        budget_ns = self._budget_ns // (2 if lengths else 1)
+    def _first_that_fits(self, choices: Sequence[list[Cell]], times: int, budget_ns: int) -> list[Cell]:
+        """The first of these sets that there is time for so often, or the last; no batch of them takes too long."""
         wanted: list[Cell] = []
-        for sizes in coarser(profile.max_batch):
-            wanted = cells([size for size in sizes if self._fits(profile.batch_ns[size - 1])], at_once)
-            if _LEAST * sum(cell.units * profile.batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
+        for some in choices:
+            wanted = [cell for cell in some if self._fits(self._expected(cell) // cell.units)]
+            if times * sum(map(self._expected, wanted)) <= budget_ns:
                 break
-        return Sampler([*wanted, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
+        return wanted
 
 
 def _next(

@@ -101,7 +101,10 @@ class Profiling:
         model.key = key_of(executor.model, self.device)
         model.pairs = self._cache.load_pairs(model.key)
         kept = self._cache.load(model.key, model.profile.max_batch)
-        if kept is not None and len(kept.parts) == len(model.profile.parts):  # files may be edited
+        guessed = model.origin is Origin.GUESS  # it knows nothing of the steps of a cell
+        if kept is not None and (
+            len(kept.stages) == len(model.profile.stages) or (guessed and len(kept.parts) == len(model.profile.parts))
+        ):  # files may be edited
             model.profile, model.origin = kept, Origin.CACHE
         return model
 

@@ -33,10 +33,15 @@ _NEAR = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`workers` units at once, as the profile has measured them; of `size` rows they serve `rows_per_s`."""
+    """`workers` units at once, as the profile has measured them; of `size` rows they serve `rows_per_s`.
+
+    `compare` adds its mean latencies at `_LOADS` of the most that any serves, or why it is not compared.
+    """
 
     profile: ModelProfile
     workers: int
+    means_ns: Sequence[float] = ()
+    why_not: str = ""
 
     @property
     def threads(self) -> int:
@@ -62,7 +67,7 @@ class Candidate:
         )
         return rate, -least
 
-    def means_ns(self, rates: Sequence[float]) -> list[float]:
+    def means_at(self, rates: Sequence[float]) -> list[float]:
         """The mean latency at each of these rates, ascending, in rows per second; infinite beyond what it serves.
 
         Seconds of work for several workers.
@@ -73,23 +78,13 @@ class Candidate:
         means = tables.solve(stage, workers=self.workers, loads=loads).mean_ns if served else ()
         return [*means, *[math.inf] * (len(rates) - len(served))]
 
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A candidate with its mean latencies at `_LOADS` of the most that any serves, or why it is not compared."""
-
-    candidate: Candidate
-    means_ns: Sequence[float] = ()
-    why_not: str = ""
-
     def to_dict(self) -> dict[str, Any]:
-        one = self.candidate
         return {
-            "threads": one.threads,
-            "workers": one.workers,
-            "batch": one.size,
-            "rows_per_s": round(one.rows_per_s, 2),
-            "single_ms": one.profile.batch_ns[0] / 1e6,
+            "threads": self.threads,
+            "workers": self.workers,
+            "batch": self.size,
+            "rows_per_s": round(self.rows_per_s, 2),
+            "single_ms": self.profile.batch_ns[0] / 1e6,
             "mean_ms": [None if math.isinf(mean) else round(mean / 1e6, 4) for mean in self.means_ns],
             "why_not": self.why_not,
         }
@@ -106,7 +101,7 @@ def pairs(cores: int) -> list[tuple[int, int]]:
     return [(count, workers) for count in threads for workers in sorted({1, cores // count})]
 
 
-def compare(candidates: Sequence[Candidate], cores: int | None) -> list[Compared]:
+def compare(candidates: Sequence[Candidate], cores: int | None) -> list[Candidate]:
     """All in this order. `cores`: room for threads; None for no bound. Without room for any it is as without a bound.
 
     Seconds of work for each of several workers.
@@ -115,26 +110,26 @@ def compare(candidates: Sequence[Candidate], cores: int | None) -> list[Compared
     single_ns = min(one.profile.batch_ns[0] for one in fit)
     quick = [one for one in fit if one.profile.batch_ns[0] <= _SLOWER * single_ns]
     most = max(one.rows_per_s for one in quick)
-    found = []
-    for one in candidates:
-        if one in quick:
-            found.append(Compared(one, one.means_ns([load * most for load in _LOADS])))
-        else:
-            found.append(Compared(one, why_not="slow for one row" if one in fit else "leaves no core to HTTP"))
-    return found
+    rates = [load * most for load in _LOADS]
+    return [
+        replace(one, means_ns=one.means_at(rates))
+        if one in quick
+        else replace(one, why_not="slow for one row" if one in fit else "leaves no core to HTTP")
+        for one in candidates
+    ]
 
 
-def choose(compared: Sequence[Compared]) -> Candidate:
+def choose(compared: Sequence[Candidate]) -> Candidate:
     """The one to suggest, see the module's text. Raises ValueError for none."""
     found = [one for one in compared if one.means_ns]
     least = [min(means) for means in zip(*(one.means_ns for one in found), strict=True)]
 
-    def over(one: Compared) -> float:
+    def over(one: Candidate) -> float:
         """Its means over the least of any, on average."""
         return fmean(mean / best for mean, best in zip(one.means_ns, least, strict=True))
 
     best = min(map(over, found))
-    near = [one.candidate for one in found if over(one) <= _NEAR * best]
+    near = [one for one in found if over(one) <= _NEAR * best]
     return min(near, key=lambda one: (one.workers, one.threads))
 
 

@@ -61,9 +61,7 @@ def test_what_is_stored_is_found_and_nothing_of_another(kind: Kind, cache: Profi
 @KINDS
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"batch_ms": {"1": 0}}', '{"batch_ms": {"1": 1}, "model": "n"}', '{"beside": 1}',
-     '{"model": "m", "device": "cpu x", "threads": 1, "beside": [1]}',
-     '{"model": "m", "device": "cpu x", "threads": 2, "beside": []}'],
+    ["", "{", "[]", '{"batch_ms": {"1": 0}}', '{"beside": 1}', '{"beside": [1]}'],
 )  # fmt: skip
 def test_a_file_that_holds_none_is_logged_once(kind: Kind, cache: ProfileCache, text: str, caplog):
     path = kind.store(cache)
