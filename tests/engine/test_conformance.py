@@ -148,19 +148,6 @@ def test_a_model_in_stages_can_run_whole(bench):
     assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0, 10.0)))
 
 
-def test_a_model_in_stages_runs_stage_by_stage(bench):
-    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
-    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
-    assert executor.activations is not None
-    bench.device.push(0, Job(1, executor, [0, 1], 2, stage=0))
-    assert bench.next().ran.outputs == []
-    assert executor.activations.rows == 2
-    bench.device.push(0, Job(2, executor, [1], 1, stage=1))
-    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0)))
-    executor.activations.let_go([0, 1])
-    assert executor.activations.rows == 0
-
-
 def test_units_of_one_worker_end_in_order(bench):
     executor = loaded(bench, *[float(i) for i in range(10, 14)])
     for unit in range(20):
@@ -171,21 +158,14 @@ def test_units_of_one_worker_end_in_order(bench):
     assert bench.end() == []
 
 
-def test_letting_workers_begin_changes_nothing(bench):
-    bench.device.let_begin()
-    executor = loaded(bench, 10.0, 11.0)
-    for worker in (0, 1):
-        bench.device.push(worker, Job(worker, executor, [worker], 1))
-        bench.device.let_begin()
-    assert {bench.next().outcome.unit_id for _ in range(2)} == {0, 1}
-    bench.device.let_begin()
-    assert bench.end() == []
-
-
 def test_workers_work_side_by_side(bench):
+    """Letting them begin changes nothing, whether they have something to begin or not."""
+    bench.device.let_begin()
     executor = loaded(bench, 10.0, 11.0, 12.0)
     bench.device.push(0, Job(1, executor, range(2), 2))
+    bench.device.let_begin()
     bench.device.push(1, Job(2, executor, [2], 1))
+    bench.device.let_begin()
     both = sorted((bench.next(), bench.next()), key=lambda completion: completion.outcome.unit_id)
     assert [completion.worker for completion in both] == [0, 1]
     assert np.array_equal(both[1].ran.outputs[0], answers(rows_of(12.0)))

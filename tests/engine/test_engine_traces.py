@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import MS, FakeDevice, Fate, Pushed, VirtualLoop, affine, virtual, virtual_loop
+from fakes import MS, FakeDevice, Fate, Pushed, VirtualLoop, virtual, virtual_loop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -226,22 +226,3 @@ async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, de
 @virtual
 async def test_each_call_is_answered_once_when_the_device_is_lost(trace, fate_list, device_of, policy, dies_at):
     await play(trace, fate_list, device_of, policy, dies_at)
-
-
-def test_the_same_trace_gives_the_same_units():
-    """What happens on a VirtualLoop depends on nothing but the test."""
-    seen: list[list[tuple[int, int, int]]] = []
-
-    @virtual
-    async def play_once() -> None:
-        async with serving(device=FakeDevice(virtual_loop(), 2, 4)) as rig:
-            calls = []
-            for i in range(60):
-                calls.append(rig.ask(*[10.0 + i] * (1 + i % 3), priority=i % 4))
-                await rig.loop.passes((i * 37 % 11) * affine(1) // 10)
-            await asyncio.gather(*calls)
-            seen.append([(pushed.worker, pushed.rows, pushed.at) for pushed in rig.device.pushed])
-
-    for _ in range(3):
-        play_once()
-    assert seen[0] == seen[1] == seen[2]

@@ -37,11 +37,6 @@ def test_levels_are_powers_of_two_and_the_most():
     assert [levels(most) for most in (1, 2, 3, 4, 6, 8)] == [[], [2], [2, 3], [2, 4], [2, 4, 6], [2, 4, 8]]
 
 
-def test_cells_are_every_size_alone_and_together():
-    assert cells([1, 2], [2]) == [(1, 1, 0), (1, 2, 0), (2, 1, 0), (2, 2, 0)]
-    assert at_lengths([1, 2], [8]) == [(1, 1, 8), (1, 2, 8)]
-
-
 @given(st.integers(1, 300))
 def test_coarser_sets_keep_both_ends(max_batch: int):
     sets = coarser(max_batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count, product
+from itertools import count
 
 import pytest
 import torch
@@ -153,14 +153,6 @@ def test_sizes_hold_both_ends(max_batch: int):
     assert ends(max_batch) == sorted({1, max_batch})
     assert set(ends(max_batch)) <= set(ends_and_middle(max_batch)) <= set(range(1, max_batch + 1))
     assert len(ends_and_middle(max_batch)) == min(3, max_batch)
-
-
-def test_each_pass_visits_every_combination_once():
-    sampler = PairSampler([1, 4, 8], [1, 16])
-    passes = [[sampler.next() for _ in range(6)] for _ in range(3)]
-    assert all(sorted(one) == sorted(product([1, 4, 8], [1, 16])) for one in passes)  # type: ignore[type-var]
-    assert not sampler.complete
-    assert {sampler.alone_first() for _ in range(50)} == {True, False}
 
 
 def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
