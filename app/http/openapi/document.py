@@ -1,11 +1,14 @@
 """/openapi.json: every path, and those of each served model with requests that work.
 
+What is said of each path is in the file `openapi.json` beside this one, itself an OpenAPI document. Here it gets what
+all routes of a kind have in common, paths with a version, other names of one path, and the models' own paths.
 A loaded model has its paths from the next request for the document on, an unloaded one has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,12 +16,19 @@ import orjson
 from app import __version__
 from app.contract import Catalog, ModelInfo, Served, TensorSpec
 from app.http import examples
-from app.http.openapi.components import ABOUT, COMPONENTS, KEYS, SCHEMES, TAGS
-from app.http.openapi.control_paths import GET, POST, PROBES, REPOSITORY
-from app.http.openapi.inference_paths import FRIENDLY, INFERENCE, V1, V2
-from app.http.openapi.words import Node, named, ref
+from app.http.inference_routes import Route, find_route
+from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.http.static_files import Written, written
 
+Node = dict[str, Any]
+
+_FILE = Path(__file__).with_name("openapi.json")
+_V2, _V1, _FRIENDLY = "/v2/models/{model}/infer", "/v1/models/{model}:predict", "/predict/{model}"
+_REPOSITORY = "/v2/repository/models/"
+#: Paths that are answered as the first of them, which is the one in the file.
+_ALIASES = {names[0]: names for names in (LIVE_PATHS, READY_PATHS, ("/v1/rerank", "/v2/rerank", "/rerank"))}
+#: Of an answer that is sent whole. A stream begins before its times are known.
+_HEADERS = ("X-Request-ID", "Server-Timing", "X-Batch-Size")
 _FEW = 512  # values of a row up to which examples have more than one
 
 
@@ -47,62 +57,82 @@ class Document:
 
     def make(self, served: Sequence[Served]) -> Node:
         """The document as plain values; `served` is in order of name and version."""
+        document: Node = orjson.loads(_FILE.read_bytes())
         newest = {one.info.name: one for one in sorted(served, key=lambda one: int(one.info.version))}
-        models: dict[str, Node] = {}
-        for name in sorted(newest):
-            models |= _of_model(newest[name])
-        tags = [{"name": name, "description": _about(newest[name].info)} for name in sorted(newest)]
-        document: Node = {
-            "openapi": "3.1.0",
-            "info": {"title": "Starling", "version": __version__, "description": ABOUT},
-            "paths": models | _any_model(list(newest)),
-            "tags": [*tags, *({"name": name, "description": text} for name, text in TAGS.items())],
-            "components": COMPONENTS,
-        }
+        names = sorted(newest)
+        any_model = {path: item for path, written in document["paths"].items() for path, item in _items(path, written)}
+        document["paths"] = {path: item for name in names for path, item in _of_model(newest[name], any_model)}
+        document["paths"] |= any_model
+        document["info"]["version"] = __version__
+        document["tags"] = [{"name": name, "description": _about(newest[name].info)} for name in names] + document[
+            "tags"
+        ]
+        document["components"]["parameters"]["model"]["schema"]["examples"] = names
         if self._root_path:
             document["servers"] = [{"url": self._root_path}]
+        keys = [{name: []} for name in document["components"]["securitySchemes"]]
         if self._keyed:
-            document["security"] = KEYS
+            document["security"] = keys
         if self._keyed or self._admin:
-            document["components"] = {**COMPONENTS, "securitySchemes": SCHEMES}
-            for path in (path for path in POST if path.startswith(REPOSITORY)):
-                document["paths"][path]["post"]["security"] = KEYS
+            for path in (path for path in any_model if path.startswith(_REPOSITORY)):
+                any_model[path]["post"]["security"] = keys
+        else:
+            del document["components"]["securitySchemes"]
         return document
 
 
-def _any_model(names: list[str]) -> dict[str, Node]:
-    """The paths that hold for any model, with and without a version. `names`: of those that serve."""
-    methods = {"get": GET | PROBES, "post": INFERENCE | POST}
-    found: dict[str, Node] = {}
-    for method, paths in methods.items():
-        for path, one in paths.items():
-            found[path] = {method: {**one}}
-            if "{model}" in path:
-                model = {**COMPONENTS["parameters"]["model"], "schema": {"type": "string", "examples": names}}
-                found[path]["parameters"] = [model]
-            if path.startswith("/v2/models/{model}") or path == V1:
-                versioned = {**one, "operationId": f"{one['operationId']}_of_version"}
-                parameters = [*found[path]["parameters"], ref("parameters", "version")]
-                found[with_version(path)] = {method: versioned, "parameters": parameters}
-    return found
+def _items(path: str, item: Node) -> Iterator[tuple[str, Node]]:
+    """A path of the file, its aliases, and the same of one version, with what their kind of route has in common."""
+    ((method, written),) = item.items()
+    for alias in _ALIASES.get(path, (path,)):
+        operation = {**written, "responses": {**written["responses"]}}
+        if alias != path:
+            operation["operationId"] = alias.strip("/").replace("/", "_")
+        route = find_route(alias, b"")
+        if route is not None:
+            operation["parameters"] = [_ref("parameters", name) for name in _options(route)]
+            good = operation["responses"]["200"]
+            headers = ("X-Request-ID",) if [*good["content"]] == ["text/event-stream"] else _HEADERS
+            operation["responses"]["200"] = {**good, "headers": {name: _ref("headers", name) for name in headers}}
+        openai = route is not None and route.openai
+        operation["responses"]["default"] = _ref("responses", "openai_error" if openai else "error")
+        if written["tags"] == ["health"]:
+            operation["security"] = []
+        if "{model}" not in alias:
+            yield alias, {method: operation}
+            continue
+        model = [_ref("parameters", "model")]
+        yield alias, {method: operation, "parameters": model}
+        if alias.startswith("/v2/models/") or alias == _V1:
+            versioned = {**operation, "operationId": f"{operation['operationId']}_of_version"}
+            parameters = [*model, _ref("parameters", "version")]
+            yield alias.replace("{model}", "{model}/versions/{version}"), {method: versioned, "parameters": parameters}
 
 
-def with_version(path: str) -> str:
-    """The path of one version of a model."""
-    return path.replace("{model}", "{model}/versions/{version}")
+def _options(route: Route) -> tuple[str, ...]:
+    """What comes beside a body: V2 has all but the class in it."""
+    return (
+        ("class",)
+        if route.template.startswith("/v2/models/")
+        else ("class", "timeout_ms", "total_timeout_ms", "priority")
+    )
 
 
-def _of_model(served: Served) -> dict[str, Node]:
+def _ref(kind: str, name: str) -> Node:
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+def _of_model(served: Served, any_model: Mapping[str, Node]) -> Iterator[tuple[str, Node]]:
     """The paths of one model, whose requests have examples that work."""
     info = served.info
-    kinds = (V2, V1, FRIENDLY) if examples.in_json(info) else (V2, FRIENDLY)  # V1 is JSON alone
+    kinds = (_V2, _V1, _FRIENDLY) if examples.in_json(info) else (_V2, _FRIENDLY)  # V1 is JSON alone
     bodies = _bodies(served)
-    found: dict[str, Node] = {}
     for path in kinds:
-        generic = INFERENCE[path]
+        generic = any_model[path]["post"]
         content: dict[str, Any] = {**generic["requestBody"]["content"]}
         if path in bodies:
-            content["application/json"] = {**content["application/json"], "examples": named(bodies[path])}
+            shown = {name: {"value": value} for name, value in bodies[path].items()}
+            content["application/json"] = {**content["application/json"], "examples": shown}
         post = {
             **generic,
             "tags": [info.name],
@@ -110,8 +140,7 @@ def _of_model(served: Served) -> dict[str, Node]:
             "operationId": f"{generic['operationId']}:{info.name}",  # names of models hold no colon
             "requestBody": {"required": True, "content": content},
         }
-        found[path.replace("{model}", info.name)] = {"post": post}
-    return found
+        yield path.replace("{model}", info.name), {"post": post}
 
 
 def _bodies(served: Served) -> dict[str, dict[str, Any]]:
@@ -120,14 +149,14 @@ def _bodies(served: Served) -> dict[str, dict[str, Any]]:
     if values is None or served.example is None:
         return {}
     one = {
-        V2: {"1 row": examples.v2_example(served, values)},
-        V1: {"1 row": examples.v1_example(values)},
-        FRIENDLY: {"one row": examples.friendly_example(values)},
+        _V2: {"1 row": examples.v2_example(served, values)},
+        _V1: {"1 row": examples.v1_example(values)},
+        _FRIENDLY: {"one row": examples.friendly_example(values)},
     }
     if sum(array.size for array in served.example.arrays) <= _FEW and served.info.batching.max_queue > 1:
-        one[V2]["2 rows"] = examples.v2_example(served, values, 2)
-        one[V1]["2 rows"] = examples.v1_example(values, 2)
-        one[FRIENDLY]["a list of 2"] = examples.friendly_example(values, 2)
+        one[_V2]["2 rows"] = examples.v2_example(served, values, 2)
+        one[_V1]["2 rows"] = examples.v1_example(values, 2)
+        one[_FRIENDLY]["a list of 2"] = examples.friendly_example(values, 2)
     return one
 
 

@@ -1,6 +1,6 @@
 """Server metadata, metrics and the model repository; and one router for every route that is not inference.
 
-The routes are documented in `app/http/openapi/control_paths.py`.
+The routes are documented in `app/http/openapi/openapi.json`.
 
 State comes from the lifespan: `catalog` (Catalog), `access` (Access), `settings` (body_timeout_s) and `metrics` (an
 object whose `render()` gives the text and its content type). No decisions are made here.
