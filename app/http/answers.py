@@ -77,7 +77,7 @@ def closing_send(send: Send) -> Send:
     return editing_send(send, lambda status, headers: [*headers, (b"connection", b"close")])
 
 
-def header_list(head: bytes, closing: bool) -> Headers:
+def header_list(head: bytes, closing: bool = False) -> Headers:
     """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
     headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
     return [*headers, (b"connection", b"close")] if closing else headers

@@ -20,13 +20,11 @@ from app.http.access import METRICS, PROBES
 from app.http.answers import closing_send, header_list, respond, respond_and_close
 from app.http.body import Headers, Receive, Scope, Send, inflate
 from app.http.call import FastPath
-from app.http.codecs.events import Stream, event
-from app.http.connection.connection import Exchange
 from app.http.errors import error_parts
 from app.http.inference_routes import OPENAI, Route, find_route
 from app.http.prefix import redirecting, under, without
 from app.http.resources import Resources
-from app.http.streaming import StreamingCall
+from app.http.streaming import AsgiCarrier, StreamingCall
 
 
 class HttpApp:
@@ -114,7 +112,7 @@ class HttpApp:
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Drive a call with the messages of ASGI."""
-        carrier = _Carrier(scope)
+        carrier = AsgiCarrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
         call = StreamingCall(carrier, self.resources, route, url, headers, scope["method"], scope["path"])
         watching = None
@@ -157,29 +155,6 @@ class HttpApp:
             call.set_exception(error)
         else:
             call.received(body)
-
-
-class _Carrier:
-    """Implements StreamCarrier for one ASGI request."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.app_state: dict[str, Any] = scope["state"]
-        self.client: tuple[str, int] | None = scope.get("client")
-        self.loop = asyncio.get_running_loop()
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.answer: asyncio.Future[tuple[int, bytes, bytes]] = self.loop.create_future()
-        self.stream: Stream | None = None  # once it has begun
-
-    def begin(self, head: bytes, stream: Stream) -> None:
-        if not self.answer.done():
-            self.stream = stream
-            self.answer.set_result((200, head, b""))
-
-    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        if self.stream is not None:
-            self.stream.end(body if status == 200 else event(body))
-        elif not self.answer.done():  # it was cancelled with the request's task
-            self.answer.set_result((status, head, body))
 
 
 async def _watch(call: StreamingCall, receive: Receive) -> None:

@@ -60,19 +60,18 @@ class BodyReader:
         self.limits = limits
         self.held = 0  # bytes read and not yet released
 
-    def check(self, headers: dict[bytes, bytes], most: int) -> int:
-        """The declared length, or -1 for a chunked body. Raises what is known to be wrong before a byte is read."""
+    def check(self, headers: dict[bytes, bytes], most: int) -> None:
+        """Raise what is known to be wrong before a byte is read."""
         declared = headers.get(b"content-length")
         if declared is None:
-            if b"transfer-encoding" in headers:
-                return -1
-            raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
+            if b"transfer-encoding" not in headers:
+                raise LengthRequired("a body is needed: expected a Content-Length header or a chunked body")
+            return
         try:
             length = int(declared)
         except ValueError:
             raise BadRequest(f"Content-Length: expected a number, got {declared[:20]!r}") from None
         self.check_size(length, most)
-        return length
 
     def check_size(self, length: int, most: int) -> None:
         """Raise TooLarge or QueueFull for a body of this length."""
@@ -82,7 +81,7 @@ class BodyReader:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
 
     async def read(self, receive: Receive, most: int) -> bytes:
-        """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout."""
+        """The whole body; its bytes count as held. Raises ClientGone, TooLarge, QueueFull or BodyTimeout."""
         before = 0
 
         def take(size: int) -> None:
@@ -93,7 +92,7 @@ class BodyReader:
         try:
             return await read_body(receive, self.limits.body_timeout_s, take)
         except BaseException:
-            self.release(before)
+            self.held -= before
             raise
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
@@ -103,9 +102,6 @@ class BodyReader:
         if self.held + size > most:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
         self.held += size
-
-    def release(self, size: int) -> None:
-        self.held -= size
 
 
 async def read_body(receive: Receive, limit_s: float, take: Callable[[int], None]) -> bytes:

@@ -6,75 +6,32 @@ ASGI. A task runs only what is slow: large bodies, code of models.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
-from app.contract import Catalog, Lease, Served
+from app.contract import Catalog, Served
 from app.errors import BadRequest, NotFound, NotReady, StarlingError, TooManyConnections
-from app.http.access_log import CallObserver
 from app.http.answered_call import REALTIME, AnsweredCall
 from app.http.aside import decoded_aside, opened_aside
-from app.http.body import given_id
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
 from app.http.codecs.by_body import ByBody
-from app.http.connection.connection import Carrier, HttpProtocol
-from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, find_route, parse_class, parse_query
+from app.http.connection.connection import HttpProtocol
+from app.http.inference_routes import X_CLASS, Route, find_route, parse_class, parse_query
 from app.http.keys import permit
 from app.http.prefix import without
 from app.http.resources import Resources
 
-_OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
 
 
 class Call(AnsweredCall):
     """One inference request, from its head to its answer.
 
-    Whoever has the bytes calls `admit` when the head is there, and `received` with the body. `url` is as the client
-    sent it, `path` that of the URL where a proxy has changed it.
+    Whoever has the bytes calls `admit` when the head is there, and `received` with the body.
     """
 
     __slots__ = ()
-
-    def __init__(
-        self,
-        connection: Carrier,
-        resources: Resources,
-        route: Route,
-        url: bytes,
-        headers: RequestHeaders,
-        method: str = "POST",
-        path: str | None = None,
-    ) -> None:
-        # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
-        self.connection = connection
-        self.health = connection.app_state["health"]
-        self.keep_alive = True
-        self.disconnected = self.response_complete = self.whole = self.refused = self.final = False
-        self.arrived = time.monotonic_ns()
-        self.resources = resources
-        self.route = route
-        self.url = url
-        self.headers = headers
-        self.request_id = (given_id(headers) if b"x-request-id" in headers else None) or (
-            resources.id_format % next(resources.ids)
-        )
-        self.options = NO_OPTIONS
-        self.served = None
-        self.decoded = None
-        self.lease = None
-        self.klass = ""
-        self.admitted = True
-        self.held = 0
-        self.ended = False
-        self.observer = None
-        if resources.observed:
-            self.observer = CallObserver(
-                resources.access_log, resources.tracer, route, headers, method=method, url=url, path=path,
-                request_id=self.request_id, arrived=self.arrived, client=connection.client,
-            )  # fmt: skip
 
     # its head
 
@@ -128,33 +85,21 @@ class Call(AnsweredCall):
                 served.admit(0, self.klass)
             if model.front is not None or (
                 (model.decode is not None or len(body) > OFF_LOOP_BYTES)
-                and (codec.slow_to_decode(served, self.headers, body) or len(body) > _OFF_LOOP_WRITE)
+                and codec.slow_to_decode(served, self.headers, body)
             ):
                 self.run(self.start_slowly(served, body))
-                return
-            self.decoded = decoded = codec.decode(served, self.headers, body, self.resources.limits)
-            self.lease = lease = self.take_slots(served, decoded)
-            for index, values in enumerate(decoded.arrays):
-                lease.write(index, values)
-            lease.submit(self)
-            if self.observer is not None and not self.ended:
-                self.observer.submitted(lease)
+            else:
+                self.start(served, codec.decode(served, self.headers, body, self.resources.limits))
         except Exception as exc:
             self.start_failed(exc, body)
 
-    def start_failed(self, exc: Exception, body: bytes) -> None:
-        """Answer with the error. If the model was loaded anew since the head came, the new version takes the call."""
-        if isinstance(exc, NotReady) and not self.ended:
-            before, catalog = self.served, cast("Catalog", self.connection.app_state["catalog"])
-            with suppress(StarlingError):
-                self.served = catalog.find(self.route.model, self.route.version)
-            if self.served is not before:
-                self.received(body)
-                return
-        self.set_exception(exc)
+    def start(self, served: Served, decoded: DecodedCall) -> None:
+        """Take slots, write the inputs into them, and submit the rows.
 
-    def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
-        """Raises Forbidden or QueueFull if the key of the call may not have them, and what `Served.lease` raises."""
+        Raises BadRequest for more rows than the queue holds, Forbidden or QueueFull if the key of the call may not have
+        them, and what `Served.lease` raises.
+        """
+        self.decoded = decoded
         self.klass = decoded.klass or self.klass
         options, batching = self.options, served.info.batching
         if decoded.rows > batching.max_queue:
@@ -168,7 +113,7 @@ class Call(AnsweredCall):
         klass = self.klass or batching.default_class
         if key is not None:
             permit(key, klass, priority)
-        lease = served.lease(
+        self.lease = lease = served.lease(
             decoded.rows, lengths=decoded.lengths, own_lengths=decoded.own_lengths, klass=self.klass,
             priority=priority, timeout_us=decoded.timeout_us or options.timeout_us,
             total_timeout_us=decoded.total_timeout_us or options.total_timeout_us, parameters=decoded.parameters,
@@ -176,7 +121,28 @@ class Call(AnsweredCall):
         )  # fmt: skip
         if key is not None and self.resources.access.several:
             self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
-        return lease
+        if decoded.stream is not None:
+            lease.on_piece = self.on_piece
+        for index, values in enumerate(decoded.arrays):
+            lease.write(index, values)
+        lease.submit(self)
+        if self.observer is not None and not self.ended:
+            self.observer.submitted(lease)
+
+    def on_piece(self, row: int, piece: Any, tokens: int) -> None:
+        """A row has made more of its answer; only a StreamingCall sends it before the end."""
+        raise NotImplementedError
+
+    def start_failed(self, exc: Exception, body: bytes) -> None:
+        """Answer with the error. If the model was loaded anew since the head came, the new version takes the call."""
+        if isinstance(exc, NotReady) and not self.ended:
+            before, catalog = self.served, cast("Catalog", self.connection.app_state["catalog"])
+            with suppress(StarlingError):
+                self.served = catalog.find(self.route.model, self.route.version)
+            if self.served is not before:
+                self.received(body)
+                return
+        self.set_exception(exc)
 
     # what takes long
 
@@ -200,41 +166,15 @@ class Call(AnsweredCall):
             self.received(body)
 
     async def start_slowly(self, served: Served, body: bytes) -> None:
+        held, self.held = self.held, 0  # a thread uses the body to its end, even if the client leaves
+        klass = self.klass or served.info.batching.default_class
         try:
-            lease = await self._prepared_on_threads(served, body)
-            if lease is not None:
-                self.lease = lease
-                lease.submit(self)
-                if self.observer is not None and not self.ended:
-                    self.observer.submitted(lease)
+            decoded = await decoded_aside(self.resources, served, self.route.codec, self.headers, body, klass)
+            if not self.ended:
+                self.start(served, decoded)
         except Exception as exc:
             self.start_failed(exc, body)
-
-    async def _prepared_on_threads(self, served: Served, body: bytes) -> Lease | None:
-        """The lease with the inputs written; None if the client has left meanwhile."""
-        held, self.held = self.held, 0  # threads use the body and the slots to their end, even if the client leaves
-        lease = None
-        try:
-            decoded = await decoded_aside(
-                self.resources, served, self.route.codec, self.headers, body,
-                self.klass or served.info.batching.default_class,
-            )  # fmt: skip
-            if self.done():
-                return None
-            self.decoded = decoded
-            lease = self.take_slots(served, decoded)
-            for index, values in enumerate(decoded.arrays):
-                if values.nbytes > _OFF_LOOP_WRITE:
-                    await self.resources.threads.run_to_end(self.best_effort, lease.write, index, values)
-                else:
-                    lease.write(index, values)
-            if self.done():
-                return None
-            written, lease = lease, None
-            return written
         finally:
-            if lease is not None:
-                lease.close()
             self.held = held
             if self.ended:
                 self.release()

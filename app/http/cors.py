@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.errors import BadRequest
-from app.http.answers import editing_send
+from app.http.answers import editing_send, header_list
 from app.http.body import Headers, Send
 from app.http.codecs.base import RequestHeaders
 from app.http.errors import METHODS, error_parts
@@ -30,21 +30,15 @@ class Cors:
     def __init__(self, origins: Collection[str]) -> None:
         self._any = "*" in origins
         self._allowed = frozenset(origin.encode("latin-1") for origin in origins)
-        vary: Headers = [] if self._any else [(b"vary", b"origin")]
-        self._none = tuple(vary)  # of a request without an origin, or of one that is not allowed
-        self._of = {
-            origin: ((b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), *vary)
-            for origin in self._allowed
+        vary = b"" if self._any else b"vary: origin\r\n"
+        readable = b"access-control-allow-origin: %s\r\naccess-control-expose-headers: %s\r\n%s"
+        self._lines: dict[bytes | None, bytes] = {
+            origin: readable % (origin, _EXPOSED, vary) for origin in self._allowed
         }
-        self._lines = {origin: _joined(self.headers(origin)) for origin in (None, *self._allowed)}
-
-    def headers(self, origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
-        """The headers of an answer to a request from there; None: it names no origin."""
-        allowed = self._allows(origin)
-        return self._none if allowed is None else self._of[allowed]
+        self._lines[None] = vary  # of a request without an origin, or of one that is not allowed
 
     def lines(self, origin: bytes | None) -> bytes:
-        """The same as header lines."""
+        """The header lines of an answer to a request from there; None: it names no origin."""
         return self._lines[self._allows(origin)]
 
     def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, Headers, bytes] | None:
@@ -54,9 +48,9 @@ class Cors:
         if self._allows(headers[_ORIGIN]) is None:
             origin = headers[_ORIGIN][:80].decode("latin-1")
             status, lines, body = error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
-            return status, [*lines, *self.headers(None)], body
+            return status, [*lines, *header_list(self.lines(None))], body
         answer: Headers = [
-            *self.headers(headers[_ORIGIN]),
+            *header_list(self.lines(headers[_ORIGIN])),
             (b"access-control-allow-methods", ", ".join(METHODS).encode()),
             (b"access-control-max-age", _MAX_AGE),
         ]
@@ -66,7 +60,7 @@ class Cors:
 
     def sending(self, headers: RequestHeaders, send: Send) -> Send:
         """`send`, with the headers for a request of these `headers`."""
-        added = self.headers(headers.get(_ORIGIN))
+        added = header_list(self.lines(headers.get(_ORIGIN)))
         return editing_send(send, lambda status, given: [*given, *added])
 
     def _allows(self, origin: bytes | None) -> bytes | None:
@@ -77,7 +71,3 @@ class Cors:
             return b"*"
         origin = origin.lower()
         return origin if origin in self._allowed else None
-
-
-def _joined(headers: Collection[tuple[bytes, bytes]]) -> bytes:
-    return b"".join(b"%s: %s\r\n" % line for line in headers)

@@ -5,14 +5,15 @@ Before that piece an error is an ordinary answer; behind it, an event that ends 
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any, Protocol
+from typing import Any
 
-from app.contract import Answer, Lease, Served
+from app.contract import Answer, Served
+from app.http.body import Scope
 from app.http.call import Call
-from app.http.codecs.base import DecodedCall
-from app.http.codecs.events import Stream
-from app.http.connection.connection import Carrier
+from app.http.codecs.events import Stream, event
+from app.http.connection.connection import Exchange
 
 #: nginx does not buffer an answer that says so.
 _HEAD = (
@@ -21,12 +22,28 @@ _HEAD = (
 )
 
 
-class StreamCarrier(Carrier, Protocol):
-    """What can carry a stream, too."""
+class AsgiCarrier:
+    """Implements Carrier for one ASGI request, which can carry a stream, too."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.app_state: dict[str, Any] = scope["state"]
+        self.client: tuple[str, int] | None = scope.get("client")
+        self.loop = asyncio.get_running_loop()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.answer: asyncio.Future[tuple[int, bytes, bytes]] = self.loop.create_future()
+        self.stream: Stream | None = None  # once it has begun
 
     def begin(self, head: bytes, stream: Stream) -> None:
         """Send the head of a stream, and then its events. An answer that follows is the last of them. Once."""
-        ...
+        if not self.answer.done():
+            self.stream = stream
+            self.answer.set_result((200, head, b""))
+
+    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
+        if self.stream is not None:
+            self.stream.end(body if status == 200 else event(body))
+        elif not self.answer.done():  # it was cancelled with the request's task
+            self.answer.set_result((status, head, body))
 
 
 class StreamingCall(Call):
@@ -34,18 +51,14 @@ class StreamingCall(Call):
 
     __slots__ = ("_pieces",)
 
-    connection: StreamCarrier
+    connection: AsgiCarrier
     _pieces: dict[int, tuple[int, int]]  # by row: when its last piece came, and its tokens up to there
 
-    def take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
-        decoded.stream = self.route.codec.stream(served, decoded)
-        lease = super().take_slots(served, decoded)
-        if decoded.stream is not None:
-            self._pieces = {}
-            lease.on_piece = self._made
-        return lease
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._pieces = {}
 
-    def _made(self, row: int, piece: Any, tokens: int) -> None:
+    def on_piece(self, row: int, piece: Any, tokens: int) -> None:
         """The row has made more of its answer."""
         if (stream := self._stream) is None or self.served is None:
             return

@@ -41,14 +41,6 @@ class HelperThreads:
         running.add_done_callback(self._ended)
         return await asyncio.shield(running)
 
-    async def run_to_end(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """As `run`, but a caller that is cancelled waits for the end of the function, too."""
-        running = asyncio.ensure_future(self.run(best_effort, function, *args, **named))
-        try:
-            return await asyncio.shield(running)
-        finally:
-            await asyncio.wait([running])
-
     def _ended(self, running: asyncio.Task[_T]) -> None:
         if not running.cancelled():
             running.exception()  # retrieves it: a caller that has left does not, and asyncio would log it

@@ -126,9 +126,7 @@ async def test_answers_close_while_the_server_stops(model: Echo) -> None:
 
 def test_an_origin_is_compared_without_regard_to_case() -> None:
     """Browsers send lower case; what is answered is what was set."""
-    assert (
-        dict(Cors(("https://shop.example",)).headers(b"HTTPS://Shop.Example"))[b"access-control-allow-origin"] == SHOP
-    )
+    assert b"access-control-allow-origin: https://shop.example\r\n" in PLAIN.lines(b"HTTPS://Shop.Example")
 
 
 async def test_with_an_access_log_answers_are_the_same(

@@ -83,10 +83,6 @@ class Codec:
         """The call that a body means, before its front reads it. Raises a leaf of StarlingError."""
         raise NotImplementedError
 
-    def stream(self, served: Served, call: DecodedCall) -> Stream | None:
-        """What sends the answer piece by piece; None: it is sent whole. Raises BadRequest."""
-        return None
-
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         """Whether `encode` takes longer than the event loop should stand still."""
         return False

@@ -14,7 +14,8 @@ import numpy as np
 
 from app.contract import Answer, Array, Served
 from app.errors import BadRequest
-from app.http.codecs.base import DecodedCall
+from app.http.body import Limits
+from app.http.codecs.base import DecodedCall, RequestHeaders
 from app.http.codecs.events import Stream, event
 from app.http.codecs.v2 import V2, encode_any
 
@@ -24,7 +25,8 @@ class InferStream(V2):
 
     may_stream = True
 
-    def stream(self, served: Served, call: DecodedCall) -> Stream:
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        call = super().decode(served, headers, body, limits)
         info, steps = served.info, served.model.streams
         if not steps:
             other = "; it writes texts: the route is generate_stream" if served.model.writes else ""
@@ -44,10 +46,11 @@ class InferStream(V2):
             which = [index for index, _ in asked if index in steps]
             return _event(served, call, which, found, {"row": row}) if which else b""
 
-        return Stream(events, size=lambda piece: len(piece[0]))
+        call.stream = Stream(events, size=lambda piece: len(piece[0]))
+        return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        assert call.stream is not None  # see `stream`
+        assert call.stream is not None  # see `decode`
         info, steps = served.info, served.model.streams
         body = b""
         for row in range(call.rows):

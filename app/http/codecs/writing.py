@@ -49,16 +49,13 @@ class Writing(ByBody):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         call = super().decode(served, headers, body, limits)
         self.ask(served, call)
-        return call
-
-    def stream(self, served: Served, call: DecodedCall) -> Stream | None:
-        if not self.streams:
-            return None
 
         def events(row: int, pieces: list[tuple[str, str]], first: bool) -> bytes:
             return self.events(served, call, row, "".join(text for text, _ in pieces), pieces[-1][1], first)
 
-        return Stream(events, size=lambda piece: len(piece[0]))
+        if self.streams:
+            call.stream = Stream(events, size=lambda piece: len(piece[0]))
+        return call
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
         """What the rows have written; of a stream, only what it has not sent."""

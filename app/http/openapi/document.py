@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from app import __version__
-from app.contract import Catalog, ModelInfo, Served, TensorSpec
+from app.contract import ModelInfo, Served, TensorSpec
 from app.http import examples
 from app.http.inference_routes import Route, find_route
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
@@ -41,19 +41,12 @@ class Document:
         self._root_path = root_path
         self._known: tuple[list[ModelInfo], Written] | None = None
 
-    def known(self, catalog: Catalog) -> Written | None:
-        """The document for the models that serve now, if it is the one that was made last."""
-        if self._known is None:
-            return None
-        before, now = self._known[0], [served.info for served in catalog.ready()]
-        same = len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
-        return self._known[1] if same else None
-
-    def write(self, served: Sequence[Served]) -> Written:
-        """The document for these models. Takes milliseconds for each: not for the event loop."""
-        document = written(orjson.dumps(self.make(served)))
-        self._known = [one.info for one in served], document
-        return document
+    def written(self, served: Sequence[Served]) -> Written:
+        """The document for these models. To make it takes milliseconds for each: not for the event loop."""
+        infos = [one.info for one in served]
+        if self._known is None or list(map(id, self._known[0])) != list(map(id, infos)):
+            self._known = infos, written(orjson.dumps(self.make(served)))
+        return self._known[1]
 
     def make(self, served: Sequence[Served]) -> Node:
         """The document as plain values; `served` is in order of name and version."""
@@ -70,7 +63,7 @@ class Document:
         document["components"]["parameters"]["model"]["schema"]["examples"] = names
         if self._root_path:
             document["servers"] = [{"url": self._root_path}]
-        keys = [{name: []} for name in document["components"]["securitySchemes"]]
+        keys: list[Node] = [{name: []} for name in document["components"]["securitySchemes"]]
         if self._keyed:
             document["security"] = keys
         if self._keyed or self._admin:

@@ -37,10 +37,7 @@ def docs_router(document: Document) -> APIRouter:
     router = APIRouter()
 
     async def openapi(request: Request) -> Response:
-        catalog = catalog_of(request)
-        found = document.known(catalog)
-        if found is None:
-            found = await asyncio.to_thread(document.write, list(catalog.ready()))
+        found = await asyncio.to_thread(document.written, list(catalog_of(request).ready()))
         return answer(request, found, {"content-type": "application/json", "cache-control": ASK_AGAIN})
 
     router.add_api_route("/openapi.json", openapi, methods=["GET", "HEAD"], include_in_schema=False)

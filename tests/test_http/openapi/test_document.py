@@ -20,7 +20,7 @@ from app.http.openapi.document import Document
 from app.models.tasks.answers import Labels
 from app.models.tasks.faces import IMAGE, TEXT, labels_and_scores
 
-from ..catalog import FakeCatalog, FakeServed, served, spec
+from ..catalog import FakeServed, served, spec
 from ..test_inference import LIMITS
 
 Served = FakeServed
@@ -199,18 +199,13 @@ def test_models_are_sorted_and_offered_where_a_path_names_one() -> None:
     assert "echo" not in json.dumps(made(MODELS["text"]))
 
 
-def test_the_document_follows_what_serves() -> None:
-    document = Document()
-    one, two = FakeCatalog({"echo": {"1": MODELS["echo"]}}), FakeCatalog({"text": {"1": MODELS["text"]}})
-    assert document.known(one) is None  # type: ignore[arg-type]
-    first = document.write(one.ready())  # type: ignore[arg-type]
-    assert document.known(one) is first  # type: ignore[arg-type]
-    assert document.known(two) is None  # type: ignore[arg-type]
-    second = document.write(two.ready())  # type: ignore[arg-type]
-    assert first.etag != second.etag
+def test_the_document_is_made_again_where_other_models_serve() -> None:
+    document, echo, text = Document(), MODELS["echo"], MODELS["text"]
+    first = document.written([echo])
+    assert document.written([echo]) is first
+    second = document.written([text])
     assert (b"/predict/echo" in second.body, b"/predict/text" in second.body) == (False, True)
-    reloaded = FakeCatalog({"text": {"1": replace(MODELS["text"], info=replace(MODELS["text"].info))}})
-    assert document.known(reloaded) is None  # type: ignore[arg-type]
+    assert document.written([replace(text, info=replace(text.info))]) is not second  # it was loaded again
 
 
 def test_keys_are_asked_for_where_they_are_needed() -> None:
