@@ -6,6 +6,8 @@ import asyncio
 import http.client
 import io
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -59,6 +61,44 @@ class Transport(asyncio.Transport):
 
     def reading(self) -> bool:
         return self._reads
+
+
+class Clock:
+    """A loop whose timers go off when the test lets time pass. All else is the running loop's."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[Timer] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio.get_running_loop(), name)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+        self.timers.append(Timer(self, self.now + delay, partial(callback, *args)))
+        return self.timers[-1]
+
+    def pass_s(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer.at <= end]:
+            timer = min(due, key=lambda one: one.at)
+            timer.cancel()
+            self.now = timer.at
+            timer.callback()
+        self.now = end
+
+
+@dataclass(eq=False)
+class Timer:
+    clock: Clock
+    at: float
+    callback: Callable[[], object]
+
+    def cancel(self) -> None:
+        if self in self.clock.timers:
+            self.clock.timers.remove(self)
 
 
 class Connection:

@@ -7,6 +7,7 @@ have no place for them. V2 has both in its body, and its clients send queries of
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
@@ -26,17 +27,17 @@ from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 from app.values.tensors import shown
 
-PATHS = re.compile(
-    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<act>infer|infer_stream|generate|generate_stream)"
-    r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
-    r"|/predict/(?P<friendly>[^/]+)"
-)
-_V2: dict[str, Codec] = {
-    "infer": V2(), "infer_stream": InferStream(), "generate": Generate(), "generate_stream": GenerateStream(),
-}  # fmt: skip
-_V1, _FRIENDLY = V1(), Friendly()
+#: What reads the bodies of a path; those of V2 and V1 are also there with a version behind the model.
+_BY_PATH: dict[str, Codec] = {
+    "/v2/models/{model}/infer": V2(),
+    "/v2/models/{model}/infer_stream": InferStream(),
+    "/v2/models/{model}/generate": Generate(),
+    "/v2/models/{model}/generate_stream": GenerateStream(),
+    "/v1/models/{model}:predict": V1(),
+    "/predict/{model}": Friendly(),
+}
 #: Paths whose bodies name the model.
-BY_BODY: dict[str, ByBody] = {
+_BY_BODY: dict[str, ByBody] = {
     "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip
@@ -64,24 +65,27 @@ class Route:
     openai: bool = False
 
 
+def _patterns() -> Iterator[tuple[re.Pattern[str], str, Codec]]:
+    for path, codec in _BY_PATH.items():
+        for template in dict.fromkeys((path, path.replace("/models/{model}", "/models/{model}/versions/{version}"))):
+            name = "[^/:]+" if ":" in template else "[^/]+"
+            yield re.compile(re.sub(r"{(\w+)}", rf"(?P<\1>{name})", template)), template, codec
+
+
+_PATTERNS = [*_patterns()]
+
+
 def find_route(path: str, query: bytes) -> Route | None:
     """The route of a path, without an ingress's prefix; None if requests for it infer nothing."""
-    if path in BY_BODY:
-        return Route(BY_BODY[path], "", None, path, query, path in OPENAI)
-    found = PATHS.fullmatch(path)
-    if found is None:
-        return None
-    if found["v2"]:
-        version, act = found["version"], found["act"]
-        return Route(_V2[act], found["v2"], version, f"/v2/models/{{model}}{_versions(version)}/{act}")
-    if found["v1"]:
-        version = found["v1_version"]
-        return Route(_V1, found["v1"], version, f"/v1/models/{{model}}{_versions(version)}:predict", query)
-    return Route(_FRIENDLY, found["friendly"], None, "/predict/{model}", query)
-
-
-def _versions(version: str | None) -> str:
-    return "" if version is None else "/versions/{version}"
+    if path in _BY_BODY:
+        return Route(_BY_BODY[path], "", None, path, query, path in OPENAI)
+    for pattern, template, codec in _PATTERNS:
+        if (found := pattern.fullmatch(path)) is not None:
+            names = found.groupdict()
+            return Route(
+                codec, names["model"], names.get("version"), template, b"" if path.startswith("/v2/") else query
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from app.http.access import Access
-from app.http.access_log import AccessLog
 from app.http.cors import Cors
 from app.http.keys import keys_of
 
@@ -112,12 +111,6 @@ async def test_a_preflight_of_others_says_why(caller: MakeCaller, model: Echo) -
     assert cors_of(reply.headers) == {"vary": "origin"}
 
 
-async def test_other_options_are_as_without_cors(caller: MakeCaller, model: Echo) -> None:
-    for front, headers in ((PLAIN, {b"origin": SHOP}), (None, ASKS)):
-        reply = await caller(model, options={"cors": front})(INFER, b"", headers, "OPTIONS")
-        assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
-
-
 async def test_answers_close_while_the_server_stops(model: Echo) -> None:
     calls = Caller(model, "asgi", Health(closing=True), {"cors": PLAIN})
     for method, headers in (("OPTIONS", ASKS), ("POST", {b"origin": SHOP})):
@@ -127,15 +120,3 @@ async def test_answers_close_while_the_server_stops(model: Echo) -> None:
 def test_an_origin_is_compared_without_regard_to_case() -> None:
     """Browsers send lower case; what is answered is what was set."""
     assert b"access-control-allow-origin: https://shop.example\r\n" in PLAIN.lines(b"HTTPS://Shop.Example")
-
-
-async def test_with_an_access_log_answers_are_the_same(
-    caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
-) -> None:
-    call = caller(model, options={"cors": PLAIN, "access_log": AccessLog()})
-    with caplog.at_level("INFO", "starling.access"):
-        for sent, status in ((body(), 200), (b"{", 400)):
-            reply = await call(INFER, sent, {b"origin": SHOP})
-            assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
-        assert (await call(INFER, b"", ASKS, "OPTIONS")).status == 204
-    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["200", "400", "204"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from connections import Connection, parsed
+from connections import Clock, Connection, parsed
 
 from app.http.connection.connection import LONG_BODY, Carrier, Exchange, RequestHeaders
 
@@ -60,36 +58,6 @@ class Takes:
         return self.taken[-1]
 
 
-class Clock:
-    """A loop whose timers the test lets go off."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Any, asyncio.TimerHandle]] = []
-        self._loop = asyncio.get_running_loop()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
-        handle = self._loop.call_later(3600, callback, *args)
-        self.timers.append((self.now + delay, partial(callback, *args), handle))
-        return handle
-
-    def pass_s(self, seconds: float) -> None:
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer[0] <= end and not timer[2].cancelled()]:
-            timer = min(due, key=lambda entry: entry[0])
-            self.timers.remove(timer)
-            self.now = timer[0]
-            timer[2].cancel()
-            timer[1]()
-        self.now = end
-
-
 async def long_way(scope: Any, receive: Any, send: Any) -> None:
     """The ASGI application behind: says how many bytes came."""
     size, more = 0, True
@@ -115,6 +83,18 @@ def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) 
     connection.send(head + body)
     handler.taken.pop().ok()
     connection.transport.writes.clear()
+
+
+async def begun(handler: Takes, known: bool, *, refused: bool = False) -> tuple[Clock, Connection]:
+    """A connection on which the head of a request has come, whose body of 4 bytes has not. `known`: for a 2nd time."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+    if known:
+        get_known(connection, handler, head, b"abcd")
+    handler.refused = refused
+    connection.send(head)
+    return clock, connection
 
 
 @pytest.fixture
@@ -242,11 +222,7 @@ async def test_a_client_that_leaves_while_its_answer_is_held(handler: Takes) -> 
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_body_that_does_not_come(handler: Takes, known: bool) -> None:
-    clock = Clock()
-    connection = await connected(handler, clock)
-    if known:
-        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
-    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock, connection = await begun(handler, known)
     clock.pass_s(29)
     connection.send(b"ab")  # a client that sends now and then gets no more time
     clock.pass_s(0.9)
@@ -263,11 +239,7 @@ async def test_a_body_that_does_not_come(handler: Takes, known: bool) -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool) -> None:
-    clock = Clock()
-    connection = await connected(handler, clock)
-    if known:
-        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
-    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock, connection = await begun(handler, known)
     clock.pass_s(31)
     connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert (len(handler.taken), handler.taken[0].body, connection.transport.ended) == (1, None, True)
@@ -278,12 +250,7 @@ async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_body_that_is_late_while_its_refusal_waits(handler: Takes, known: bool) -> None:
     """The refusal is the only answer, and the rest of the body is dropped."""
-    clock = Clock()
-    connection = await connected(handler, clock)
-    if known:
-        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
-    handler.refused = True
-    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock, connection = await begun(handler, known, refused=True)
     clock.pass_s(31)
     connection.send(b"ab")
     handler.taken[0].ok()

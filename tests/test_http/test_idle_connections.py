@@ -5,25 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from connections import Clock
 
 from app.http.connection.idle_connections import IdleConnections
-
-from .test_refusals import Clock as Timers
-
-
-class Clock(Timers):
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Any, *args: Any) -> Any:
-        super().call_later(delay, callback, *args)
-        clock = self
-
-        class Handle:
-            def cancel(self) -> None:
-                clock.timers.clear()
-
-        return Handle()
 
 
 class Connection:
@@ -51,17 +35,12 @@ def opened(waiting: IdleConnections, clock: Clock, count: int, before: int = 0) 
     return connections
 
 
-def run(clock: Clock, until: float) -> None:
-    clock.run(until)
-    clock.now = until
-
-
 def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
     """But none that is being answered, nor one that was a moment ago."""
     waiting = IdleConnections(75, most=160)
     connections = opened(waiting, clock, 150)
     assert not any(connection.closed for connection in connections)
-    run(clock, 2)
+    clock.pass_s(2)
     connections[0].busy = True
     waiting.begin(connections[1])
     opened(waiting, clock, 3, before=150)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from app.contract import Answer, Array
-from app.errors import ModelFailed
 
 from .catalog import served, spec
 from .test_inference import Echo, EchoLease, MakeCaller, caller
@@ -125,19 +123,6 @@ async def test_all_at_once_where_nothing_came_before(model: Stepping) -> None:
     assert only["outputs"] == [out("last", [1], [6]), out("sums", [1, 3], [1, 3, 6])]
 
 
-async def test_errors_are_answers_before_the_first_event_and_events_behind_it(model: Stepping) -> None:
-    reader, lease = await begun(model, body())
-    lease.piece(0, 1)
-    lease.fail(ModelFailed("it raised"))
-    await reader.connection.done()
-    assert [one.get("error") for one in reader.events] == [None, "it raised"]
-    model.ran.clear()
-    reader, lease = await begun(model, body())
-    lease.fail(ModelFailed("it raised"))
-    await reader.connection.done()
-    assert reader.head.startswith(b"HTTP/1.1 500")
-
-
 async def test_what_json_cannot_say_ends_the_stream_with_an_error(model: Stepping) -> None:
     reader, lease = await begun(model, body())
     lease.piece(0, 1)
@@ -164,14 +149,3 @@ async def test_what_is_wrong(
     reply = await caller(model)("/v2/models/echo/versions/1/infer_stream", sent)
     assert (reply.status, reply.json()["error"][: len(message)]) == (400, message)
     assert model.open_leases == 0
-
-
-async def test_a_client_that_leaves(model: Stepping) -> None:
-    reader, lease = await begun(model, body())
-    lease.piece(0, 1)
-    await reader.more()
-    reader.connection.hang_up()
-    await reader.connection.done()
-    assert (model.finished, model.open_leases) == (["client_gone"], 0)
-    lease.piece(0, 3)  # of the step that was running
-    await asyncio.sleep(0)

@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from connections import Clock
 
 from app.http.connection.refusals import FREE, RefusalQueue
-
-
-class Clock:
-    """A loop's timers, and no loop."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], object]]] = []
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
-        self.timers.append((self.now + delay, lambda: callback(*args)))
-
-    def run(self, until: float) -> None:
-        while self.timers and self.timers[0][0] <= until:
-            assert len(self.timers) == 1  # one serves all
-            self.now, callback = self.timers.pop()
-            callback()
 
 
 def waits(count: int) -> list[float]:
@@ -34,7 +16,7 @@ def waits(count: int) -> list[float]:
     turns = RefusalQueue(lambda: FREE + count)
     for _ in range(count):
         turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
-    clock.run(10)
+    clock.pass_s(10)
     assert (len(left), clock.timers, left) == (count, [], sorted(left))
     return left
 
@@ -60,7 +42,7 @@ def test_clients_that_always_come_back_wait_a_second_at_most() -> None:
 
     for _ in range(30_000):
         turns.wait(clock, lambda: refuse(0.0))  # type: ignore[arg-type]
-    clock.run(3)
+    clock.pass_s(3)
     assert longest == pytest.approx(1.0, abs=0.01)
 
 
@@ -89,7 +71,7 @@ def test_a_refusal_that_raises_keeps_no_other_from_its_turn() -> None:
     turns.wait(clock, fails)  # type: ignore[arg-type]
     turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
-        clock.run(10)
-    clock.run(10)
+        clock.pass_s(10)
+    clock.pass_s(10)
     assert len(left) == 1
     assert not clock.timers

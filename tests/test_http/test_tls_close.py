@@ -43,16 +43,6 @@ class Transport(asyncio.Transport):
         self.cut = True
 
 
-def test_an_idle_connection_is_cut() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        loop, transport = Loop(), Transport(ours)
-        TlsClose(loop, transport)  # type: ignore[arg-type]
-        assert not transport.cut
-        loop.pass_by()
-    assert (transport.cut, loop.timers) == (True, [])
-
-
 def test_what_was_written_is_read_first() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as theirs:
         ours, _ = listener.accept()
@@ -74,12 +64,6 @@ def test_what_was_written_is_read_first() -> None:
             assert transport.cut
 
 
-def test_a_connection_that_has_gone_is_left_alone() -> None:
-    loop, transport = Loop(), Transport(None)
-    TlsClose(loop, transport).cancel()  # type: ignore[arg-type]
-    assert loop.timers == []
-
-
 async def app(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"2"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -96,15 +80,4 @@ async def test_the_last_answer(behind: int) -> None:
     assert connection.transport.writes[0].endswith(b"connection: close\r\n\r\nok")
     assert (connection.transport.closing, connection.transport.ended) == (not behind, False)
     assert (connection.protocol._tls_close is not None) == (not behind)
-    connection.hang_up()
-
-
-async def test_told_to_stop_while_it_is_idle() -> None:
-    connection = Connection(app)
-    connection.protocol.scheme = "https"
-    connection.send(REQUEST)
-    await connection.done()
-    connection.protocol.shutdown()
-    assert connection.transport.closing
-    assert connection.protocol._tls_close is not None
     connection.hang_up()

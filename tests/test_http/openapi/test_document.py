@@ -14,7 +14,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.contract import SampleRow
-from app.http.examples import READABLE
 from app.http.inference_routes import find_route
 from app.http.openapi.document import Document
 from app.models.tasks.answers import Labels
@@ -101,12 +100,6 @@ def test_the_document_is_valid(document: dict[str, Any]) -> None:
     assert {tag for _, operation in operations(document) for tag in operation["tags"]} <= set(tags)
 
 
-def test_the_validator_finds_what_is_wrong() -> None:
-    sound = made()
-    wrong = {**sound, "paths": {**sound["paths"], "nowhere": {}}}
-    assert list(Draft202012Validator(OPENAPI).iter_errors(wrong))
-
-
 def bodies(document: dict[str, Any]) -> Iterator[Any]:
     """Path, name and example of each JSON body of a model's own path."""
     for path, operation in operations(document):
@@ -165,13 +158,6 @@ def test_bytes_are_text_or_base64() -> None:
     assert tensor == {"name": "image", "shape": [1], "datatype": "BYTES", "data": [{"b64": "iVBORw=="}]}
     predict = DOCUMENT["paths"]["/predict/mood"]["post"]["requestBody"]["content"]["application/json"]
     assert predict["examples"]["one row"]["value"] == "a fine day"
-
-
-def test_a_row_too_large_to_read_is_described_in_words() -> None:
-    model = MODELS["large"]
-    assert sum(array.size for array in model.example.arrays) > READABLE  # type: ignore[union-attr]
-    (told,) = [tag["description"] for tag in DOCUMENT["tags"] if tag["name"] == "large"]
-    assert told.startswith("Version 1 (pytorch). In: `x` FP32 [rows, 3, 64, 64]. Out: `y` FP32 [rows, 4]. ")
 
 
 def test_a_model_that_queues_one_row_has_examples_of_one() -> None:

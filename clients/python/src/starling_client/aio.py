@@ -170,34 +170,20 @@ class AsyncClient:
 
     async def _send(self, send: Send) -> Answer | Failure:
         request = send.request
-        if send.streams:
-            return await self._open(send)
         try:
-            async with asyncio.timeout(send.timeout_s):
-                response = await self._http.request(
-                    request.method, self._url + request.path, headers={**self._headers, **request.headers},
-                    content=request.body, timeout=timeout(send),
+            async with asyncio.timeout(None if send.streams else send.timeout_s):
+                response = await self._http.send(
+                    self._http.build_request(
+                        request.method, self._url + request.path, headers={**self._headers, **request.headers},
+                        content=request.body, timeout=timeout(send),
+                    ),
+                    stream=True,
                 )  # fmt: skip
-                return answer_of(response, response.content)
+                if send.streams and response.status_code == 200:
+                    return Answer(200, {}, b"", _closing(response))
+                async with _closing(response):
+                    return answer_of(response, await response.aread())
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:
-            return failure_of(exc)
-
-    async def _open(self, send: Send) -> Answer | Failure:
-        """The beginning of a stream, or a whole answer that is none."""
-        request = send.request
-        try:
-            response = await self._http.send(
-                self._http.build_request(
-                    request.method, self._url + request.path, headers={**self._headers, **request.headers},
-                    content=request.body, timeout=timeout(send),
-                ),
-                stream=True,
-            )  # fmt: skip
-            if response.status_code == 200:
-                return Answer(200, {}, b"", _closing(response))
-            async with _closing(response):
-                return answer_of(response, await response.aread())
-        except (httpx.TransportError, httpx.DecodingError) as exc:
             return failure_of(exc)
 
 

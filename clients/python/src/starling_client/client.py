@@ -166,25 +166,6 @@ class Client:
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
         request, end = send.request, monotonic() + send.timeout_s
-        if send.streams:
-            return self._open(send)
-        try:
-            with self._http.stream(
-                request.method, self._url + request.path, headers={**self._headers, **request.headers},
-                content=request.body, timeout=timeout(send),
-            ) as response:  # fmt: skip
-                body = bytearray()
-                for chunk in response.iter_bytes():
-                    body += chunk
-                    if monotonic() > end:
-                        raise TimeoutError("the answer came too slowly")
-                return answer_of(response, bytes(body))
-        except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:
-            return failure_of(exc)
-
-    def _open(self, send: Send) -> Answer | Failure:
-        """The beginning of a stream, or a whole answer that is none."""
-        request = send.request
         try:
             response = self._http.send(
                 self._http.build_request(
@@ -193,9 +174,14 @@ class Client:
                 ),
                 stream=True,
             )  # fmt: skip
-            if response.status_code == 200:
+            if send.streams and response.status_code == 200:
                 return Answer(200, {}, b"", contextlib.closing(response))
             with contextlib.closing(response):
-                return answer_of(response, response.read())
-        except (httpx.TransportError, httpx.DecodingError) as exc:
+                body = bytearray()
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    if monotonic() > end:
+                        raise TimeoutError("the answer came too slowly")
+                return answer_of(response, bytes(body))
+        except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:
             return failure_of(exc)
