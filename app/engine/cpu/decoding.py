@@ -2,7 +2,7 @@
 
 New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
 has written its text, or the unit is recalled. Nothing is padded but what rows read. How much they read before each step
-is in `app/scheduler/reading.py`; an encoder reads a row whole.
+is in `app/scheduler/reading.py`.
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -52,7 +52,8 @@ class DecodingExecutor(CpuExecutor):
         encodes = call.decoder.encodes
         longest = call.most + (1 if encodes else call.max_tokens)
         self.activations = Places(call.decoder, longest, call.max_tokens if encodes else 0)
-        self.steps = Steps(call.most + (0 if encodes else -(-call.max_tokens // reading.LEAST)), True)
+        pieces = call.decoder.encoder_layers or -(-call.max_tokens // reading.LEAST)
+        self.steps = Steps(call.most + pieces, True)
         self._readers: _Readers | None = None
         self._reading = reading.Reading()
         self._step_ns: list[int] = []  # of the unit that runs
@@ -162,8 +163,8 @@ class DecodingExecutor(CpuExecutor):
 
     def _least_of(self, slot: int) -> int:
         """How many tokens the row in this slot reads at once, at least."""
-        length = int(self.pool.lengths[TOKENS][slot])
-        return length if self._call.decoder.encodes else min(length, reading.LEAST)
+        length, layers = int(self.pool.lengths[TOKENS][slot]), self._call.decoder.encoder_layers
+        return max(min(length, reading.LEAST), -(-length // layers) if layers else 0)
 
     def _readers_of(self, new: Sequence[int], tokens: int) -> _Readers:
         """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and

@@ -1,7 +1,7 @@
 """A decoder of transformers, run step by step for rows that are at any positions: their forward, our cache and mask.
 
-A row first reads what it was sent, with other rows of about its length: its encoder does, or its decoder all of a
-prompt but the last token. Each `step` then reads one token of every row of a window and gives the next, the first step
+A row first reads what it was sent, with other rows of about its length and in pieces: its encoder does, some of its
+layers at a time, or its decoder all of a prompt but the last token, some of them at a time. Each `step` then reads one token of every row of a window and gives the next, the first step
 of a row with others' later ones. What chooses the tokens is `choosing`; which rows run together, and where they lie in
 the slabs, is for whoever calls.
 """
@@ -20,9 +20,12 @@ from app.models.decoders.attention import Columns, attend_by_rows
 from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 
-#: By the model type of its configuration. With an encoder: what each layer's attention to it is called, and in it the
-#: layers that make keys and values.
-ENCODER_DECODERS = {"t5": ("EncDecAttention", "k", "v"), "marian": ("encoder_attn", "k_proj", "v_proj")}
+#: By the model type of its configuration. With an encoder: what the list of its layers is called, what each layer's
+#: attention to it is, and in that the layers that make keys and values.
+ENCODER_DECODERS = {
+    "t5": ("block", "EncDecAttention", "k", "v"),
+    "marian": ("layers", "encoder_attn", "k_proj", "v_proj"),
+}
 DECODERS_ONLY = ("gpt2", "llama", "mistral", "qwen2")
 SUPPORTED = (*ENCODER_DECODERS, *DECODERS_ONLY)
 _BY_LONGEST = ("dynamic", "longrope")  # ways to turn positions that depend on the longest row of a batch
@@ -54,6 +57,28 @@ class _RowPositions(nn.Module):
         return nn.functional.embedding(self.of.positions, weights)
 
 
+class _EncoderLayers(nn.Module):
+    """The layers of an encoder, in place of its own list: all run, or the next ones of what this thread encodes."""
+
+    def __init__(self, layers: nn.ModuleList) -> None:
+        super().__init__()
+        self.layers = layers
+        self.of = threading.local()  # `encoding` of the forward that this thread runs
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor, *given: Any, **named: Any) -> Any:
+        """T5's are given more, of which the first is what their first layer makes of positions."""
+        encoding: Encoding | None = getattr(self.of, "encoding", None)
+        layers = self.layers
+        if encoding is not None:
+            layers, (hidden, given) = layers[encoding.part], encoding.made or (hidden, given)
+        for layer in layers:
+            made = layer(hidden, mask, *given, **named)
+            hidden, given = (made[0], (made[1], *given[1:])) if given else (made, ())
+        if encoding is not None:
+            encoding.made = hidden, given
+        return (hidden, None, None) if given else hidden
+
+
 class DecoderModel(nn.Module):
     """A causal or encoder-decoder model of transformers. Nothing is kept between calls but in the slabs."""
 
@@ -75,6 +100,8 @@ class DecoderModel(nn.Module):
         self.start = self._start()
         self.shape = _slab_shape(config, self.encodes, next(model.parameters()).dtype)
         self.reads = self._keys_and_values() if self.encodes else []
+        self.layers = self._encoder_layers() if self.encodes else None
+        self.encoder_layers = 0 if self.layers is None else len(self.layers.layers)
         self._positions: _RowPositions | None = None
         if config.model_type == "marian":
             decoder = model.model.decoder
@@ -93,10 +120,16 @@ class DecoderModel(nn.Module):
 
     def _keys_and_values(self) -> list[tuple[nn.Module, nn.Module]]:
         """Of each layer, what makes its keys and values of what the encoder gives."""
-        attention, keys, values = ENCODER_DECODERS[self.model.config.model_type]
+        _, attention, keys, values = ENCODER_DECODERS[self.model.config.model_type]
         layers = self.model.get_decoder().named_modules()
         found = [layer for name, layer in layers if name.rpartition(".")[2] == attention]
         return [(getattr(layer, keys), getattr(layer, values)) for layer in found]
+
+    def _encoder_layers(self) -> _EncoderLayers:
+        name, encoder = ENCODER_DECODERS[self.model.config.model_type][0], self.model.get_encoder()
+        layers = _EncoderLayers(getattr(encoder, name))
+        setattr(encoder, name, nn.ModuleList([layers]))
+        return layers
 
     @property
     def device(self) -> torch.device:
@@ -172,10 +205,9 @@ class DecoderModel(nn.Module):
             past_key_values=cache, use_cache=True, columns=columns,
         ).logits[:, -1]  # fmt: skip
 
-    def encode(self, ids: torch.Tensor, mask: torch.Tensor) -> Slab:
-        """The keys and values, of every layer, of `ids` [rows, longest] as the encoder reads them."""
-        rows, longest = ids.shape
-        encoded = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
+    def read(self, encoded: torch.Tensor) -> Slab:
+        """The keys and values, of every layer, of what the encoder gives: [rows, longest, width]."""
+        rows, longest, _ = encoded.shape
         slab = self.slab(rows, longest)
         for layer, products in zip(slab.values, self.reads, strict=True):
             for part, product in zip(layer, products, strict=True):
@@ -190,17 +222,32 @@ class DecoderModel(nn.Module):
 
 
 class Encoding:
-    """Rows that an encoder reads, whole: each token attends to those behind it."""
+    """Rows that an encoder reads, some layers at a time: each token attends to those behind it."""
 
     def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._lengths = model, ids, lengths
         self.left = ids.shape[1]  # columns
+        self.part = slice(0, 0)  # the layers that run next
+        self.made: tuple[torch.Tensor, tuple[Any, ...]] | None = None  # what those before them have made
 
     def advance(self, columns: int) -> Begun | None:
+        """Run as many layers more as take what all of them take for so many columns. What has begun, after the last."""
         rows, longest = self._ids.shape
-        read = self._model.encode(self._ids, _mask(self._lengths, longest, self._ids.device))
-        self.left = 0
-        return Begun(None, read, [0] * rows, list(self._lengths))
+        layers, count = self._model.layers, self._model.encoder_layers
+        assert layers is not None
+        begin = self.part.stop
+        end = min(count, begin + max(1, columns * count // longest))
+        self.part, layers.of.encoding = slice(begin, end), self
+        try:
+            mask = _mask(self._lengths, longest, self._ids.device)
+            encoded = self._model.model.get_encoder()(input_ids=self._ids, attention_mask=mask)[0]
+        except Exception:
+            self.part = slice(begin, begin)
+            raise
+        finally:
+            layers.of.encoding = None
+        self.left = longest * (count - end) // count
+        return Begun(None, self._model.read(encoded), [0] * rows, list(self._lengths)) if end == count else None
 
 
 class Prompts:

@@ -144,9 +144,9 @@ def reads_for(monkeypatch: pytest.MonkeyPatch, ns: int) -> None:
     monkeypatch.setattr(reading_module, "_STEPS", 0)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(("kind", "pieces"), [("t5", 2), ("marian", 2), ("gpt2", 3), ("llama", 3)])
 def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
-    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, pieces: int, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(8)
     reads_for(monkeypatch, 1)
@@ -163,7 +163,7 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
         ran = decoding.run(left[: 2 if steps < 3 else 3], 2)  # the third comes while the second reads
         steps += ran.steps
     assert decoding.texts == texts_of(model, rows)
-    assert steps > MOST + 70 // 28
+    assert steps >= MOST + pieces
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -200,12 +200,12 @@ def test_rows_of_about_one_length_read_together_for_a_bounded_time(
 def test_reading_holds_up_steps_no_longer_than_is_said(
     kind: str, step_ms: int, bound_ms: int, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock that moves by 1 ms for each token that is read: 50 ms or three steps, or one row of an encoder."""
+    """On a clock that moves by 1 ms for each token that is read: 50 ms or three steps."""
     random.seed(10)
     folder, model = folders(kind)
     decoding = Decoding(folder, 12)
     now, last, held_ms = [0], [0], list[int]()
-    encodes, real_step = decoding.call.decoder.encodes, decoding.call.step
+    real_step = decoding.call.step
 
     def reading(ids: Any, lengths: Sequence[int]) -> Any:
         pieces = real(ids, lengths)
@@ -236,9 +236,7 @@ def test_reading_holds_up_steps_no_longer_than_is_said(
         decoding.run(left, MOST)
     assert decoding.texts == texts_of(model, rows)
     assert sum(held_ms) >= sum(lengths) - len(lengths)
-    longer = sorted(held for held in held_ms if held > bound_ms)
-    assert longer == ([70, 75] if encodes else [])
-    assert max(held_ms) > bound_ms - 10, "as long as they may"
+    assert bound_ms - 10 < max(held_ms) <= bound_ms, "as long as they may"
 
 
 def test_a_unit_that_only_reads_says_nothing_of_steps(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
