@@ -22,6 +22,7 @@ from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.device import WHOLE, Completion, Executor, Job, Ran, Report
 from app.engine.pool import Pool, Slots
+from app.models.base import one_line
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 MS = 1_000_000  # nanoseconds
@@ -378,11 +379,11 @@ class FakeDevice:
                     made = replace(job, steps=pushed.steps, recalled=False)
                     ran = job.executor.run(job.slots, job.size, job.stage, made)
             except MemoryError as exc:
-                fault, message, cause = Fault.OOM, f"MemoryError: {exc}", exc
+                fault, message, cause = Fault.OOM, one_line(exc), exc
             except (Exception, SystemExit) as exc:
-                fault, message, cause = Fault.MODEL, f"{type(exc).__name__}: {exc}", exc
+                fault, message, cause = Fault.MODEL, one_line(exc), exc
             except GeneratorExit as exc:
-                fault, message, cause = Fault.DEVICE, f"{type(exc).__name__}: {exc}", exc
+                fault, message, cause = Fault.DEVICE, one_line(exc), exc
         compute_ns = self._loop.now - pushed.at if ran is None else ran.busy_ns
         times = tuple(map(sum, ran.stage_parts)) if ran is not None and pushed.steps > 1 else ()
         outcome = Outcome(job.unit_id, fault, compute_ns, steps=pushed.steps, times=times)

@@ -15,6 +15,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.activations import Activations
 from app.engine.pool import Pool, Slots
+from app.models.base import one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
 
@@ -269,5 +270,4 @@ def completed(unit_id: int, ran: Ran) -> Completion:
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
     """The report of a unit whose first step raised `exc`."""
-    message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
-    return Completion(Outcome(unit_id, fault), None, message, cause=exc)
+    return Completion(Outcome(unit_id, fault), None, one_line(exc)[:_LONGEST_MESSAGE], cause=exc)

@@ -39,7 +39,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # some libraries' messages are m
 
 def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes and addresses."""
-    return " ".join(without_addresses(_COLOUR.sub("", f"{type(error).__name__}: {error}")).split())
+    try:
+        text = str(error)
+    except Exception:  # a class of the model's own may fail in this, too
+        text = "(it cannot be shown)"
+    return " ".join(without_addresses(_COLOUR.sub("", f"{type(error).__name__}: {text}")).split())
 
 
 def with_place(text: str, error: BaseException) -> str:

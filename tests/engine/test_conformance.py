@@ -187,6 +187,23 @@ def test_a_failure_is_reported_and_the_worker_goes_on(bench, value: float, fault
     assert bench.end() == []
 
 
+def test_an_error_whose_own_text_fails_ends_no_worker(bench):
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def call(x):
+        raise Mute
+
+    executor = bench.device.open(make_model(call), 1)
+    executor.pool.take(1)
+    executor.pool.write(range(1), 0, rows_of(10.0))
+    for unit in range(2):
+        bench.device.push(0, Job(unit, executor, [0], 1))
+        assert bench.next().message == "Mute: (it cannot be shown)"
+    assert bench.end() == []
+
+
 def test_the_end_of_a_worker_is_reported_and_said(bench_of_threads):
     bench = bench_of_threads
     executor = loaded(bench, FATAL, 10.0)
