@@ -34,12 +34,11 @@ _MEAN = 25  # tokens of a text
 
 
 class Shape(NamedTuple):
-    """Milliseconds of a step by rows, of reading a row, and of each token of it. `encodes`: rows are read whole."""
+    """Milliseconds of a step by rows, of reading a row, and of each token of it."""
 
     step_ms: dict[int, float]
     row_ms: float
     token_ms: float
-    encodes: bool
 
     def steps(self) -> tuple[int, ...]:
         """Nanoseconds by rows."""
@@ -47,8 +46,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "t5": Shape({1: 18, 8: 30, 16: 40, 32: 62}, 12, 0.65, encodes=True),
-    "gpt2": Shape({1: 50, 4: 64, 8: 80, 32: 205}, 35, 2.8, encodes=False),
+    "t5": Shape({1: 18, 8: 30, 16: 40, 32: 62}, 12, 0.65),
+    "gpt2": Shape({1: 50, 4: 64, 8: 80, 32: 205}, 35, 2.8),
 }
 
 
@@ -140,7 +139,7 @@ class Worker:
         bound = self._reading(Between(self._steps[going - 1] / MS, going, reads)) if going else ENDLESS
         for text in new if bound else ():
             fits = int((bound - spent - shape.row_ms) / shape.token_ms)
-            least = text.unread if shape.encodes else min(text.unread, LEAST)
+            least = min(text.unread, LEAST)
             if spent and fits < least:
                 break
             tokens = min(text.unread, max(least, fits))
