@@ -1,9 +1,9 @@
 """A decoder of transformers, run step by step for rows that are at any positions: their forward, our cache and mask.
 
 A row first reads what it was sent, with other rows of about its length and in pieces: its encoder does, some of its
-layers at a time, or its decoder all of a prompt but the last token, some of them at a time. Each `step` then reads one token of every row of a window and gives the next, the first step
-of a row with others' later ones. What chooses the tokens is `choosing`; which rows run together, and where they lie in
-the slabs, is for whoever calls.
+layers at a time, or its decoder all of a prompt but the last token, some of them at a time. Each `step` then reads one
+token of every row of a window and gives the next, the first step of a row with others' later ones. What chooses the
+tokens is `choosing`; which rows run together, and where they lie in the slabs, is for whoever calls.
 """
 
 from __future__ import annotations
