@@ -108,18 +108,4 @@ def _curl(served: Sequence[Served], url: str, *, keyed: bool) -> str:
     text, one = min(rows, key=lambda row: len(row[0]), default=("", served[0]))
     if 0 < len(text) <= _TYPED:
         return f"{curl} {url}/predict/{one.info.name} -d {shlex.quote(text)}"
-    for one in served:
-        if plain := _expression(one):
-            return f"{plain} | {curl} {url}/predict/{one.info.name} -d @-"
     return f"{curl} {url}/v2/models/{served[0].info.name}"
-
-
-def _expression(served: Served) -> str:
-    """A command that prints the row, where all its values are one number; "" if they are not."""
-    values = served.example.arrays[0] if served.example is not None and len(served.info.client_inputs) == 1 else None
-    if values is None or values.dtype.kind not in "iuf" or (values != values.flat[0]).any():
-        return ""
-    text = repr(values.flat[0].item())
-    for length in reversed(values.shape):
-        text = f"[{text}] * {length}"
-    return f"python3 -c 'print({text})'"
