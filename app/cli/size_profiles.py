@@ -110,7 +110,9 @@ def stored(
         )
     if measure is not None:
         profiles = _with_front(cache, key, profiles, loaded, source, device, measure)
-    command = f"starling serve {_place(loaded.info.name, models, source)}"
+    place = os.path.relpath(source.folder)  # as seen from here, where it is below
+    place = str(source.folder) if place.startswith("..") else place
+    command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":
         command += f" --precision {precision}"
     cores = cpu_cores() if on_cpu else None
@@ -231,24 +233,6 @@ def _is_whole(name: str, front: Mapping[str, Any]) -> bool:
         return name != SERVED or bool([FrontLoad.parse(one) for one in front["loads"]])
     except (KeyError, TypeError, ValueError):
         return False
-
-
-def _place(name: str, models: str, source: ModelSource) -> str:
-    """The flags that serve this model, and no other where that can be said."""
-    from app.models.repository import SETS, Repository
-
-    if models in SETS and name in SETS[models]:
-        alone = len(SETS[models]) == 1
-        return f"--models {models}" if alone else f"--model {name}={_short(source.folder)}"
-    if Path(models).is_dir() and Repository(models).names() == [name]:
-        return shlex.quote(models)
-    return f"--model {shlex.quote(f'{name}={_short(source.folder)}')}"
-
-
-def _short(folder: Path) -> str:
-    """The folder as seen from here, where it is below."""
-    path = os.path.relpath(folder)
-    return str(folder) if path.startswith("..") else path
 
 
 def _batching(batching: Batching) -> dict[str, Any]:
