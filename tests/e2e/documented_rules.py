@@ -15,11 +15,11 @@ from pathlib import Path
 from unittest import mock
 
 import typer
+from sim.runs import recorded
 
 from app.cli.commands import cli
 from app.scheduler.optimal.tables import solve
 from app.sim import sizing
-from app.sim.replay import replay
 from loadtest import run_locust
 from loadtest.disb import __main__ as disb
 from loadtest.disb import clients
@@ -39,13 +39,11 @@ SHORT = {
     "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
     "stages": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
 }
-#: Requests of a session that is recorded.
-RECORDED = 4
-
 
 #: Commands that cannot be run here, by how they begin, with the reason.
 NOT_RUN = {
     ". .venv/": "changes the shell it is typed into",
+    "starling serve --record": "tests/e2e/test_record.py records a session and replays it",
     "starling serve mine": "the shared server has these models",
     "docker ": "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files",
     "STARLING_API_KEY=": "the same",
@@ -132,19 +130,9 @@ def measures_a_model(command: Command, world: World) -> None:
     _written(command, world.folder)
 
 
-def records(command: Command, world: World) -> None:
-    """A server with these flags, a few requests, and what it has written."""
-    flags = [str(world.folder / word) if word.endswith(".jsonl") else word for word in command.words[2:]]
-    server = world.keeper.start("narrow", flags=tuple(flags))
-    for number in range(RECORDED):
-        assert server.infer("narrow", [[float(number)]]).status == 200
-    assert server.stop() == 0
-    with (world.folder / "record.jsonl").open() as lines:
-        assert replay(lines).equal > RECORDED
-
-
 def replays(command: Command, world: World) -> None:
-    """A program in Python on the record; how many steps were equal is the session's own."""
+    """A program in Python on a record; how many steps were equal is the session's own."""
+    (world.folder / "record.jsonl").write_text("\n".join(map(json.dumps, recorded())))
     done = subprocess.run(
         ["bash", "-c", command.text.replace("python", sys.executable, 1)],
         cwd=world.folder, capture_output=True, text=True, timeout=60, check=False,
@@ -244,6 +232,5 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("python -m loadtest.disb ", plays_a_workload),
     ("starling profile ", measures_a_model),
     ("starling new ", makes_a_folder),
-    ("starling serve --record ", records),
     ("python -c ", replays),
 )

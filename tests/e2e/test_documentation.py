@@ -19,7 +19,7 @@ import torch
 from .conftest import Keeper
 from .documented import Block, Command, blocks, commands, pages, quoted
 from .documented_blocks import RULES, block_rule
-from .documented_rules import NOT_RUN, check_flags, records, replays, rule_of
+from .documented_rules import NOT_RUN, check_flags, rule_of
 from .documented_world import World
 from .server import ROOT
 
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 COMMANDS = [command for block in BLOCKS if block.is_shell for command in commands(block)]
-COMMANDS.sort(key=lambda command: rule_of(command) in (records, replays))  # a server of one's own ends the shared one
 OTHERS = [block for block in BLOCKS if not block.is_shell and block_rule(block)]
 
 

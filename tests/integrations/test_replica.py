@@ -8,13 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from lifespan import with_state
 
 from app.errors import ConfigError
 from app.integrations import replica
 from app.integrations.replica import SERVERS_OWN, Replica, replica_settings
-from app.lifecycle import Lifecycle
-from app.main import create_app
 from app.settings import Settings
 
 DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
@@ -29,35 +26,6 @@ def settings(tmp_path: Path) -> Settings:
 def client(app: Any, root_path: str = "") -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, root_path=root_path)
     return httpx.AsyncClient(transport=transport, base_url="http://replica")
-
-
-async def told(app: Any) -> list[tuple[int, bytes]]:
-    """What requests of all kinds are answered."""
-    image = (DEMO / "digits" / "samples" / "3.jpg").read_bytes()
-    async with client(app) as http:
-        answers = [
-            await http.post("/v2/models/echo/infer", json=ONE),
-            await http.post("/v1/models/echo:predict", json={"instances": [[1, 2, 3, 4]]}),
-            await http.post("/v2/models/digits/infer", content=image, headers={"content-type": "image/jpeg"}),
-            await http.post("/v2/models/echo/infer", json={"inputs": []}),
-            await http.post("/v2/models/nobody/infer", json=ONE),
-            await http.get("/v2/models/echo"),
-            await http.get("/v2/health/ready"),
-            await http.get("/nowhere"),
-        ]
-    return [(answer.status_code, answer.content) for answer in answers]
-
-
-async def test_answers_are_those_of_the_server(settings: Settings) -> None:
-    one = Replica()
-    await one.start(settings)
-    here = await told(one)
-    await one.stop()
-    app = create_app(settings, lifecycle := Lifecycle())
-    async with app.running() as state:
-        await lifecycle.loaded.wait()
-        assert here == await told(with_state(app, state))
-    assert [status for status, _ in here[:2]] == [200, 200]
 
 
 async def test_prefix_of_the_router_is_taken_off_and_its_request_id_stands_once(settings: Settings) -> None:
