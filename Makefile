@@ -1,4 +1,4 @@
-# make serve | test | test-core | test-experiments | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see docs/start.md.
+# make serve | test | test-core | test-more | test-experiments | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see docs/start.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,12 +11,13 @@ WAITING := tests/integrations tests/loadtest
 PURE := tests/scheduler tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-experiments check lint fix bench load drill soak docs clean
+.PHONY: help serve test test-core test-more test-experiments check lint fix bench load drill soak docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the whole suite"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
+	@echo "make test-more   the manifests against Kubernetes' schemas, and the documentation as a site: large packages"
 	@echo "make test-experiments   the tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
@@ -39,6 +40,12 @@ $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with what the tests need: a minute or two, once"
 	@$(PIP) --no-compile -e '.[test]'
 	@touch $(STAMP) $@
+
+# Of the files of all packages two fifths are Kubernetes' schemas and the icons of a theme, for a handful of tests.
+$(STAMP)-more: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV), with schemas and MkDocs: a minute or two, once"
+	@$(PIP) --no-compile -e '.[test,docs,schemas]'
+	@touch $(STAMP) $(STAMP)-test $(STAMP)-docs $@
 
 $(STAMP)-load: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with Locust: a minute or two, once"
@@ -95,6 +102,9 @@ test-core: $(STAMP)-test
 	@said=$$(mktemp); $(CORE) tests/scheduler/test_*.py >"$$said" 2>&1 & other=$$!; \
 	$(CORE) tests/scheduler/[a-z]*/ tests/sim; first=$$?; wait $$other; second=$$?; \
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
+
+test-more: $(STAMP)-more
+	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py
 
 test-experiments: $(STAMP)-test
 	$(PYTEST) $(ARGS) tests/experiments

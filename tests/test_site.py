@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("material", reason="`make test-more` installs mkdocs-material")
+
 ROOT = Path(__file__).resolve().parent.parent
 #: What a browser fetches by itself, other than links that a reader follows.
 FETCHED = re.compile(

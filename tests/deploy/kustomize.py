@@ -39,6 +39,17 @@ def _built(kubectl: str, folder: Path) -> str:
     return ran.stdout
 
 
+def check_schemas(*resources: Resource) -> None:
+    """By the oldest release with every field used here, and the newest that there are schemas of.
+
+    The last call of a test: where the schemas are not installed the test is skipped, after all else that it checks.
+    """
+    schemas = pytest.importorskip("kubernetes_validate", reason="`make test-more` installs kubernetes-validate")
+    for one in resources:
+        for release in ("1.29", schemas.latest_version()):
+            schemas.validate(one, release, strict=True)
+
+
 def named(resources: list[Resource], kind: str, name: str) -> Resource:
     """The one resource of that kind and name."""
     (found,) = [one for one in resources if (one["kind"], one["metadata"]["name"]) == (kind, name)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
 from app import server
@@ -13,12 +12,10 @@ from app.http.inference_routes import find_route
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.settings import Settings
 
-from .kustomize import Resource, build, documents, named
+from .kustomize import Resource, build, check_schemas, documents, named
 from .server_facts import DEPLOY, DOCKERFILE, image_variables, routes, settings_of
 
 LABELS = {"app.kubernetes.io/name": "starling"}
-#: The oldest release with every field used here, and the newest that there are schemas of.
-RELEASES = ("1.29", kubernetes_validate.latest_version())
 #: Of the Prometheus operator, which Kubernetes' own schemas leave out: the fields of its `spec` that are used here.
 OPERATORS = {"ServiceMonitor": {"selector", "endpoints"}, "PrometheusRule": {"groups"}}
 
@@ -68,9 +65,7 @@ def test_schemas_hold(resources: list[Resource]) -> None:
         if one["kind"] in OPERATORS:
             assert one["apiVersion"] == "monitoring.coreos.com/v1"
             assert set(one["spec"]) == OPERATORS[one["kind"]]
-            continue
-        for release in RELEASES:
-            kubernetes_validate.validate(one, release, strict=True)
+    check_schemas(*(one for one in resources if one["kind"] not in OPERATORS))
 
 
 def test_settings_are_those_of_the_server(settings: Settings, overlay: str) -> None:
