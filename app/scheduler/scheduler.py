@@ -124,6 +124,8 @@ class Scheduler:
             self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
         else:
             self._ledger.enter(call, state)
+            if self._ledger.best_effort and not call.klass:
+                self._dispatch.gate.arrive(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
         """The caller has gone: rows that wait are forgotten, results of the others discarded. Unknown: ignored."""

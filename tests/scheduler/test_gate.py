@@ -150,6 +150,42 @@ class TestHeld:
         assert all(later - sooner <= 11 * time + 30 for sooner, later in itertools.pairwise([0, *began]))
 
 
+class TestExpected:
+    """Real-time calls of program 1 come each 100 and take 10; best-effort rows of program 2 always wait."""
+
+    def units(self, every: int, time: int, *capacities: int, stages: int = 1) -> list[Unit]:
+        calls = [Arrival(0, 2, (0,) * 50, BEST), *(Arrival(at, 1) for at in range(0, 4000, every))]
+        programs = (
+            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
+            make_program(2, stages=(Stage(Profile((time // stages,))),) * stages, policy="no_wait", max_batch=1),
+        )
+        return World(Trace(make_device(*capacities, multi_step=True), programs, tuple(calls))).run().units
+
+    @full
+    @pytest.mark.parametrize("stages", some([4, 1]))
+    def test_calls_at_a_regular_rate_do_not_meet_a_unit_that_began_just_before(self, stages: int) -> None:
+        units = self.units(100, 28, 1, stages=stages)
+        waits = [unit.started - unit.rows[0].call.arrived for unit in units if unit.klass is REAL]
+        assert any(waits[:10])
+        assert not any(waits[10:])
+        assert sum(unit.klass is BEST for unit in units if unit.started < 2000) > 40
+
+    @full
+    def test_units_longer_than_any_gap_run_now_and_then(self) -> None:
+        began = [unit.begins for unit in self.units(40, 35, 1) if unit.klass is BEST and unit.begins < 4000]
+        assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
+
+    def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
+        """Best-effort units follow one another without a gap, also just before a call is expected."""
+        calls = [Arrival(0, 2, (0,) * 40, BEST), *(Arrival(at, 1) for at in range(0, 1400, 100))]
+        programs = (
+            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
+            make_program(2, batch_ns=(35,), policy="no_wait", max_batch=1),
+        )
+        units = World(Trace(make_device(1, 1), programs, tuple(calls), pairs=((1, 2, 0.0),))).run().units
+        assert [unit.begins for unit in units if unit.klass is BEST] == list(range(0, 1400, 35))
+
+
 class TestRoom:
     STAGES = tuple(Stage(Profile((10,) * 4)) for _ in range(4))
 

@@ -88,6 +88,9 @@ class Gate:
     def hold(self, ready: ReadySet, until: int | None) -> None:
         """The policy holds these real-time rows back until a time; None: it does not, or until no known one."""
 
+    def arrive(self, program: int, at: int) -> None:
+        """A real-time call has arrived."""
+
     # decisions
 
     def admit(

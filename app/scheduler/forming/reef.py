@@ -14,7 +14,8 @@ taken back at a boundary only, so little best-effort work is handed to it:
                      and no real-time row waits. Units that break these rules are recalled.
 
 Real-time rows that cannot start yet, because the device has no room or their policy holds them, do not count as waiting
-(`upcoming`); best-effort units must end before they are due.
+(`upcoming`); best-effort units must end before they are due. Where no worker is kept, the next call of a program with
+regular real-time calls counts the same.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class Reef(Gate):
     def hold(self, ready: ReadySet, until: int | None) -> None:
         self._upcoming.hold(ready, until)
 
+    def arrive(self, program: int, at: int) -> None:
+        if self.kept is None:
+            self._upcoming.arrive(program, at)
+
     # whether a unit starts
 
     def admit(
@@ -131,7 +136,7 @@ class Reef(Gate):
         """The most rows that keep the budget and end before upcoming real-time rows start."""
         stage = ready.key[1]
         latency = state.latency[stage]
-        due = None if self.share.due else self._upcoming.starts_at
+        due = None if self.share.due else self._upcoming.starts_at(now)
         if not latency.known:
             if due is not None and (until := self._upcoming.wait_until(self._classes.budget_ns, now)) is not None:
                 return Hold(until)
@@ -172,7 +177,7 @@ class Reef(Gate):
         if steps == 1:
             return steps
         repeats = state.program.stages[stage].repeats
-        if (due := self._upcoming.starts_at) is not None:
+        if (due := self._upcoming.starts_at(now)) is not None:
             stages = [stage] * steps if repeats else range(stage, stage + steps)
             times = accumulate(state.latency[one].predict(size) for one in stages)
             steps = max(1, sum(takewhile(bool, (now + time <= due for time in times))))
@@ -213,6 +218,10 @@ class Reef(Gate):
         super().started(unit)
         if unit.klass is _BEST_EFFORT:
             self._upcoming.best_effort_started()
+
+    def forget(self, program: int) -> None:
+        super().forget(program)
+        self._upcoming.forget(program)
 
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:

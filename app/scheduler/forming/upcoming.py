@@ -1,8 +1,8 @@
-"""Real-time rows that cannot start now: best-effort units may run until they can.
+"""Real-time rows that cannot start now, and real-time calls that are expected: best-effort units may run until then.
 
-Rows that their policy holds back may start at a known time. A best-effort unit may start if it is predicted to end by
-then. A unit of one row that would end later starts once none could for `_PATIENCE` times its predicted time: a device
-that only holds rows is idle.
+Rows that their policy holds back may start at a known time, and calls that arrive at a regular rate are expected at
+one. A best-effort unit may start if it is predicted to end by then. A unit of one row that would end later starts once
+none could for `_PATIENCE` times its predicted time: a device that only holds rows is idle.
 
 Rows for which the device has no room wait for best-effort rows to free it, and so do not keep these from running.
 """
@@ -13,6 +13,10 @@ from app.scheduler.rows.ready import ReadySet
 
 _PATIENCE = 10  # so at most a tenth of the time that real-time rows are held is lost to units that end too late
 
+_WEIGHT = 0.2  # of one gap in the mean and in the deviation
+_GAPS = 8  # that must have been seen
+_REGULAR = 0.125  # of the mean gap: the largest mean deviation of calls that count as regular
+
 
 class Upcoming:
     """Of one device."""
@@ -20,6 +24,7 @@ class Upcoming:
     def __init__(self) -> None:
         self._blocked: list[ReadySet] = []  # in this step, for want of room
         self._held: dict[ReadySet, tuple[int, int]] = {}  # until when, and how many rows
+        self._arrivals: dict[int, RegularArrivals] = {}  # of real-time calls, by program
         self._refused: int | None = None  # since when no best-effort unit could start because of held rows
 
     def open(self, now: int) -> None:
@@ -38,23 +43,66 @@ class Upcoming:
         else:
             self._held[ready] = until, ready.count
 
+    def arrive(self, program: int, at: int) -> None:
+        if program in self._arrivals:
+            self._arrivals[program].arrive(at)
+        else:
+            self._arrivals[program] = RegularArrivals(at)
+
+    def forget(self, program: int) -> None:
+        self._arrivals.pop(program, None)
+
     @property
     def waiting(self) -> int:
         """Real-time rows that wait and cannot start. Those that arrived since a hold began may end it: not counted."""
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
         return held + sum(ready.count for ready in self._blocked)
 
-    @property
-    def starts_at(self) -> int | None:
-        """When the first real-time rows that are held may start."""
-        return min((until for ready, (until, _) in self._held.items() if ready.count), default=None)
+    def starts_at(self, now: int) -> int | None:
+        """When the first real-time rows that are held, or expected, may start."""
+        held = (until for ready, (until, _) in self._held.items() if ready.count)
+        return min((*held, *(soonest for soonest, _ in self._expected(now))), default=None)
 
     def wait_until(self, time: int, now: int) -> int | None:
         """Until when a unit of this predicted time, which would end too late, has to wait; None: no longer."""
         if self._refused is None:
             self._refused = now
         until = self._refused + _PATIENCE * time
-        return until if now < until else None
+        return min((until, *(latest for _, latest in self._expected(now)))) if now < until else None
 
     def best_effort_started(self) -> None:
         self._refused = None
+
+    def _expected(self, now: int) -> list[tuple[int, int]]:
+        found = (arrivals.expected(now) for arrivals in self._arrivals.values())
+        return [window for window in found if window is not None]
+
+
+class RegularArrivals:
+    """Predicts the next call of one program whose client calls at a regular rate. Times in nanoseconds.
+
+    Calls of several clients, or at random, are not regular: then nothing is expected.
+    """
+
+    __slots__ = ("_deviation", "_gaps", "_last", "_mean")
+
+    def __init__(self, first: int) -> None:
+        self._last = first
+        self._mean = self._deviation = 0.0
+        self._gaps = 0
+
+    def arrive(self, at: int) -> None:
+        gap = at - self._last
+        self._last = at
+        self._gaps += 1
+        weight = max(_WEIGHT, 1 / self._gaps)
+        self._deviation += weight * (abs(gap - self._mean) - self._deviation) if self._gaps > 1 else 0.0
+        self._mean += weight * (gap - self._mean)
+
+    def expected(self, now: int) -> tuple[int, int] | None:
+        """From when to when the next call is expected; None where calls are not regular, or the call is overdue."""
+        if self._gaps < _GAPS or self._deviation > _REGULAR * self._mean:
+            return None
+        due = self._last + self._mean
+        until = int(due + 3 * self._deviation)
+        return (max(now, int(due - self._deviation)), until) if now < until else None
