@@ -72,11 +72,6 @@ def editing_send(send: Send, edit: Callable[[int, Headers], Headers]) -> Send:
     return sending
 
 
-def closing_send(send: Send) -> Send:
-    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
-    return editing_send(send, lambda status, headers: [*headers, (b"connection", b"close")])
-
-
 def header_list(head: bytes, closing: bool = False) -> Headers:
     """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
     headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]

@@ -17,12 +17,12 @@ from fastapi import FastAPI
 
 from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
 from app.http.access import METRICS, PROBES
-from app.http.answers import closing_send, header_list, respond, respond_and_close
+from app.http.answers import editing_send, header_list, respond, respond_and_close
 from app.http.body import Headers, Receive, Scope, Send, inflate
 from app.http.call import FastPath
 from app.http.errors import error_parts
 from app.http.inference_routes import OPENAI, Route, find_route
-from app.http.prefix import redirecting, under, without
+from app.http.prefix import under, without, without_host
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier, StreamingCall
 
@@ -90,23 +90,25 @@ class HttpApp:
         send: Send,
     ) -> None:
         """Answer a request that is no call: by FastAPI, unless it is a preflight or refused."""
-        resources, health = self.resources, scope["state"]["health"]
-        closing = health.closing
+        resources = self.resources
+        closing = scope["state"]["health"].closing or isinstance(error, NotReady)
+        added: Headers = [(b"connection", b"close")] if closing else []
         if preflight is not None:
-            await respond(closing_send(send) if closing else send, *preflight)
+            status, headers, body = preflight
+            await respond(send, status, [*headers, *added], body)
             return
         if resources.cors is not None:
-            send = resources.cors.sending(dict(scope["headers"]), send)
+            added += header_list(resources.cors.lines(dict(scope["headers"]).get(b"origin")))
         if error is None:
-            send = redirecting(closing_send(send) if closing else send)
+            send = editing_send(send, lambda status, headers: [*without_host(status, headers), *added])
             await self._app(under(resources.root_path, scope, path), receive, send)
             return
         status, headers, body = error_parts(error, path in OPENAI)
         await resources.refusals.turn()
-        if closing or isinstance(error, NotReady):
-            await respond_and_close(send, status, [*headers, (b"connection", b"close")], body, receive)
+        if closing:
+            await respond_and_close(send, status, [*headers, *added], body, receive)
         else:
-            await respond(send, status, headers, body)
+            await respond(send, status, [*headers, *added], body)
 
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send

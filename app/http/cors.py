@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.errors import BadRequest
-from app.http.answers import editing_send, header_list
-from app.http.body import Headers, Send
+from app.http.answers import header_list
+from app.http.body import Headers
 from app.http.codecs.base import RequestHeaders
 from app.http.errors import METHODS, error_parts
 
@@ -57,11 +57,6 @@ class Cors:
         if _HEADERS in headers:  # any: a V2 client may send headers that only a proxy on the way knows
             answer.append((b"access-control-allow-headers", headers[_HEADERS]))
         return 204, answer, b""
-
-    def sending(self, headers: RequestHeaders, send: Send) -> Send:
-        """`send`, with the headers for a request of these `headers`."""
-        added = header_list(self.lines(headers.get(_ORIGIN)))
-        return editing_send(send, lambda status, given: [*given, *added])
 
     def _allows(self, origin: bytes | None) -> bytes | None:
         """The origin to name in an answer; None for none."""

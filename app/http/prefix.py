@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from app.http.answers import editing_send
-from app.http.body import Headers, Scope, Send
+from app.http.body import Headers, Scope
 
 
 def without(prefix: str, path: str) -> str:
@@ -25,12 +24,8 @@ def under(prefix: str, scope: Scope, path: str) -> Scope:
     return {**scope, "root_path": prefix, "path": prefix + path} if prefix else scope
 
 
-def redirecting(send: Send) -> Send:
-    """`send`, whose redirects name the path alone."""
-    return editing_send(send, _without_host)
-
-
-def _without_host(status: int, headers: Headers) -> Headers:
+def without_host(status: int, headers: Headers) -> Headers:
+    """The headers of an answer, where a redirect names the path alone."""
     if not 301 <= status <= 308 or status == 304:
         return headers
     return [(name, _path_of(value) if name == b"location" else value) for name, value in headers]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import ASGI_ALONE, DEMO, PATIENCE_S, Gate, Server
+from .server import DEMO, PATIENCE_S, Gate, Server
 
 SHARED = (
     "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
@@ -31,9 +31,9 @@ class Keeper:
         self._wanted: tuple[tuple[str, ...], ...] = ()
         self._own: Server | None = None
 
-    def shared(self, *more: str) -> Server:
-        """The server of most tests; `more` flags make it another one."""
-        return self.kept(SHARED, *FLAGS, *more)
+    def shared(self) -> Server:
+        """The server of most tests."""
+        return self.kept(SHARED, *FLAGS)
 
     def kept(self, models: tuple[str, ...], *flags: str) -> Server:
         """The server that runs, if it has these models and flags; else a new one. Whoever gets it leaves it idle."""
@@ -80,16 +80,6 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
 def server(keeper: Keeper) -> Server:
     """The shared server: idle, and to be left so."""
     return keeper.shared()
-
-
-@pytest.fixture(scope="session", params=[(), (ASGI_ALONE,)], ids=["direct", "asgi"])
-def way(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Flags for each of the two ways in which inference requests are taken.
-
-    Of the session, so that pytest runs all tests of one way before those of the other, and each server starts once.
-    """
-    flags: tuple[str, ...] = request.param
-    return flags
 
 
 @pytest.fixture

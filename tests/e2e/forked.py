@@ -26,10 +26,10 @@ class Forked:
     Its output and errors are one stream, `stdout`.
     """
 
-    def __init__(self, arguments: list[str], asgi_alone: bool, root: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, arguments: list[str], root: Path, env: Mapping[str, str]) -> None:
         FORKING.set_forkserver_preload(PRELOADED if "transformers" in sys.modules else PRELOADED[:1])
         reader, writer = FORKING.Pipe(duplex=False)
-        self._child = FORKING.Process(target=run, args=(arguments, asgi_alone, root, dict(env), writer))
+        self._child = FORKING.Process(target=run, args=(arguments, root, dict(env), writer))
         self._child.start()
         writer.close()
         self.stdout: TextIO | None = os.fdopen(os.dup(reader.fileno()))
@@ -55,7 +55,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def run(arguments: list[str], asgi_alone: bool, root: Path, env: dict[str, str], output: Connection) -> None:
+def run(arguments: list[str], root: Path, env: dict[str, str], output: Connection) -> None:
     """In the child: what the interpreter would have done, and then the command."""
     for number in (1, 2):
         os.dup2(output.fileno(), number)
@@ -68,8 +68,6 @@ def run(arguments: list[str], asgi_alone: bool, root: Path, env: dict[str, str],
     os.chdir(root)
     sys.path[:] = [str(root), *(path for path in sys.path if not path.startswith(str(root / "tests")))]
     sys.argv = ["app", *arguments]
-    from .asgi_alone import main, take_nothing  # here: the tests' own process needs none of it
+    from app.cli.commands import main  # here: the tests' own process needs none of it
 
-    if asgi_alone:
-        take_nothing()
     main()

@@ -27,7 +27,6 @@ REPOSITORY = Path(__file__).parent / "repository"
 CERTIFICATES = ROOT / "tests" / "certificates"
 DEMO = ROOT / "app" / "models" / "demo"
 MIB = 1 << 20
-ASGI_ALONE = "asgi alone"  # among the flags: no request is taken on the fast path
 PATIENCE_S = 60.0  # nothing here takes so long, also on a machine with three times the work that it has cores for
 
 
@@ -94,21 +93,19 @@ class Server:
             shutil.copytree(REPOSITORY / name, folder / name)
         self.gate = Gate(folder / "gate") if "gate" in models else None
         self.headers: dict[str, str] = {}  # sent with every request, such as a key
-        asgi_alone = ASGI_ALONE in flags
-        given = [flag for flag in flags if flag != ASGI_ALONE]
-        arguments = ["serve", "--models", str(folder), "--port", "0", *given]
+        arguments = ["serve", "--models", str(folder), "--port", "0", *flags]
         env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
         # No profile of an earlier run, and none measured: a test that wants one gives the flags.
         env |= {"STARLING_PROFILE_BUDGET_S": "0", "STARLING_PROFILE_DIR": f"{folder}-profiles"}
         self.process: subprocess.Popen[str] | Forked
         if fresh:
             env["STARLING_POLICY"] = "no_wait"  # it has no control tables, which take seconds to solve
-            command = [sys.executable, "-m", "tests.e2e.asgi_alone" if asgi_alone else "app", *arguments]
+            command = [sys.executable, "-m", "app", *arguments]
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         else:
-            self.process = Forked(arguments, asgi_alone, ROOT, env)
+            self.process = Forked(arguments, ROOT, env)
         self.lines: list[str] = []
         self._told = threading.Condition()
         self._reader = threading.Thread(target=self._read, name="server-output")

@@ -1,7 +1,7 @@
-"""Answers, headers, errors and counters are the same on both ways in which an inference request is taken.
+"""Answers, headers and errors are the same on both ways in which an inference request is taken.
 
-The server may take such a request in its HTTP protocol or through ASGI; one of the two servers here has ASGI alone.
-Whoever asks cannot tell which way it was: every test here runs on both, and knows one answer.
+The server takes such a request in its HTTP protocol, or through ASGI if there is a Content-Encoding. Whoever asks
+cannot tell which way it was: the answer is the same.
 """
 
 from __future__ import annotations
@@ -15,18 +15,13 @@ from math import ceil
 
 import pytest
 
-from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example
 from .mistakes import ECHO, MISTAKES, tensor
 from .server import Server
 from .wire import Answer, Wire, post
 
+WAYS = pytest.mark.parametrize("way", [{}, {"Content-Encoding": "identity"}], ids=["fast path", "ASGI"])
 TIMING = re.compile(r"queue;dur=\d+\.\d{3}, compute;dur=\d+\.\d{3}, total;dur=\d+\.\d{3}")
-
-
-@pytest.fixture
-def server(keeper: Keeper, way: tuple[str, ...]) -> Server:
-    return keeper.shared(*way)
 
 
 def undated(headers: Mapping[str, str]) -> dict[str, str]:
@@ -63,21 +58,23 @@ def check_error(answer: Answer, status: int, message: str, request_id: str | Non
     assert undated(answer.headers) == headers
 
 
+@WAYS
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_answers(server: Server, protocol: str) -> None:
+async def test_answers(server: Server, protocol: str, way: dict[str, str]) -> None:
     async with await Wire.open(server.host) as wire:
         for number in range(6):
             asked = PROTOCOLS[protocol](number)
-            check(await wire.call(asked.wire({"X-Request-ID": "mine"})), asked)
+            check(await wire.call(asked.wire({**way, "X-Request-ID": "mine"})), asked)
 
 
+@WAYS
 @pytest.mark.parametrize(("path", "headers", "body", "status", "message"), MISTAKES)
 async def test_mistakes(
-    server: Server, path: str, headers: dict[str, str], body: bytes, status: int, message: str
+    server: Server, path: str, headers: dict[str, str], body: bytes, status: int, message: str, way: dict[str, str]
 ) -> None:
     """Each is told what is wrong, and its connection goes on."""
     async with await Wire.open(server.host) as wire:
-        check_error(await wire.call(post(path, body, {**headers, "X-Request-ID": "mine"})), status, message)
+        check_error(await wire.call(post(path, body, {**way, **headers, "X-Request-ID": "mine"})), status, message)
         check(await wire.call(example(3).wire({"X-Request-ID": "mine"})), example(3))
 
 

@@ -1,4 +1,4 @@
-"""Requests in pieces, in a row, and of rare kinds, on both ways in which they may be taken: see test_both_ways.py."""
+"""Requests in pieces, in a row, and of rare kinds, some of which leave the fast path: see test_both_ways.py."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example, large
 from .mistakes import ECHO, TYPED, tensor
 from .server import Server
 from .wire import PATTERNS, Wire, get, infer, once, post
-
-
-@pytest.fixture
-def server(keeper: Keeper, way: tuple[str, ...]) -> Server:
-    return keeper.shared(*way)
 
 
 class Pieced:
