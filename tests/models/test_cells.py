@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
@@ -199,23 +198,6 @@ def test_parameters_reach_start() -> None:
     x = batch_of([2, 2])
     (total,) = made(Gains(), [SAMPLES], [LAST])(x, torch.tensor([2, 2]), parameters=[{}, {"gain": 3.0}])
     assert torch.equal(total, x.sum(1) * torch.tensor([[1.0], [3.0]]))
-
-
-def test_values_are_computed_in_another_precision_and_leave_as_declared() -> None:
-    class Linear(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.RNNCell(2, 2)
-
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            assert x.dtype == state[0].dtype == torch.bfloat16
-            hidden = self.cell(x, state[0])
-            return hidden, (hidden,)
-
-    model = made(Linear(), [SAMPLES], [LAST]).to(torch.bfloat16)
-    model.dtype = torch.bfloat16
-    with torch.inference_mode():
-        assert model(batch_of([3, 1]), torch.tensor([3, 1]))[0].dtype == torch.float32
 
 
 # what a cell does otherwise than it declares

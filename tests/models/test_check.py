@@ -107,19 +107,3 @@ def test_nothing_to_check_is_an_error(tmp_path):
             ask(tmp_path)
     with pytest.raises(ConfigError, match="expected a folder or one of the sets"):
         check(tmp_path / "none")
-
-
-def test_parameters_are_passed_where_taken_and_bytes_go_as_objects(tmp_path):
-    code = """
-import numpy as np
-class Upper:
-    def __call__(self, x, parameters):
-        assert parameters == [{}] * len(x), parameters
-        assert x.dtype == object and type(x[0, 0]) is bytes, x
-        return np.array([[value.upper() for value in row] for row in x], dtype=object)
-def build():
-    return Upper()
-"""
-    write_model(tmp_path / "text", TOML.replace("FP32", "BYTES"), code)
-    (result,) = check(tmp_path).results
-    assert result.error == ""

@@ -53,21 +53,6 @@ def printed(digit, size=(200, 280), paper="white", ink="black"):
     return image
 
 
-# the network
-
-
-def test_outputs_are_labels_and_probabilities(digits):
-    grids = torch.rand(5, 8, 8) * 16
-    with torch.inference_mode():
-        outputs = digits.call(grids)
-        alone = digits.call(grids[2:3])
-    assert outputs["label"].dtype == torch.int64
-    assert outputs["label"].shape == (5,)
-    assert torch.allclose(outputs["scores"].sum(1), torch.ones(5))
-    assert torch.equal(outputs["scores"].argmax(1), outputs["label"])
-    assert torch.allclose(alone["scores"][0], outputs["scores"][2], atol=1e-5)
-
-
 def test_what_ships_is_small_and_there_is_a_sample_for_each_digit():
     assert (FOLDER / "weights.safetensors").stat().st_size < 300_000
     assert sum(path.stat().st_size for path in SAMPLES) < 200_000
@@ -161,14 +146,6 @@ def png_header(width, height):
 def test_a_bomb_is_too_large_by_its_header(digits, side):
     with pytest.raises(TooLarge, match="image: expected at most 50000000 pixels"):
         ask(digits, png_header(side, side))
-
-
-def test_the_bound_is_an_attribute(digits):
-    (source,) = Repository("demo").sources("digits")
-    small = load(source)
-    small.decode.__self__.max_pixels = 99
-    with pytest.raises(TooLarge, match="expected at most 99 pixels, got 200 x 280"):
-        ask(small, encode(printed(3)))
 
 
 @settings(max_examples=60, database=None)

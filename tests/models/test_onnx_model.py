@@ -57,12 +57,6 @@ def test_inputs_and_outputs_come_from_the_graph(tmp_path):
         assert np.allclose(got, np.stack([values.numpy().sum(1), values.numpy()[:, 0]], 1), atol=1e-5)
 
 
-def test_a_listing_shows_what_the_graph_declares(tmp_path):
-    folder_with(tmp_path)
-    (listed,) = describe(Repository(tmp_path))
-    assert [spec.name for spec in (*listed.info.inputs, *listed.info.outputs)] == ["x", "y"]
-
-
 def test_variable_axes_keep_their_names(tmp_path):
     toml = BARE + '[[inputs]]\nname = "values"\ndatatype = "FP32"\nshape = ["time"]\nmax_shape = [64]\n'
     toml += '[[inputs]]\nname = "mask"\ndatatype = "FP32"\nshape = ["time"]\nmask = "values"\n'

@@ -74,20 +74,6 @@ def test_a_wrong_datatype_is_still_wrong():
     assert out.dtype == torch.int64
 
 
-def test_all_of_a_module_is_moved():
-    class Holds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-            self.register_buffer("mean", torch.ones(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) - self.mean
-
-    placed = place(model_of(Holds()), Placement(META))
-    assert placed.call(torch.ones(2, 4, device=META)).device == META
-
-
 def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
     class Holds(nn.Module):
         def __init__(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.loading import load
 from app.models.recurrent.cells import CellModel, recurrent_model
@@ -199,14 +199,6 @@ def test_weights_are_shared_and_go_where_the_module_goes() -> None:
         got, _ = model(torch.tensor([[3, 4, 0]]), torch.tensor([2]))
         torch.testing.assert_close(got[0], plain(net, torch.tensor([3, 4]))[0])
         assert got.dtype == torch.float64
-
-
-def test_the_row_check_passes_where_the_plain_module_is_refused() -> None:
-    net = LastState()
-    with pytest.raises(ConfigError, match="how far it is padded"):
-        try_out(Model(info([ONE]), net))
-    declared = info([ONE])
-    assert try_out(Model(*reversed(recurrent_model(by_its_layer(net, declared), declared)))) == []
 
 
 # what cannot be taken apart

@@ -289,11 +289,6 @@ def test_a_state_dict_that_does_not_fit(tmp_path, content):
     assert "w.pt: expected weights that fit the model" in refused(folder)
 
 
-def test_weights_need_a_module(tmp_path):
-    folder = with_weights(tmp_path, "w.pt", code="def build():\n    return lambda x: x")
-    assert "weights need a source that returns an nn.Module, got function" in refused(folder)
-
-
 def test_weights_of_a_whole_module_say_what_to_save(tmp_path):
     folder = with_weights(tmp_path, "w.pt", lambda path: torch.save(nn.Linear(3, 3), path))
     assert refused(folder).endswith(

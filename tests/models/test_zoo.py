@@ -21,12 +21,6 @@ def shipped(name):
     return model
 
 
-@pytest.fixture(scope="module")
-def encoder():
-    pytest.importorskip("transformers")
-    return shipped("encoder")
-
-
 ROW = torch.ones(2, 4)
 
 
@@ -69,29 +63,6 @@ def test_mlp_has_the_weights_of_seed_0():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         assert torch.equal(torch.nn.Linear(1024, 4096).weight, shipped("mlp").call[0].weight)
-
-
-def test_an_answer_does_not_depend_on_padding_or_on_the_rows_beside_it(encoder):
-    generator = torch.Generator().manual_seed(3)
-    lengths = [1, 5, 17]
-    width = 24
-    ids = torch.randint(1000, 20_000, (len(lengths), width), generator=generator)
-    mask = torch.zeros(len(lengths), width, dtype=torch.int64)
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-        ids[row, length:] = 7  # what the pad value is must not matter either
-    with torch.inference_mode():
-        batch = encoder.call(ids, mask)
-        for row, length in enumerate(lengths):
-            alone = encoder.call(ids[row : row + 1, :length], mask[row : row + 1, :length])
-            assert torch.allclose(alone[0], batch[row], atol=1e-4)
-        assert not torch.allclose(batch[0], batch[1], atol=1e-2)
-
-
-def test_a_row_without_tokens_is_zeros_and_not_nan(encoder):
-    with torch.inference_mode():
-        vector = encoder.call(torch.ones(1, 3, dtype=torch.int64), torch.zeros(1, 3, dtype=torch.int64))
-    assert torch.equal(vector, torch.zeros(1, 384))
 
 
 def test_lstm_is_the_one_declared_and_answers_as_the_plain_module():
