@@ -6,6 +6,7 @@ an input of its own, 1 where a row has tokens: padding reaches no answer.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,26 +18,24 @@ MOST_MASKS = 16  # of one text
 
 
 class Head(nn.Module):
-    """Calls a model by names. `names`: of all tensors that come; `unknown`: those that it does not take."""
+    """Calls a model by names, with what it takes. `names`: of all tensors that come."""
 
-    def __init__(self, model: nn.Module, names: Sequence[str], unknown: frozenset[str] = frozenset()) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
         self.model = model
         self.names = list(names)
-        self.unknown = unknown
+        self._takes = frozenset(inspect.signature(model.forward).parameters)
 
     def _result(self, tensors: Sequence[torch.Tensor]) -> Any:
         named = zip(self.names, tensors, strict=True)
-        return self.model(**{name: tensor for name, tensor in named if name not in self.unknown})
+        return self.model(**{name: tensor for name, tensor in named if name in self._takes})
 
 
 class Scores(Head):
     """Logits [rows, ..., labels] to scores of that shape. `function`: softmax, sigmoid or none."""
 
-    def __init__(
-        self, model: nn.Module, names: Sequence[str], unknown: frozenset[str] = frozenset(), function: str = "softmax"
-    ) -> None:
-        super().__init__(model, names, unknown)
+    def __init__(self, model: nn.Module, names: Sequence[str], function: str) -> None:
+        super().__init__(model, names)
         self.function = function
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -60,8 +59,8 @@ class Masked(Head):
     Both [rows, tokens, top]. A vocabulary is large: probabilities are computed for MOST_MASKS tokens of a row alone.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], unknown: frozenset[str], mask: int, top: int) -> None:
-        super().__init__(model, names, unknown)
+    def __init__(self, model: nn.Module, names: Sequence[str], mask: int, top: int) -> None:
+        super().__init__(model, names)
         self.mask = mask
         self.top = top
 
@@ -84,19 +83,11 @@ class Pooled(Head):
     the pooled vectors. `normalize`: to length 1, at last.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        names: Sequence[str],
-        unknown: frozenset[str] = frozenset(),
-        pooling: str = "mean",
-        normalize: bool = False,
-        dense: nn.Module | None = None,
-    ) -> None:
-        super().__init__(model, names, unknown)
+    def __init__(self, model: nn.Module, names: Sequence[str], pooling: str, normalize: bool, dense: nn.Module) -> None:
+        super().__init__(model, names)
         self.pooling = pooling
         self.normalize = normalize
-        self.dense = nn.Identity() if dense is None else dense
+        self.dense = dense
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         vectors: torch.Tensor = self._result(tensors).last_hidden_state.float()

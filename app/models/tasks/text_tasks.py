@@ -51,22 +51,12 @@ class TextModel:
             raise ConfigError(
                 f"expected a tokenizer of at most the {words} tokens that the model knows, got {len(tokenizer)}"
             )
-        if "token_type_ids" not in self.takes:
+        if "token_type_ids" not in inspect.signature(model.forward).parameters:
             tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         own, pairs = self.files.most_tokens(), len(sent) > 1
         most = most_tokens(_positions(model), tokenizer, own, options.max_tokens, pairs)
         how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
         return kind(tokenizer, words, how, sent, keep)
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """The names of the model's arguments."""
-        return frozenset(inspect.signature(self.model.forward).parameters)
-
-    def called(self, reader: TextReader) -> tuple[list[str], frozenset[str]]:
-        """The names of all inputs, and those that the model does not take."""
-        names = [spec.name for spec in reader.inputs]
-        return names, frozenset(names) - self.takes
 
 
 def open_text_task(task: str, text: TextModel) -> OpenedTask:
@@ -78,7 +68,7 @@ def _text_classification(text: TextModel) -> OpenedTask:
     pairs = text.options.pairs
     reader = text.reader((faces.TEXT, faces.TEXT_PAIR) if pairs else (faces.TEXT,))
     labels = labels_of(text.model.config)
-    module = Scores(text.model, *text.called(reader), score_function(text.model.config))
+    module = Scores(text.model, reader.names, score_function(text.model.config))
     front = TaskFront(reader, Labels(labels, text.options.top or TOP))
     return OpenedTask(module, front, (vector("scores", len(labels)),), reader.samples(pairs))
 
@@ -86,7 +76,7 @@ def _text_classification(text: TextModel) -> OpenedTask:
 def _token_classification(text: TextModel) -> OpenedTask:
     reader = text.reader(keep=kept_tokens)
     labels = labels_of(text.model.config)
-    module = Scores(text.model, *text.called(reader), "softmax")
+    module = Scores(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
     return OpenedTask(module, TaskFront(reader, Tags(labels)), (each,), reader.samples())
 
@@ -112,7 +102,7 @@ def _rerank(text: TextModel) -> OpenedTask:
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
     reader = text.reader(faces.RANKED)
-    module = Scores(text.model, *text.called(reader), "none")
+    module = Scores(text.model, reader.names, "none")
     front = TaskFront(reader, Ranks(_activation(config, text.files)))
     return OpenedTask(module, front, (vector("raw_scores", 1),), reader.samples(pairs=True))
 
@@ -134,7 +124,7 @@ def _fill_mask(text: TextModel) -> OpenedTask:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     example = EXAMPLE.replace("fine", text.tokenizer.mask_token)
     reader = text.reader(keep=partial(mask_places, mask), kind=MaskReader, example=example)
-    module = Masked(text.model, *text.called(reader), mask, top)
+    module = Masked(text.model, reader.names, mask, top)
     ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
     front = TaskFront(reader, Masks(text.tokenizer.decode, top))
     return OpenedTask(module, front, (ids, scores), reader.samples())
@@ -142,7 +132,7 @@ def _fill_mask(text: TextModel) -> OpenedTask:
 
 def _question_answering(text: TextModel) -> OpenedTask:
     reader = text.reader(faces.ASKED, kind=QuestionReader)
-    module = Spans(text.model, *text.called(reader))
+    module = Spans(text.model, reader.names)
     cls = text.tokenizer.cls_token_id
     front = TaskFront(reader, Answered(cls))
     return OpenedTask(module, front, (along_tokens("spans", "FP32", 2, reader),), reader.samples(pairs=True))
@@ -157,7 +147,7 @@ def _zero_shot(text: TextModel) -> OpenedTask:
             f"task: expected a label entailment for 'zero-shot-classification', got {', '.join(labels_of(config))}"
         )
     reader = text.reader((faces.TEXT, faces.TEXT_PAIR))
-    module = Scores(text.model, *text.called(reader), "none")
+    module = Scores(text.model, reader.names, "none")
     front = TaskFront(LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label))
     return OpenedTask(module, front, (vector("logits", len(labels)),), reader.samples(pairs=True))
 
@@ -195,15 +185,14 @@ def _prompt(text: TextModel) -> str:
 def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
     """The module that makes a vector of a text, and the size of that."""
     options, files = text.options, text.files
-    names, unknown = text.called(reader)
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
-    module = Pooled(text.model, names, unknown, pooling, normalize, files.dense())
+    module = Pooled(text.model, reader.names, pooling, normalize, files.dense())
     samples = reader.samples()
     ids = torch.from_numpy(samples[0].arrays[0])[None] if samples else torch.zeros(1, 1, dtype=torch.int64)
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     with torch.inference_mode():
-        return module, module.eval()(*(given[name] for name in names)).shape[-1]
+        return module, module.eval()(*(given[name] for name in reader.names)).shape[-1]
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:

@@ -109,6 +109,11 @@ class TextReader(Reader):
             return ids, mask
         return ids, TensorSpec("token_type_ids", "INT64", (-1,), axes, bounds, self._pad_type), mask
 
+    @property
+    def names(self) -> list[str]:
+        """Of the model's inputs."""
+        return [spec.name for spec in self.inputs]
+
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """Raises BadText for bytes that are no UTF-8, and for a text without tokens or with too many."""
         return self.translated([self.call_texts(arrays) for arrays in calls])
