@@ -15,7 +15,7 @@ from pathlib import Path
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
 from app.models.repository import SETS, name_of
-from app.models.scaffold.draft import likeliest, source_in
+from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.new_task import CONFIG, names_task, write_task
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
 
@@ -66,7 +66,7 @@ def _folder_for(name: str, place: str, parent: Path) -> str:
             raise ConfigError(f"expected its folder, or a model's file, one of *{', *'.join(NAMED_FILES)}")
         else:
             source = path / source_in(path) if path.is_dir() else path
-            likeliest(folder, source.as_posix(), [])
+            write_likeliest(folder, source.as_posix(), [])
     except ConfigError as error:
         by_hand = f"starling new NAME --from {shlex.quote(place)} takes --input, --task and --trust"
         raise ConfigError(f"models: {place}: {error}; {by_hand}, and makes a folder to serve") from None

@@ -40,7 +40,8 @@ def with_missing(tables: InputTables, call: Callable[..., dict[str, Any]]) -> In
 
 
 def _may_miss(tables: InputTables, place: int, call: Callable[..., dict[str, Any]]) -> bool:
-    specs, row = specs_of(tables), request_row(tables)
+    specs = specs_of(tables)
+    row = request_row(specs)
     text = specs[place].datatype == "BYTES"
     if specs[place].datatype == "BOOL" or (text and len(specs) == 1):
         return False

@@ -61,18 +61,13 @@ class Draft:
         return "\n".join(lines) + "\n"
 
 
-def written(
+def write_likeliest(
     target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
-) -> tuple[Draft, Checked]:
-    """model.toml for the first draft that `starling check` passes, or else for the last; what that says of it."""
-    draft, checked = likeliest(target, source, inputs, trust, weights)
-    return draft, checked or check(target).results[0]
+) -> Checked | None:
+    """Write model.toml for the first draft that `starling check` passes, or else for the last; what that says of it.
 
-
-def likeliest(
-    target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
-) -> tuple[Draft, Checked | None]:
-    """As `written`, but the last draft, which nothing could replace, is not checked: None."""
+    None of the last, which nothing could replace, and which is not checked.
+    """
     drafts = _runnable(target, source, inputs, trust)
     draft = next(drafts)
     while True:
@@ -80,10 +75,10 @@ def likeliest(
         (target / FILE_NAME).write_text(draft.toml(), encoding="utf-8")
         following = next(drafts, None)
         if following is None:
-            return draft, None
+            return None
         checked = check(target).results[0]
         if not (checked.error or checked.untried):
-            return draft, checked
+            return checked
         draft = following
 
 

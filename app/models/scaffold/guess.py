@@ -92,9 +92,8 @@ def specs_of(tables: InputTables) -> tuple[TensorSpec, ...]:
         raise ConfigError(f"input: {explain(error, InputTable)}") from None
 
 
-def request_row(tables: InputTables) -> SampleRow:
-    """A made-up row of short sequences, to ask the model with: what clients send of the inputs."""
-    specs = [spec for spec in specs_of(tables) if not spec.made]
+def request_row(specs: Sequence[TensorSpec]) -> SampleRow:
+    """A made-up row of short sequences, to ask a model of these inputs with."""
     return made_up_rows(specs, [_lengths(specs, _SHORT)])[0]
 
 

@@ -15,9 +15,8 @@ from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME
-from app.models.loading import read_declared
 from app.models.repository import NAME
-from app.models.scaffold.draft import source_in, written
+from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.guess import InputTables, request_row, specs_of
 from app.models.scaffold.new_task import names_task, write_task
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
@@ -71,51 +70,45 @@ def make(
     specs_of(inputs)
     fresh = [folder for folder in (target, *target.parents) if not folder.exists()]
     target.mkdir(parents=True)
-    done = False
+    made = None
     try:
         if task or names_task(found, MODEL_FILES):
             if inputs or trust or weights is not None:
                 raise ConfigError("task: expected no --input, --trust or --weights beside it: its own files say it all")
             write_task(target, found, task)
-            checked = check(target).results[0]
-            curl = ""
-            if checked.info is not None and checked.example is not None:  # else it could not be tried
-                curl = _request(target, name, checked.info.inputs, checked.example)
-            made = _made(target, checked, curl)
+            checked = None
         else:
-            made = _filled(target, name, found, inputs, trust, weights)
-        done = not made.checked.error
+            checked = _fill(target, found, inputs, trust, weights)
+        made = _made(target, name, checked or check(target).results[0])
         return made
     finally:
-        if not done:
+        if made is None or made.checked.error:
             shutil.rmtree(target)
             for folder in fresh[1:]:
                 with suppress(OSError):  # somebody else has put something there meanwhile
                     folder.rmdir()
 
 
-def _filled(
-    target: Path, name: str, origin: str | Path, inputs: InputTables, trust: bool, weights: Path | None
-) -> Made:
+def _fill(target: Path, origin: str | Path, inputs: InputTables, trust: bool, weights: Path | None) -> Checked | None:
+    """Copy the model's files and write its model.toml, unless there is one. What `starling check` says, if asked."""
     source = _copied(origin, target)
     if weights is not None:
         shutil.copy(weights, target / weights.name)
     if origin == "":
         inputs = inputs or [{"name": "x", "datatype": "FP32", "shape": [3]}]
-    if (target / FILE_NAME).is_file():
-        if inputs or weights is not None:
-            raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
-        config = read_declared(target)
-        tables = [table.model_dump(exclude_unset=True) for table in config.inputs]
-        checked = check(target).results[0]
-    else:
-        draft, checked = written(target, source, inputs, trust, weights.name if weights is not None else "")
-        tables = draft.inputs
-    specs = [spec for spec in specs_of(tables) if not spec.made]
-    return _made(target, checked, _request(target, name, specs, request_row(tables)))
+    if not (target / FILE_NAME).is_file():
+        return write_likeliest(target, source, inputs, trust, "" if weights is None else weights.name)
+    if inputs or weights is not None:
+        raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
+    return None
 
 
-def _made(target: Path, checked: Checked, curl: str) -> Made:
+def _made(target: Path, name: str, checked: Checked) -> Made:
+    """With a request of one row, where it may be served."""
+    curl = ""
+    if checked.info is not None and not checked.error:
+        specs = checked.info.client_inputs
+        curl = _request(target, name, specs, checked.example or request_row(specs))
     files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
     return Made(target, tuple(files), checked, (target / FILE_NAME).read_text(encoding="utf-8"), curl)
 
