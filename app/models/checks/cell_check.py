@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from app.contract import Model, SampleRow
 from app.models.checks.row_check import Answers, Cause, Finding, Tolerance, difference
-from app.models.checks.samples import stack
+from app.models.checks.samples import keywords, stack
 from app.models.checks.stage_check import comparable, spec_of
 from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, Stepped
@@ -76,8 +75,7 @@ class _Check:
     def _run(self, row: SampleRow) -> list[_Step]:
         inputs = [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
         given, lengths = self._cell.taken(inputs)
-        keywords: dict[str, Any] = {"parameters": [dict(row.parameters)]} if self._model.takes_parameters else {}
-        begun = self._cell.begin(given, lengths, **keywords)
+        begun = self._cell.begin(given, lengths, **keywords(self._model, [row], 1))
         state, steps = begun.state, list[_Step]()
         for place in range(min(_STEPS, *self._cell.limits(begun, lengths))):
             steps.append(self._step(None if begun.x is None else begun.x[:, place], state))

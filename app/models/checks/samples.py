@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
+from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
 from app.models.base import row_shape, to_bits
 from app.models.made import with_made
 
@@ -176,6 +176,12 @@ def stack(
         return batch
     of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
     return with_made(inputs, batch, of_rows, longest(rows))
+
+
+def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, Any]:
+    """What a model is called with beside `stack`: the parameters of each row, if it takes them."""
+    padded = [*rows, *[rows[-1]] * (size - len(rows))]
+    return {"parameters": [dict(row.parameters) for row in padded]} if model.takes_parameters else {}
 
 
 def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +19,11 @@ from torch import nn
 from app.contract import Array, Model, SampleRow, TensorSpec
 from app.models.base import TORCH_DTYPES, as_array, normalise
 from app.models.checks.row_check import Cause, Finding, Tolerance, check_rows, cut, difference
-from app.models.checks.samples import longest, stack
+from app.models.checks.samples import keywords, longest, stack
 from app.models.stages.staged import SecondAxes, passed_on, resized
 
 _DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-_ROWS = 4  # that are poisoned at a time, or join
+_ROWS = 4  # that join
 
 Tensors = Sequence[torch.Tensor]
 
@@ -43,7 +42,7 @@ def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) 
     def run(chosen: Sequence[SampleRow], size: int) -> list[Array]:
         return [comparable(value) for stage in check.run(chosen, size)[:-1] for value in stage]
 
-    return check_rows(info, rows, run, tolerance) or check.joined(tolerance) or check.poisoned(tolerance)
+    return check_rows(info, rows, run, tolerance) or check.joined(tolerance)
 
 
 class _Check:
@@ -77,10 +76,8 @@ class _Check:
 
     def stage(self, stage: int, arguments: Tensors, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
         """What one stage returns for these arguments, in memory of its own."""
-        keywords: dict[str, Any] = {}
-        if stage == 0 and self._model.takes_parameters:
-            keywords["parameters"] = [dict(rows[min(place, len(rows) - 1)].parameters) for place in range(size)]
-        result = self._model.stages[stage](*(value.clone() for value in arguments), **keywords)
+        named = keywords(self._model, rows, size) if stage == 0 else {}
+        result = self._model.stages[stage](*(value.clone() for value in arguments), **named)
         if stage + 1 < self._stages:
             return [value.clone() for value in passed_on(result, stage, size)]
         outputs = self._model.info.outputs
@@ -98,23 +95,39 @@ class _Check:
         return [*first, *(inputs[place] for place in self._model.again[stage])]
 
     def joined(self, tolerance: Tolerance) -> Finding | None:
-        """Rows that came alone share a batch from each stage on, among them the longest and the shortest."""
-        places = [0, *range(1, len(self._rows))[1 - _ROWS :]][: self._model.info.batching.max_batch]
+        """Rows that came alone share a batch from each stage on, the longest first, among them the shortest. And before
+        each stage the neighbours of the first are NaN.
+        """
+        places = [0, *range(1, len(self._rows))[1 - _ROWS :]] if len(self._rows) > 1 else [0, 0]
+        places = places[: self._model.info.batching.max_batch]
         rows = [self._rows[place] for place in places]
         shorter = any(row.lengths != longest(rows) for row in rows)
         inputs = self._inputs(rows, len(rows))
-        for joins in range(1, self._stages):
-            passed = self._together(joins - 1, places, longest(rows))
+        for joins in range(self._stages):
+            passed: Tensors = self._together(joins - 1, places, longest(rows)) if joins else inputs
+            if found := self._poisoned(joins, self._arguments(joins, passed, inputs), rows, tolerance):
+                return Finding(Cause.COMPANY, found)
             padded = ", where what it brings is padded with 0," if shorter else ""
             how = f"in company that it joins at stage {joins}{padded}"
-            for stage in range(joins, self._stages):
+            for stage in range(joins, self._stages if joins else 0):
                 passed = self.stage(stage, self._arguments(stage, passed, inputs), rows, len(rows))
                 alone = [self._answers(stage, self._alone[place][stage], [self._rows[place]])[0] for place in places]
-                got = self._answers(stage, passed, rows)
-                found = difference(self._named(stage), tolerance, alone, got, how)
+                found = difference(self._named(stage), tolerance, alone, self._answers(stage, passed, rows), how)
                 if found is not None:
                     return Finding(Cause.PADDING if shorter else Cause.COMPANY, found)
         return None
+
+    def _poisoned(self, stage: int, arguments: Tensors, rows: Sequence[SampleRow], tolerance: Tolerance) -> str | None:
+        """What differs of the first row where the other rows are NaN."""
+        if not any(value.is_floating_point() for value in arguments):
+            return None
+        try:
+            got = self.stage(stage, [_with_nan(value) for value in arguments], rows, len(rows))
+        except Exception:  # a stage may refuse any NaN
+            return None
+        alone = self._answers(stage, self._alone[0][stage], rows[:1])
+        how = "with NaN in the place of its neighbours"
+        return difference(self._named(stage), tolerance, alone, self._answers(stage, got, rows)[:1], how)
 
     def _together(self, stage: int, places: Sequence[int], lengths: Mapping[str, int]) -> list[torch.Tensor]:
         """What a stage passed on of rows that were alone, as one batch."""
@@ -124,28 +137,6 @@ class _Check:
             pieces = [self._alone[place][stage][number] for place in places]
             passed.append(torch.cat([resized(piece, lengths[axis]) for piece in pieces] if axis else pieces))
         return passed
-
-    def poisoned(self, tolerance: Tolerance) -> Finding | None:
-        """The first row of a batch, as it was and with NaN in the place of the other rows before each stage."""
-        rows = [row for row in self._rows if row.lengths == self._rows[0].lengths][:_ROWS]
-        rows = [rows[0], *(rows[1:] or rows)][: self._model.info.batching.max_batch]
-        size = len(rows)
-        inputs = self._inputs(rows, size)
-        results = self.run(rows, size)
-        for stage in range(self._stages):
-            arguments = self._arguments(stage, results[stage - 1], inputs)
-            if not any(value.is_floating_point() for value in arguments):
-                continue
-            try:
-                got = self.stage(stage, [_poisoned(value) for value in arguments], rows, size)
-            except Exception:  # a stage may refuse any NaN
-                continue
-            clean, spoilt = (self._answers(stage, values, rows)[:1] for values in (results[stage], got))
-            how = "with NaN in the place of its neighbours"
-            found = difference(self._named(stage), tolerance, clean, spoilt, how, "in company")
-            if found is not None:
-                return Finding(Cause.COMPANY, found)
-        return None
 
     def _answers(self, stage: int, values: Tensors, rows: Sequence[SampleRow]) -> list[list[Array]]:
         """What a stage returned, taken apart: a list of arrays per row, as long as the row itself."""
@@ -180,7 +171,7 @@ def comparable(value: torch.Tensor) -> Array:
     return as_array(value)
 
 
-def _poisoned(value: torch.Tensor) -> torch.Tensor:
+def _with_nan(value: torch.Tensor) -> torch.Tensor:
     """All rows but the first are NaN, where there is such a value."""
     if value.is_floating_point() and len(value) > 1:
         value = value.clone()

@@ -25,6 +25,7 @@ from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Toleran
 from app.models.checks.samples import (
     example_row,
     full_lengths,
+    keywords,
     longest,
     made_up_rows,
     row_check_rows,
@@ -72,9 +73,8 @@ def call_directly(model: Model) -> Run:
 
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
         arguments = stack(info.inputs, rows, size)
-        parameters = [dict(rows[min(place, len(rows) - 1)].parameters) for place in range(size)]
         with torch.inference_mode(), staying():
-            result = model.call(*arguments, **({"parameters": parameters} if model.takes_parameters else {}))
+            result = model.call(*arguments, **keywords(model, rows, size))
         values = normalise(result, info.returned, info.name)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
         return [as_array(value) for value in values]
