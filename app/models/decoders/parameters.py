@@ -107,7 +107,12 @@ class Defaults:
                 )
         ends = config.eos_token_id
         ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
-        length = config.max_new_tokens
-        if length is None and config.max_length is not None and encodes:
-            length = config.max_length - 1  # the token that it begins with is counted there
-        return cls(ends, min(length or most, most), bool(config.do_sample), values)
+        length = usual_length(config, encodes=encodes) or most
+        return cls(ends, min(length, most), bool(config.do_sample), values)
+
+
+def usual_length(config: Any, *, encodes: bool) -> int | None:
+    """How many tokens a text has at most, as a GenerationConfig says, if it does."""
+    if config.max_new_tokens is None and config.max_length is not None and encodes:
+        return int(config.max_length) - 1  # the token that it begins with is counted there
+    return config.max_new_tokens  # type: ignore[no-any-return]  # transformers has no types

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.contract import Array
 from app.errors import ConfigError
+from app.models.decoders.parameters import usual_length
 from app.models.decoders.texts import TextDecoder
 from app.models.tasks import faces
 from app.models.tasks.answers import Answers
@@ -49,8 +50,7 @@ def open_writing(model: Any, reader: TextReader, tokenizer: Any, most: int) -> O
 def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
     """How many tokens a text may have: `asked`, or as the model's generation_config.json says. Raises ConfigError where
     the model has no positions for them."""
-    config = model.generation_config
-    length = asked or config.max_new_tokens or (config.max_length - 1 if encodes and config.max_length else None)
+    length = asked or usual_length(model.generation_config, encodes=encodes)
     most = length or (MOST if positions is None else min(MOST, positions // 2))
     room = most if positions is None else positions - 1
     if most > room:
