@@ -286,15 +286,6 @@ def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor
     return torch.cat([value, value.new_zeros((len(value), most - steps, *value.shape[2:]))], 1)
 
 
-class _Ended(NamedTuple):
-    """Rows of a batch that ended together: their places in it, the steps they made, their last state and `ys`."""
-
-    places: torch.Tensor
-    steps: int
-    state: State
-    last: dict[int, torch.Tensor]  # of the ys of which every step is not wanted
-
-
 def run_together(
     model: CellModel, begun: Begun, limits: Sequence[int], columns: int
 ) -> tuple[State, list[torch.Tensor], torch.Tensor]:
@@ -305,42 +296,36 @@ def run_together(
     going = list(range(len(limits)))
     alive = torch.tensor(going, device=begun.state[0].device)
     x, state, made = begun.x, begun.state, 0
-    every: dict[int, torch.Tensor] = {}  # ys of every step, by their place
-    ended: list[_Ended] = []
+    last = tuple(value.new_empty(value.shape) for value in state)
+    ys: dict[int, torch.Tensor] = {}
+    lengths = [0] * len(limits)
     while going:
         # As many at once as a worker makes while it serves, so that a step takes as long here.
         left = min(limits[row] for row in going) - made
         steps = 1 if x is None else min(left, model.longest_stride(len(going), left))
         stepped = model.stride(None if x is None else x[:, made : made + steps].transpose(0, 1), state)
         state = stepped.state
-        for place, y in enumerate(stepped.ys):
-            if model.keeps(place):
-                if place not in every:
-                    every[place] = y.new_zeros((len(limits), columns, *y.shape[2:]))
-                every[place][:, made : made + steps].index_copy_(0, alive, y.transpose(0, 1))
-        made += steps
         flags = [False] * len(going) if stepped.ended is None else stepped.ended.tolist()
-        over = [at for at, row in enumerate(going) if flags[at] or limits[row] == made]
+        over = [at for at, row in enumerate(going) if flags[at] or limits[row] == made + steps]
+        leave = torch.tensor(over, dtype=torch.int64, device=alive.device)
+        for place, y in enumerate(stepped.ys):
+            every = model.keeps(place)
+            if place not in ys:
+                ys[place] = y.new_zeros((len(limits), *([columns] if every else []), *y.shape[2:]))
+            if every:
+                ys[place][:, made : made + steps].index_copy_(0, alive, y.transpose(0, 1))
+            elif over:
+                ys[place].index_copy_(0, alive[leave], y[-1][leave])
+        made += steps
         if not over:
             continue
-        leave = torch.tensor(over, device=alive.device)
-        last = {place: y[-1][leave] for place, y in enumerate(stepped.ys) if place not in every}
-        ended.append(_Ended(alive[leave], made, tuple(value[leave] for value in state), last))
+        for values, value in zip(last, state, strict=True):
+            values.index_copy_(0, alive[leave], value[leave])
+        for at in over:
+            lengths[going[at]] = made
         staying = [at for at in range(len(going)) if at not in over]
         going = [going[at] for at in staying]
         stay = torch.tensor(staying, dtype=torch.int64, device=alive.device)
         alive, state = alive[stay], tuple(value[stay] for value in state)
         x = None if x is None else x[stay]
-    return _in_order(every, ended)
-
-
-def _in_order(
-    every: dict[int, torch.Tensor], ended: Sequence[_Ended]
-) -> tuple[State, list[torch.Tensor], torch.Tensor]:
-    """The last states, the `ys` and the steps of all rows, in the order they came."""
-    back = torch.cat([one.places for one in ended]).argsort()
-    lengths = torch.tensor([one.steps for one in ended for _ in one.places], device=back.device)[back]
-    lasts = {place: torch.cat([one.last[place] for one in ended])[back] for place in ended[0].last}
-    ys = {**every, **lasts}
-    state = tuple(torch.cat(parts)[back] for parts in zip(*(one.state for one in ended), strict=True))
-    return state, [ys[place] for place in sorted(ys)], lengths
+    return last, list(ys.values()), torch.tensor(lengths, device=alive.device)
