@@ -93,28 +93,18 @@ def _as(value: Any, dtype: np.dtype[Any] | None) -> Any:
 
 def open_estimator(path: Path, config: ModelTable) -> Estimator:
     """Unpickles the file, which may run any code, only if model.toml says `trust`. Raises ConfigError."""
-    _check_trust(path, config.trust)
-    wrong = sorted(set(config.kwargs) - {"methods"})
-    if wrong:
-        raise ConfigError(f"kwargs.{wrong[0]}: expected no more than methods, a fitted estimator takes no arguments")
     estimator = load_estimator(path, config.trust)
     methods = _methods(estimator, [table.name for table in config.outputs], config.kwargs.get("methods", {}))
     return Estimator(estimator, methods, config.inputs, [table.datatype for table in config.outputs])
 
 
-def _check_trust(path: Path, trust: bool) -> None:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+def load_estimator(path: Path, trust: bool) -> Any:
+    """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
     if not trust:
         raise ConfigError(
             f"{path}: a joblib file is a pickle, which may run any code as it is opened: set trust = true in "
             "model.toml if you would run its maker's programs, or convert it to ONNX (skl2onnx) and serve model.onnx"
         )
-
-
-def load_estimator(path: Path, trust: bool) -> Any:
-    """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
-    _check_trust(path, trust)
     joblib: Any = optional("joblib", "scikit-learn")
     return joblib.load(path)
 

@@ -142,9 +142,6 @@ def open_onnx(path: Path, config: ModelTable) -> OnnxModel:
 
 
 def _threads(kwargs: Mapping[str, Any]) -> int | None:
-    wrong = sorted(set(kwargs) - {"threads"})
-    if wrong:
-        raise ConfigError(f"kwargs.{wrong[0]}: expected no more than threads, an ONNX model takes no arguments")
     threads: int | None = kwargs.get("threads")
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise ConfigError(f"kwargs.threads: expected a number of threads, at least 1, got {threads!r}")

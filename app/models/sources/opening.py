@@ -51,6 +51,8 @@ _INSTEAD = {
     **dict.fromkeys((".pkl", ".pickle"), _PICKLE),
     **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
 }
+#: What `kwargs` may hold of a file, by its suffix.
+_KWARGS = {".onnx": "threads", ".joblib": "methods"}
 
 
 def open_source(config: ModelTable, folder: Path) -> Any:
@@ -93,12 +95,17 @@ def _own_default_dtype(source: str) -> Iterator[None]:
 def _open_file(config: ModelTable, path: Path) -> Any:
     if path.suffix in _INSTEAD:
         raise ConfigError(_INSTEAD[path.suffix])
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    known = _KWARGS.get(path.suffix, "")
+    for key in config.kwargs:
+        if key != known:
+            wanted = f"no more than {known}" if known else "none"
+            raise ConfigError(f"kwargs.{key}: expected {wanted}, a model's file takes no arguments")
     if path.suffix == ".onnx":
         return open_onnx(path, config)
     if path.suffix == ".joblib":
         return open_estimator(path, config)
     if path.suffix in TREE_FILES:
         return open_trees(path, config)
-    if config.kwargs:
-        raise ConfigError("expected no kwargs: an exported model takes none")
     return open_exported(path) if path.suffix == ".pt2" else open_torchscript(path)

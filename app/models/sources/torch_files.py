@@ -104,8 +104,6 @@ def open_torchscript(path: Path) -> nn.Module:
 
 def check_torchscript(path: Path) -> None:
     """Raise ConfigError unless the file is an archive of `torch.jit.save`."""
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
     members = _members(path)
     if any(name.startswith("code/") for name in members) and "constants.pkl" in members:
         return

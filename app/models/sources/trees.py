@@ -28,8 +28,6 @@ class Trees:
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the library is missing or refuses the file."""
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file")
         self._booster = _booster(path)
         self._is_xgboost = path.suffix in XGBOOST
         #: The trees up to the best one, where fitting stopped early; LightGBM's files hold no others.
@@ -91,8 +89,6 @@ def _booster(path: Path) -> Any:
 
 def open_trees(path: Path, config: ModelTable) -> Trees:
     """Raises ConfigError for inputs and outputs that the trees have not."""
-    if config.kwargs:
-        raise ConfigError("expected no kwargs: trees that were fitted take none")
     if len(config.outputs) != 1:
         raise ConfigError(f"outputs: expected one, what the trees predict, got {len(config.outputs)}")
     trees = Trees(path)
