@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.generation import logits_process as processors
 
+from app.models.decoders.choosing import Shares
 from app.models.decoders.parameters import Parameters
-from app.models.decoders.sampling import Shares
 
 WORDS = 600
 

@@ -1,4 +1,4 @@
-"""What opening a model for a task gives: its module, and the front that clients see."""
+"""What opening a model for a task gives: its module, and the front that clients see, of a reader and answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from torch import nn
 
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec, Translated
 from app.models.tasks.answers import Answers, Outputs
-from app.models.tasks.readers import Reader
+
+
+class Reader:
+    """From what clients send, `sent`, to the model's own `inputs`. Any number of threads may use it at once."""
+
+    sent: tuple[TensorSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    reads_texts = True
+
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        """See contract.Front."""
+        raise NotImplementedError
+
+    def example(self) -> SampleRow | None:
+        """A made-up row that `read` takes, if there is one."""
+        return None
 
 
 class TaskFront:

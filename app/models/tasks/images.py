@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.tasks import faces
-from app.models.tasks.readers import Reader
+from app.models.tasks.fronts import Reader
 
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # that Pillow reads without starting another program
 _SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one

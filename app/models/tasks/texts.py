@@ -20,8 +20,8 @@ from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import faces
 from app.models.tasks.answers import Tokens
+from app.models.tasks.fronts import Reader
 from app.models.tasks.heads import MASK
-from app.models.tasks.readers import Reader
 from app.models.tasks.slow_tokenizer import backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
