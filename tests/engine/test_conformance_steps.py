@@ -139,13 +139,6 @@ def test_a_unit_passes_through_stages_and_others_take_its_rows_on(bench: Any) ->
     assert np.array_equal(outputs(unit.push([1], 3)), rows_of(2.0) * 16)
 
 
-def test_through_all_stages(bench: Any) -> None:
-    unit = staged(bench, 1.0, 2.0)
-    completion = unit.push([1, 0], steps=4)
-    assert completion.outcome.steps == 4
-    assert np.array_equal(outputs(completion), rows_of(2.0, 1.0) * 16)
-
-
 def test_a_unit_ends_well_before_a_stage_that_fails(bench: Any) -> None:
     unit = staged(bench, 1.0, 7.0, 3.0, bad=7.0)
     assert unit.push([0, 1, 2], steps=4).outcome.steps == 2

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import MS, FakeDevice, virtual, virtual_loop
+from fakes import FakeDevice, virtual, virtual_loop
 
 from app.contract import UNBOUNDED, Answer, Model
 from app.engine.served_model import ServedModel
-from app.errors import ClientGone, ConfigError, ModelFailed
+from app.errors import ClientGone, ModelFailed
 
 from .rig import make_model, serving, tensor
 
@@ -107,33 +107,3 @@ async def test_an_output_of_another_length_than_its_inputs_is_no_answer() -> Non
         assert (await ask(rig.served, [1] * 4)).outputs[1].tolist() == [4]
         with pytest.raises(ModelFailed, match=r"output 'doubled': expected the length 2 .* along axis 'n', got 4"):
             await ask(rig.served, [1, 2])
-
-
-@pytest.mark.parametrize("change", [lambda x: x[:, ::2], lambda x: torch.cat([x, x[:, :1]], dim=1)])
-@virtual
-async def test_warm_up_refuses_an_output_of_another_length(change: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        async with serving(ragged(lambda x, mask: (change(x), x.sum(dim=1)))):
-            pass
-    length = change(torch.ones(1, 16)).shape[1]
-    wanted = f"output 'doubled': expected the length 16 that the inputs have along axis 'n', got {length}"
-    assert wanted in str(caught.value)
-
-
-@virtual
-async def test_a_batch_that_padding_would_make_huge_runs_in_parts() -> None:
-    """Two axes: rows of 80 KB each, which would be padded to 800 MB and more."""
-    image = tensor("image", "FP64", ("h", UNBOUNDED), ("w", UNBOUNDED))
-    model = make_model(lambda image: image.sum(dim=(1, 2)), [image], [tensor("y", "FP64")])
-    async with serving(model) as rig:
-        shapes = [(10_000, 1), (1, 10_000)]
-        leases = [rig.served.lease(1, lengths={"h": h, "w": w}) for h, w in shapes]
-        for lease, shape in zip(leases, shapes, strict=True):
-            lease.write(0, np.ones((1, *shape)))
-        answers = await asyncio.gather(*(lease.run() for lease in leases))
-        assert [answer.outputs[0].tolist() for answer in answers] == [[10_000], [10_000]]
-        assert rig.rows_pushed() == [2, 1, 1]
-        for lease in leases:
-            lease.close()
-        await rig.loop.passes(MS)
-        rig.assert_settled()

@@ -10,7 +10,6 @@ from torch import nn
 from app.contract import Model
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
 from app.scheduler.estimates.pairs import Pair, PairSlowdowns, PairTime
-from app.scheduler.record import Entry, RecordingScheduler
 
 from ..rig import Rig, make_model, serving
 
@@ -60,16 +59,3 @@ async def test_a_model_that_comes_and_goes(tmp_path: Path):
         assert pairs_of(rig)[rig.served.program, again.program] == 0.013
         assert (rig.served.program, again.program) not in between
         assert before == {}
-
-
-@virtual
-async def test_the_scheduler_is_told_as_of_any_other_input(tmp_path: Path):
-    keep(tmp_path, CALLS, BULK, 0.01, 0.013)
-    record: list[Entry] = []
-    device = FakeDevice(virtual_loop(), 4)
-    scheduler = RecordingScheduler(device.spec, sink=record.append)
-    async with serving(CALLS, BULK, device=device, scheduler=scheduler, profiles=ProfileCache(tmp_path)) as rig:
-        calls, bulk = rig.models
-        await rig.engine.stop(bulk)
-        told = [entry["pairs"] for entry in record if entry.get("in") == "pair"]
-        assert told == [[[calls.program, bulk.program, 0.013]], []]
