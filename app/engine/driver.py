@@ -156,7 +156,7 @@ class Driver:
                 self.device.let_begin()  # as in `_ask`
         for drop in step.drop:
             if (served := self.models.get(drop.call.program)) is not None:
-                served.drop(drop, self.lost)
+                served.drop(drop)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
             self._arm(step.wake_at)
         self._held = step.held

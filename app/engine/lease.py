@@ -255,8 +255,8 @@ class Lease(CallWithOutputs):
         """Give back the slots of rows that will not run again, after the call has left before its time."""
         self._placed.free_rows(self.rows)
 
-    def error_of(self, drop: Drop, lost: str | None) -> StarlingError:
-        """What the caller gets when the scheduler drops the call. `lost`: why the device is lost, if it is."""
+    def error_of(self, drop: Drop) -> StarlingError:
+        """What the caller gets when the scheduler drops the call."""
         name = self._placed.model.info.name
         if drop.reason is Reason.DEADLINE:
             where = "while it was running" if self.runs else "in the queue"
@@ -264,7 +264,7 @@ class Lease(CallWithOutputs):
         if drop.reason is Reason.DEADLINE_UNREACHABLE:
             return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
         if drop.reason is Reason.DEVICE:
-            return NotReady(f"the device is lost: {lost}", retry_after_s=1)
+            return NotReady(self._placed.intake.refusing or "the device is lost", retry_after_s=1)
         if drop.reason is Reason.CLOSED:
             return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
         row = f" on row {drop.row}" if drop.row > 0 or len(self.rows) > 1 else ""

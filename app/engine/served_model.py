@@ -198,10 +198,10 @@ class ServedModel(PlacedModel):
             self.stats.whole[klass].ran(unit.worker, unit.reason, unit.operation, len(over), slowest.times)
         return [unit.rows[position] for position in over]
 
-    def drop(self, drop: Drop, lost: str | None) -> None:
-        """A call leaves without an answer. `lost`: why the device is lost, if it is."""
+    def drop(self, drop: Drop) -> None:
+        """A call leaves without an answer."""
         lease = cast("Lease", drop.call)
-        error = lease.error_of(drop, lost)
+        error = lease.error_of(drop)
         lease.free_ended()  # first: whoever gets the error may take slots at once
         lease.fail(error)
 

@@ -19,7 +19,8 @@ from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.served_loads import ThreadTimes
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
-from app.models import Staged
+from app.models import Recurrent, Staged
+from app.models.recurrent.cells import recurrent_model
 from app.scheduler.scheduler import Scheduler
 
 POISON = -1.0  # the model raises
@@ -90,6 +91,19 @@ def make_model(
         again=staged.again if staged else (),
         context=staged.context if staged else None,
     )
+
+
+def recurrent(
+    declared: Recurrent,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    row_check: str = "off",
+    **batching: Any,
+) -> Model:
+    """A recurrent model of batches of four rows."""
+    call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
+    return Model(info, call, row_check=row_check, streams=call.streams)
 
 
 def rows_of(*values: float) -> Array:

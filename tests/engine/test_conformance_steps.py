@@ -16,10 +16,9 @@ from app.contract import Model
 from app.engine.device import Completion, Device, DeviceOptions, Executor, Job
 from app.engine.streams.device import StreamDevice
 from app.models import Recurrent
-from app.models.recurrent.cells import recurrent_model
 from app.scheduler.types import Fault, WorkerSpec
 
-from .rig import CountDown, make_model, rows_of, tensor
+from .rig import CountDown, make_model, recurrent, rows_of, tensor
 from .test_conformance import OnStreams, OnThreads, bench_of
 
 
@@ -62,12 +61,6 @@ class Sums(nn.Module):
         return total, (total,)
 
 
-def cell(module: nn.Module, inputs: Any, outputs: Any, most: int | None = None) -> Model:
-    made = make_model(None, [inputs], [outputs], max_batch=4)
-    call, info = recurrent_model(Recurrent(module, ((),), most), made.info)
-    return Model(info, call, row_check="off")
-
-
 class Unit:
     """Units of one worker and model, one at a time."""
 
@@ -107,7 +100,9 @@ def staged(bench: Any, *values: float, bad: float | None = None) -> Unit:
 
 
 def summing(bench: Any, *rows: list[float], looks: bool = False) -> Unit:
-    unit = Unit(bench, cell(Sums(looks), tensor("x", "FP32", ("n", 12)), tensor("y", "FP32")))
+    unit = Unit(
+        bench, recurrent(Recurrent(Sums(looks), ((),)), [tensor("x", "FP32", ("n", 12))], [tensor("y", "FP32")])
+    )
     pool = unit.executor.pool
     pool.take(4)
 
@@ -196,7 +191,8 @@ def test_a_unit_ends_well_before_a_step_that_fails(bench: Any) -> None:
 
 
 def test_a_cell_ends_rows_by_itself(bench: Any) -> None:
-    unit = Unit(bench, cell(CountDown(), tensor("n", "INT64"), tensor("y", "INT64", ("w", 0)), 10))
+    declared = Recurrent(CountDown(), ((),), 10)
+    unit = Unit(bench, recurrent(declared, [tensor("n", "INT64")], [tensor("y", "INT64", ("w", 0))]))
     unit.executor.pool.write(unit.executor.pool.take(4), 0, np.array([3, 1, 20, 0]))
     unit.tried()
     found = [unit.push([0, 1, 2], steps=10, continue_without=True)]

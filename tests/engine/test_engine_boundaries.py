@@ -18,12 +18,11 @@ from app.errors import ClientGone, ModelFailed, QueueFull
 from app.models import Recurrent
 from app.models.placement import Placement
 from app.models.recurrent import layer_steps
-from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.types import AT_ONCE
 
 from .places import BAD, Place, crowd, only, turn
-from .rig import answers, ask, make_model, rows_of, started, tensor
+from .rig import answers, ask, make_model, recurrent, rows_of, started, tensor
 
 LONG = 200
 
@@ -142,15 +141,10 @@ class Sums(nn.Module):
         return (total, total), (total,)
 
 
-def recurrent(declared: Recurrent, inputs: Any, outputs: Any, row_check: str = "refuse", **options: Any) -> Model:
-    call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **options).info)
-    return Model(info, call, row_check=row_check)
-
-
 def sums(bound: int = LONG, looks: bool = False, **options: Any) -> Model:
     inputs = [tensor("x", "FP32", ("n", bound), pad_value=7)]
     outputs = [tensor("every", "FP32", ("n", bound)), tensor("last", "FP32")]
-    return recurrent(Recurrent(Sums(looks), ((),)), inputs, outputs, **options)
+    return recurrent(Recurrent(Sums(looks), ((),)), inputs, outputs, row_check="refuse", **options)
 
 
 async def run(served: ServedModel, values: Array) -> list[Array]:
@@ -206,7 +200,7 @@ async def test_no_step_is_launched_behind_one_that_may_end_its_rows(place: Place
     inputs, outputs = [tensor("x", "FP32", ("n", 40))], [tensor("y", "FP32")]
     declared = Recurrent(UntilTwo(looks=not place.graphs), ((),))
     async with place.serving(push_ahead_ns=AT_ONCE) as engine:
-        served = await started(engine, recurrent(declared, inputs, outputs, "off", policy="adaptive"))
+        served = await started(engine, recurrent(declared, inputs, outputs, policy="adaptive"))
         for _ in range(5):
             rows = np.ones((12, 1, 20), np.float32)
             for number, row in enumerate(rows):
@@ -237,7 +231,7 @@ class Below(nn.Module):
 async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
     """Whatever batches they ran in: a call has more rows than a batch, and all that is beyond a row's end is zeros."""
     outputs = [tensor("last", "FP32"), tensor("sums", "FP32", ("read", 0)), tensor("count", "INT64")]
-    model = recurrent(Recurrent(Below(), ((), ())), [tensor("x", "FP32", ("n", 9))], outputs)
+    model = recurrent(Recurrent(Below(), ((), ())), [tensor("x", "FP32", ("n", 9))], outputs, row_check="refuse")
 
     async def one(served: ServedModel, number: int) -> None:
         values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
@@ -306,7 +300,8 @@ async def test_each_row_gets_what_the_module_gives_it_alone(
     monkeypatch.setattr(layer_steps, "LEAST", least)
     outputs = [tensor("tags", "FP32", ("n", bound), 3), tensor("last", "FP32", 16)]
     inputs, outputs = [tensor("ids", "INT64", ("n", bound))], outputs if kind is Tagger else [tensor("y", "FP32", 8)]
-    model = recurrent(by_its_layer(kind(), make_model(None, inputs, outputs).info), inputs, outputs)
+    declared = by_its_layer(kind(), make_model(None, inputs, outputs).info)
+    model = recurrent(declared, inputs, outputs, row_check="refuse")
     alone = kind()  # the other may be moved and cast
 
     async def one(served: ServedModel, number: int) -> None:

@@ -22,10 +22,10 @@ from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent
-from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.cells import CellModel
 from app.scheduler.scheduler import Scheduler
 
-from .rig import make_model, tensor
+from .rig import make_model, recurrent, tensor
 
 LONG = 300
 
@@ -85,9 +85,7 @@ class NearEnd(Strides):
 
 def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
     inputs, outputs = [tensor("x", "FP32", ("n", bound))], [tensor("y", "FP32")]
-    model = make_model(None, inputs, outputs, max_batch=4, **batching)
-    call, info = recurrent_model(Recurrent(cell, ((),)), model.info)
-    return Model(info, call, row_check="off")
+    return recurrent(Recurrent(cell, ((),)), inputs, outputs, **batching)
 
 
 @asynccontextmanager

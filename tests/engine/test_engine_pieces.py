@@ -15,10 +15,9 @@ from app.engine.cpu import cells
 from app.engine.served_model import ServedModel
 from app.errors import ModelFailed
 from app.models import Recurrent
-from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 
-from .rig import make_model, tensor
+from .rig import make_model, recurrent, tensor
 from .test_engine_cells import LONG, Gate, Sums, serving
 
 
@@ -37,10 +36,8 @@ class Twice(Sums):
 
 
 def twice(cell: Any) -> Model:
-    inputs = [tensor("x", "FP32", ("n", LONG))]
-    model = make_model(None, inputs, [tensor("last", "FP32"), tensor("sums", "FP32", ("n", LONG))], max_batch=4)
-    call, info = recurrent_model(Recurrent(cell, ((),)), model.info)
-    return Model(info, call, row_check="off", streams=call.streams)
+    outputs = [tensor("last", "FP32"), tensor("sums", "FP32", ("n", LONG))]
+    return recurrent(Recurrent(cell, ((),)), [tensor("x", "FP32", ("n", LONG))], outputs)
 
 
 class Reading:
@@ -150,10 +147,10 @@ class Tagger(nn.Module):
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_layer_is_read_step_by_step_where_each_output_is_made_of_its_step(whole: bool) -> None:
     inputs, outputs = [tensor("x", "FP32", ("n", LONG), 1)], [tensor("tags", "FP32", ("n", LONG), 2)]
-    model = make_model(None, inputs, outputs, max_batch=4)
-    call, info = recurrent_model(by_its_layer(Tagger(whole).eval(), model.info), model.info)
-    assert call.streams == (() if whole else (0,))
-    async with serving(Model(info, call, row_check="off", streams=call.streams)) as served:
+    declared = by_its_layer(Tagger(whole).eval(), make_model(None, inputs, outputs).info)
+    model = recurrent(declared, inputs, outputs)
+    assert model.streams == (() if whole else (0,))
+    async with serving(model) as served:
         reader = Reading(served)
         (tags,) = await reader.ask(np.ones((1, 20, 1), np.float32))
         if whole:

@@ -49,7 +49,10 @@ _WORD_S = 0.0002  # the longest wait for it: the switch interval, after which th
 
 
 class Worker:
-    """One thread. `report` is called on it and must not block; the queue holds at most the device's push depth."""
+    """One thread. `report` is called on it and must not block.
+
+    The queue holds at most the device's push depth, and one unit that is measured.
+    """
 
     def __init__(self, index: int, threads: int, report: Report, *, nice: bool = False) -> None:
         """`nice`: its thread gives way to others while it runs best-effort units."""

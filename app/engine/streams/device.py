@@ -11,8 +11,8 @@ Threads
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
-    The queues hold at most a message for each model, `push_depth` units for each worker, and the steps that were
-    planned of one of them.
+    The queues hold at most a message for each model, `push_depth` units for each worker beside one that is measured,
+    and the steps that were planned of one of them.
 Failure
     A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
     is reported as lost, each unit once.

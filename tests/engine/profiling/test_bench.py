@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -21,11 +20,10 @@ from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coars
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.recurrent.cells import recurrent_model
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import WorkerSpec
 
-from ..rig import make_model, tensor
+from ..rig import make_model, recurrent, tensor
 
 MS = 1_000_000
 
@@ -257,9 +255,8 @@ def test_steps_of_a_recurrent_model():
         def step(self, x, state):
             return state[0] + x, (state[0] + x,)
 
-    model = make_model(None, [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")], max_batch=2)
-    call, info = recurrent_model(Recurrent(Sums(), ((),)), model.info)
-    with Bench(CpuDevice((2,), 1, 1), (replace(model, info=info, call=call), None)) as measuring:
+    model = recurrent(Recurrent(Sums(), ((),)), [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")])
+    with Bench(CpuDevice((4,), 1, 1), (model, None)) as measuring:
         sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8])], least=1, most=3)
         measure(measuring, sampler, 1000.0)
         assert measuring.models[0].executor.steps is not None
