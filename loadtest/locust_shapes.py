@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from locust import LoadTestShape
 
-from loadtest import locust_results, shapes
+from loadtest import shapes
 
 log = logging.getLogger("loadtest")
 
@@ -60,13 +60,18 @@ class Ramp(LoadTestShape):
     def tick(self) -> tuple[int, float] | None:
         assert self.ramp is not None
         levels = len(self.ramp.levels)
-        users = self.ramp.step(self.get_run_time(), lambda: locust_results.counted(self.runner))
+        users = self.ramp.step(self.get_run_time(), lambda: counted(self.runner))
         if len(self.ramp.levels) > levels:
             log.info("ramp: %s", self.ramp.levels[-1])
         return None if users is None else (users, SPAWN_RATE)
 
 
 SHAPES: dict[str, type[LoadTestShape]] = {"steps": Steps, "diurnal": Diurnal, "spike": Spike, "ramp": Ramp}
+
+
+def counted(runner: Any) -> shapes.Totals:
+    total = runner.stats.total
+    return shapes.Totals(total.num_requests, total.num_failures, dict(total.response_times))
 
 
 def bounds(options: Any) -> tuple[int, float]:

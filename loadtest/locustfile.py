@@ -1,15 +1,17 @@
 """Locust against a running server: `locust -f loadtest/locustfile.py --host URL` from the root of the checkout.
 
 `make load` starts a server and this. A user class for each kind of payload, four shapes, each answer checked, and
-latency by batch size: as entries of Locust's own statistics (type BATCH, which its totals leave out), as a table at
-the end and in the file that `--results` names. What needs no Locust is in payloads.py, shapes.py and batches.py.
+latency by batch size: entries of Locust's own statistics of type BATCH, which its totals leave out. What needs no
+Locust is in payloads.py and shapes.py.
 
 `--shape` chooses the shape. Locust itself takes the first class of the file; `chosen_shape` puts the right one, or
-none, in its place before the load starts. locust_results.py gathers and prints what comes of a run.
+none, in its place before the load starts.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import random
 import time
 from argparse import ArgumentTypeError
@@ -19,12 +21,22 @@ from typing import Any, ClassVar
 
 from locust import FastHttpUser, events, stats, task
 from locust.exception import StopTest
-from locust.runners import MasterRunner
+from locust.runners import MasterRunner, WorkerRunner
 
 from app.sim.lengths import Lengths
-from loadtest import locust_results, payloads
-from loadtest.batches import bracket, rounded
+from loadtest import payloads
 from loadtest.locust_shapes import SHAPES, Diurnal, Ramp, Spike, Steps
+
+log = logging.getLogger("loadtest")
+
+
+def rounded(latency_ms: float) -> float:
+    """0.1 ms below 100 ms, two digits above.
+
+    Locust's own rounding, to whole milliseconds, makes one bar of all a fast server's answers.
+    """
+    return round(latency_ms, 1) if latency_ms < 100 else float(f"{latency_ms:.1e}")
+
 
 stats.bucket_response_time = rounded
 stats.PERCENTILES_TO_CHART = [0.5, 0.95, 0.99]
@@ -69,28 +81,28 @@ class ModelUser(FastHttpUser):
             request.path, data=request.body, headers=headers, name=self.label, catch_response=True
         ) as response:
             if response.status_code != 200:
-                if response.status_code not in payloads.OVERLOADED:
-                    locust_results.found.wrong += 1
                 if response.status_code:  # else Locust knows what went wrong with the connection
                     response.failure(payloads.refusal(response.status_code, response.content))
                 return
             try:
                 request.check(response.headers, response.content)
             except payloads.WrongAnswer as error:
-                locust_results.found.wrong += 1
                 response.failure(f"wrong answer: {error}")
                 return
             self.count(response)
 
     def count(self, response: Any) -> None:
         """Enter a right answer under its batch's size, where the server names it."""
-        size = int(response.headers.get("X-Batch-Size", "0"))
-        if not size:
-            return
-        latency_ms = response.request_meta["response_time"]
-        locust_results.found.batches.add(self.label, size, latency_ms, response.headers.get("Server-Timing", ""))
-        entry = self.environment.stats.entries[f"{self.label}, batch {bracket(size)}", "BATCH"]
-        entry.log(latency_ms, len(response.content))
+        if size := int(response.headers.get("X-Batch-Size", "0")):
+            entry = self.environment.stats.entries[f"{self.label}, batch {bracket(size)}", "BATCH"]
+            entry.log(response.request_meta["response_time"], len(response.content))
+
+
+def bracket(size: int) -> str:
+    """1, 2, 3-4, 5-8, 9-16, ...: the powers of two keep a report short, and padding keeps it in order."""
+    high = 1 << (size - 1).bit_length()
+    low = high // 2 + 1
+    return f"{high:2}" if low >= high else f"{low:2}-{high}"
 
 
 class JsonUser(ModelUser):
@@ -145,7 +157,7 @@ def add_options(parser: Any) -> None:
     parser.add_argument("--api-key", default="", is_secret=True, help="Sent as X-API-Key")
     shape = {"choices": ["none", *SHAPES], "help": "Users over time: none is a constant number [none]"}
     parser.add_argument("--shape", default="none", include_in_web_ui=False, **shape)
-    told = "JSON file for the figures in the end: requests, latency by batch size, what the ramp found"
+    told = "JSON file for the figures in the end: requests, latency by batch size, the ramp's verdict"
     parser.add_argument("--results", default="", include_in_web_ui=False, help=told)
 
 
@@ -163,7 +175,6 @@ def chosen_shape(environment: Any, runner: Any, **_: Any) -> None:
 @events.test_start.add_listener
 def prepare(environment: Any, **_: Any) -> None:
     """Ask the server what the model takes, and make the requests. Ends the run where that fails."""
-    locust_results.reset()
     if isinstance(environment.runner, MasterRunner):
         return
     options = environment.parsed_options
@@ -176,3 +187,45 @@ def prepare(environment: Any, **_: Any) -> None:
     except (OSError, ValueError) as error:
         environment.process_exit_code = 1
         raise StopTest(f"no requests for model {options.model!r} at {environment.host}: {error}") from None
+
+
+@events.quitting.add_listener
+def decide_exit_code(environment: Any, **_: Any) -> None:
+    """Locust's own is 1 where anything failed.
+
+    A ramp is meant to fail: there only wrong answers count. A run without one answer has shown nothing, and is no
+    success, unless there is a page: nobody may have started it.
+    """
+    runner, counted = environment.runner, environment.stats
+    if environment.process_exit_code is not None or isinstance(runner, WorkerRunner):
+        return
+    if counted.num_requests == 0 and environment.parsed_options.headless:
+        log.error("no request was answered")
+        environment.process_exit_code = 1
+    elif isinstance(environment.shape_class, Ramp):
+        print(environment.shape_class.ramp.verdict())
+        wrong = any(not payloads.is_overload(error.to_name()) for error in counted.errors.values())
+        answered = counted.num_requests > counted.num_failures
+        environment.process_exit_code = int(wrong or bool(runner.exceptions) or not answered)
+
+
+@events.init.add_listener
+def write_results(environment: Any, runner: Any, **_: Any) -> None:
+    """At the end, for programs: Locust's entries and their total; its CSV files lack the last second."""
+    if isinstance(runner, WorkerRunner) or not environment.parsed_options.results:
+        return
+
+    @environment.events.quit.add_listener
+    def write(**_: Any) -> None:
+        counted, ramp = runner.stats, getattr(environment.shape_class, "ramp", None)
+        requests = [
+            {
+                "type": entry.method or None, "name": entry.name, "requests": entry.num_requests,
+                "failures": entry.num_failures, "rate": round(entry.total_rps, 3),
+                "mean_ms": round(entry.avg_response_time, 3),
+                **{f"p{share * 100:g}_ms": entry.get_response_time_percentile(share) for share in (0.5, 0.9, 0.99)},
+            }
+            for entry in [*stats.sort_stats(counted.entries), counted.total]
+        ]  # fmt: skip
+        results = {"requests": requests, "ramp": None if ramp is None else ramp.verdict()}
+        Path(environment.parsed_options.results).write_text(json.dumps(results, indent=1) + "\n")

@@ -7,6 +7,7 @@ here imports Locust: its import patches the standard library, which tests cannot
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,12 @@ def refusal(status: int, body: bytes) -> str:
         return f"status {status}: {json.loads(body)['error']}"
     except (ValueError, KeyError, TypeError):
         return f"status {status}"
+
+
+def is_overload(failure: str) -> bool:
+    """Whether a failure, as Locust names it, is what a server may say that is asked for too much."""
+    status = re.search(r"\bstatus (\d{3})\b", failure)
+    return int(status[1]) in OVERLOADED if status else "wrong answer: " not in failure
 
 
 def v2_json(metadata: Mapping[str, Any], mix: Mix) -> list[Request]:

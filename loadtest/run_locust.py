@@ -91,7 +91,7 @@ def locust_command(plan: Plan, url: str) -> list[str]:
         command += ["--web-host", "127.0.0.1", "--web-port", str(free_port())]
         command += ["--class-picker"] if plan.shape == "none" else []
     else:
-        command += ["--headless", "--only-summary"]
+        command += ["--headless"]
     # A page with a picker offers all users; naming some here would take the others from it.
     return [*command, *plan.more, *([] if "--class-picker" in command else names)]
 

@@ -10,14 +10,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from loadtest.batches import percentile
-
 STEPS = 4
 _NIGHT = 0.1  # users at the start of a day, as a share of those at its height
 _CALM = 0.2  # users before and after a spike, likewise
 _SETTLE_S = 1.0  # of each level of a ramp: users are being started, and the last level's answers still come in
-#: From this much of a core on, what the ramp found may be the limit of the client. Locust warns from there, too.
-BUSY_PERCENT = 90.0
+
+
+def percentile(counts: Mapping[float, int], share: float) -> float:
+    """The least value that at least `share` (0 to 1) of the counted do not exceed; NaN of none."""
+    total, seen = sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= share * total:
+            return value
+    return float("nan")
 
 
 def steps(at_s: float, users: int, seconds: float) -> int:
@@ -152,20 +158,3 @@ class Ramp:
             return f"ramp: did not break; held {last}. More users would show where it does"
         held = f"held {good[-1]}" if good else "held no level"
         return f"ramp: broke at {last.sent}: {self.broke}\nramp: {held}"
-
-    def as_dict(self) -> dict[str, object]:
-        """For a file of results."""
-        return {
-            "objective": {"p99_ms": self.objective.p99_ms, "failures": self.objective.failures},
-            "broke": self.broke or None,
-            "levels": [
-                {
-                    "users": level.users,
-                    "rate": round(level.rate, 2),
-                    "p99_ms": None if math.isnan(level.p99_ms) else level.p99_ms,
-                    "failures": round(level.failures, 5),
-                    "requests": level.requests,
-                }
-                for level in self.levels
-            ],
-        }

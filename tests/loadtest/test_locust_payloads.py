@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.payloads import POOL, SAMPLES, Mix, Request, WrongAnswer, image_files, v2_binary, v2_json
+from loadtest.payloads import POOL, SAMPLES, Mix, Request, WrongAnswer, image_files, is_overload, v2_binary, v2_json
 
 LENGTH = "Inference-Header-Content-Length"
 ECHO = {
@@ -188,3 +188,16 @@ def test_other_images_have_no_known_label(tmp_path: Path) -> None:
     (request,) = image_files(DIGITS, tmp_path)
     check_json(request, {"label": 4, "probability": 0.9, "scores": {str(n): 0.1 for n in range(10)}})
     assert image_files(DIGITS, tmp_path / "3.png")[0].body == request.body
+
+
+@pytest.mark.parametrize(
+    ("failure", "overload"),
+    [
+        ("POST m V2 JSON: status 429", True), ("POST m V2 JSON: 'status 503'", True),
+        ("POST m V2 JSON: ConnectionRefusedError(111)", True), ("POST m V2 JSON: status 500", False),
+        ("POST m V2 JSON: status 400: x: wrong shape", False),
+        ("POST m V2 JSON: 'wrong answer: output y: expected the values that were sent'", False),
+    ],
+)  # fmt: skip
+def test_a_ramp_is_meant_to_see_overload_and_nothing_else(failure: str, overload: bool) -> None:
+    assert is_overload(failure) is overload
