@@ -3,24 +3,17 @@
 The server's HTTP protocol, its engine and the model `echo` run on one event loop; a transport that keeps nothing stands
 for each connection, and batches run on the loop itself. So neither the kernel, nor a client, nor the hand-over to a
 worker's thread is measured: only the server's own Python, which other load on the machine disturbs least. The bare ASGI
-echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
-`mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
-`--rows` sends requests of many rows. `--trace` has calls traced, spans encoded for a collector and not sent;
-`--threads` counts the thread that does so, too.
+echo runs in the same way beside it, in alternation. `--trace` has calls traced, spans encoded for a collector and not
+sent; `--threads` counts the thread that does so, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import cProfile
-import pstats
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -50,8 +43,7 @@ from loadtest.bench.echo_app import app as bare_app
 from loadtest.bench.load import Request
 
 MIB = 1 << 20
-INPUTS = {"echo": 4, "mlp": 1024}  # values of a row, by model
-HIDDEN = 8  # of `mlp`, in place of 4096
+METADATA = {"name": "echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}
 LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, body_timeout_s=30, connections=10_000)
 
 
@@ -160,32 +152,18 @@ class Form(NamedTuple):
     request: bytes
 
 
-def source_of(name: str, folder: Path) -> ModelSource:
-    """The model as it is measured; `folder` is a place for a changed one."""
-    if name == "echo":
-        return ModelSource(name, 1, SETS["demo"][name])
-    shipped = SETS["bench"][name]
-    text = (shipped / "model.toml").read_text(encoding="utf-8")
-    code = (shipped / "model.py").read_text(encoding="utf-8")
-    (folder / "model.py").write_text(code, encoding="utf-8")
-    (folder / "model.toml").write_text(f"kwargs = {{ hidden = {HIDDEN} }}\n{text}", encoding="utf-8")
-    return ModelSource(name, 1, folder)
-
-
-async def forms(engine: Engine, model: str, count: int, rows: int = 1, **traced: Any) -> list[Form]:
+async def forms(engine: Engine, count: int, **traced: Any) -> list[Form]:
     """With a queue of one request all calls but one of a turn are refused with 429."""
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
-        source = source_of(model, Path(folder))
-        served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
-        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": rows}))
-    metadata = {"name": model, "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, INPUTS[model]]}]}
+    source = ModelSource("echo", 1, SETS["demo"]["echo"])
+    served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
+    narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": 1}))
     found = []
     for name, make, host in (
         ("JSON", bodies.v2_json, served),
         ("binary", bodies.v2_binary, served),
         ("refused", bodies.v2_json, narrow),
     ):
-        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(metadata, rows)))
+        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(METADATA)))
         await turns(form.ours, form.request, 50)
         await turns(form.theirs, form.request, 50)
         found.append(form)
@@ -205,13 +183,10 @@ async def measure(options: argparse.Namespace) -> None:
         tracing = Traced(options.trace)
         traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
     async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
-        found = await forms(engine, options.model, options.connections, options.rows, **traced)
+        found = await forms(engine, options.connections, **traced)
         process.spare_the_collector()
         for form in found:
-            if options.profile:
-                await profiled(partial(turns, form.ours, form.request, options.turns, cpu))
-            else:
-                await show(form, options, cpu)
+            await show(form, options, cpu)
 
 
 async def show(form: Form, options: argparse.Namespace, cpu: Cpu) -> None:
@@ -243,22 +218,11 @@ def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpTools
     return ours, theirs
 
 
-async def profiled(work: Callable[[], Any]) -> None:
-    profile = cProfile.Profile()
-    profile.enable()
-    await work()
-    profile.disable()
-    pstats.Stats(profile).sort_stats("tottime").print_stats(70)
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.costs.in_process", description=__doc__)
     parser.add_argument("--connections", type=int, default=64, help="that send at once [64]")
-    parser.add_argument("--rows", type=int, default=1, help="of a request [1]")
     parser.add_argument("--turns", type=int, default=200, help="requests on each, a round [200]")
     parser.add_argument("--rounds", type=int, default=7, help="[7]")
-    parser.add_argument("--model", choices=tuple(INPUTS), default="echo", help="[echo]")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     parser.add_argument("--trace", type=float, metavar="RATIO", help="trace this part of the calls [none]")
     parser.add_argument("--threads", action="store_true", help="count all threads, not only the event loop's")
     options = parser.parse_args(arguments)

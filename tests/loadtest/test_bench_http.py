@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from loadtest.bench import http_page
+from loadtest.bench import __main__ as bench
 from loadtest.bench.figures import Figure, Target
 from loadtest.common.servers import Child
 
@@ -23,7 +23,13 @@ from loadtest.common.servers import Child
     ],
 )
 def test_targets(target: Target | None, value: float, met: str) -> None:
-    assert http_page.met(Figure("x", "ratio", (value, 0.0, 9.0), target).to_dict()) == met
+    assert bench.met(Figure("x", "ratio", (value, 0.0, 9.0), target).to_dict()) == met
+
+
+def test_a_run_of_some_cases_leaves_the_committed_page_alone() -> None:
+    assert bench.EXPERIMENT.parse([]).out == bench.DOCS
+    for options in (["echo"], ["--rounds", "3"], ["--server", "python -m app"]):
+        assert bench.EXPERIMENT.parse(options).out == bench.ROOT / "out" / "bench"
 
 
 def test_a_child_is_stopped_and_its_words_kept() -> None:
