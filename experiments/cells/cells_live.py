@@ -23,6 +23,7 @@ from app.bench.run import Session
 from app.bench.stats import Repeat, percentile
 from app.models.zoo.lstm.model import build
 from app.sim.lengths import Lengths
+from experiments.common.folders import vector, write_model
 from experiments.common.live import right
 from loadtest.common.servers import MeasurementError, Server, starling
 
@@ -37,34 +38,6 @@ TRIES, APART = 5, 1.2  # rates tried for a peak, from the most of the closed loo
 CONNECTIONS, TIMEOUT_S = 1024, 120.0  # enough for the queue of an overloaded run
 MAX_QUEUE = 4096
 
-_TOML = """\
-source = "{source}"
-{more}
-[[inputs]]
-name = "ids"
-datatype = "INT64"
-shape = ["tokens"]
-max_shape = [{longest}]
-minimum = 0
-maximum = {most}
-{lengths}
-[[outputs]]
-name = "logits"
-datatype = "FP32"
-shape = [10]
-
-[batching]
-max_batch = {largest}
-policy = "{policy}"
-{buckets}
-"""
-_LENGTHS = """
-[[inputs]]
-name = "lengths"
-datatype = "INT64"
-shape = []
-lengths = "ids"
-"""
 CELLS, PACKED = "cells", "packed"
 Said = Callable[[str], None]
 
@@ -77,20 +50,19 @@ def padded(width: int) -> str:
 def write_models(folder: Path, policy: str, whole_policy: str) -> None:
     """A repository with the model by its cell, packed, and padded with buckets of each width."""
 
-    def write(name: str, source: str, policy: str, lengths: str = _LENGTHS, more: str = "", buckets: str = "") -> None:
-        text = _TOML.format(
-            source=source, more=more, lengths=lengths, longest=LONGEST, most=WORDS - 1, largest=LARGEST, policy=policy,
-            buckets=buckets,
-        )  # fmt: skip
-        (folder / name).mkdir()
-        (folder / name / "model.toml").write_text(text, encoding="utf-8")
-
-    write(CELLS, "app.models.zoo.lstm.model:build", policy, lengths="", more="recurrent = true")
-    write(PACKED, "experiments.cells.cells_models:packed", whole_policy)
+    ids = vector("ids", "tokens", datatype="INT64", max_shape=[LONGEST], minimum=0, maximum=WORDS - 1)
+    lengths = vector("lengths", datatype="INT64", lengths="ids")
+    outputs = [vector("logits", 10)]
+    batching = {"max_batch": LARGEST, "policy": whole_policy}
+    by_cell = {**batching, "policy": policy}
+    write_model(folder / CELLS, "app.models.zoo.lstm.model:build", [ids], outputs, batching=by_cell, recurrent=True)
+    source = "experiments.cells.cells_models"
+    write_model(folder / PACKED, f"{source}:packed", [ids, lengths], outputs, batching=batching)
     for width in WIDTHS:
         ends = [*range(width, LONGEST, width), LONGEST]
-        buckets = f"length_buckets = {ends}" if len(ends) > 1 else ""
-        write(padded(width), "experiments.cells.cells_models:padded", whole_policy, buckets=buckets)
+        buckets = {"length_buckets": ends} if len(ends) > 1 else {}
+        inputs = [ids, lengths]
+        write_model(folder / padded(width), f"{source}:padded", inputs, outputs, batching={**batching, **buckets})
 
 
 def write_requests(path: Path, spec: str, seed: int) -> list[list[int]]:

@@ -35,6 +35,7 @@ from app.engine.profiling.service import Profiling
 from app.models.loading import load
 from app.models.placement import AS_LOADED, place
 from app.scheduler.scheduler import Scheduler
+from experiments.common.folders import vector, write_model
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 
@@ -44,32 +45,6 @@ TOKENS = 16
 WAITING = 4  # best-effort calls at any time
 SLACK_NS = 1_000_000  # until a call reaches the worker
 TINY = {"hidden": 32, "heads": 2, "intermediate": 64}  # of the encoder, to try a run
-
-_TOML = """\
-source = "app.models.zoo.encoder.model:build"
-kwargs = {{ {kwargs} }}
-{cuts}
-[[inputs]]
-name = "input_ids"
-datatype = "INT64"
-shape = [{tokens}]
-minimum = 0
-maximum = 30521
-
-[[inputs]]
-name = "attention_mask"
-datatype = "INT64"
-shape = [{tokens}]
-
-[[outputs]]
-name = "embedding"
-datatype = "FP32"
-shape = [{hidden}]
-
-[batching]
-max_batch = 1
-policy = "no_wait"
-"""
 
 
 class Notes:
@@ -150,15 +125,15 @@ def cuts(stages: int) -> list[str]:
     return [f"bert.encoder.layer.{end - 1}" for end in range(each, LAYERS, each)]
 
 
-def write_model(folder: Path, stages: int, tiny: bool) -> ModelSource:
+def write_encoder(folder: Path, stages: int, tiny: bool) -> ModelSource:
     kwargs = {"layers": LAYERS, **(TINY if tiny else {})}
-    text = _TOML.format(
-        kwargs=", ".join(f"{name} = {value}" for name, value in kwargs.items()),
-        cuts=f"cuts = {cuts(stages)}" if stages > 1 else "", tokens=TOKENS, hidden=kwargs.get("hidden", 384),
-    )  # fmt: skip
+    inputs = [vector(name, TOKENS, datatype="INT64") for name in ("input_ids", "attention_mask")]
+    outputs = [vector("embedding", kwargs.get("hidden", 384))]
     path = folder / f"encoder{stages}"
-    path.mkdir()
-    (path / "model.toml").write_text(text, encoding="utf-8")
+    write_model(
+        path, "app.models.zoo.encoder.model:build", inputs, outputs,
+        batching={"max_batch": 1, "policy": "no_wait"}, kwargs=kwargs, **({"cuts": cuts(stages)} if stages > 1 else {}),
+    )  # fmt: skip
     return ModelSource(path.name, 1, path)
 
 
@@ -224,7 +199,7 @@ async def rounds(chosen: argparse.Namespace, folder: Path, say: Callable[[str], 
         for stages in STAGES:
             device = NotingDevice()
             engine = await stack.enter_async_context(Engine(Profiling(device), Scheduler(device.spec)))
-            source = write_model(folder, stages, chosen.quick)
+            source = write_encoder(folder, stages, chosen.quick)
             model = await asyncio.to_thread(load, source)
             contenders[stages] = Contender(await engine.start(model), device.notes)
             say(f"{stages} stage(s) ready")

@@ -10,7 +10,7 @@ built as stages. Weights come from a seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from app.models.stages.staged import Staged
+from experiments.common.folders import vector, write_model
 
 MODELS = "experiments.disb.live_models"
 TOKENS = 16  # of an encoder's request
@@ -32,47 +33,6 @@ PLACES = {
     "inceptionv3": "cnn48",
     "distilbert": "encoder4",
 }
-
-_VECTORS = """\
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [{width}]
-"""
-_IMAGES = """\
-[[inputs]]
-name = "images"
-datatype = "FP32"
-shape = [3, {pixels}, {pixels}]
-"""
-_TOKENS = """\
-[[inputs]]
-name = "input_ids"
-datatype = "INT64"
-shape = [{tokens}]
-minimum = 0
-maximum = 30521
-
-[[inputs]]
-name = "attention_mask"
-datatype = "INT64"
-shape = [{tokens}]
-minimum = 0
-maximum = 1
-"""
-_TOML = """\
-source = "{source}"
-kwargs = {{ {kwargs} }}
-{cuts}
-{inputs}
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [{outputs}]
-
-[batching]
-max_batch = 1
-"""
 
 
 def mlp(layers: int, stages: int) -> nn.Module:
@@ -103,36 +63,38 @@ def _staged(build: Callable[[], list[nn.Module]], stages: int) -> Staged:
     return Staged([nn.Sequential(*layers[one:other]) for one, other in pairwise(ends)])
 
 
-def _cuts(layers: int, within: bool) -> str:
+def _cuts(layers: int, within: bool) -> list[str]:
     """After each layer but the last, and `within` after the attention of each."""
     names = []
     for layer in range(layers):
         names += [f"bert.encoder.layer.{layer}.attention"] * within
         names += [f"bert.encoder.layer.{layer}"] * (layer < layers - 1)
-    return f"cuts = {names}\n"
+    return names
 
 
 def write_models(folder: Path, small: bool = False) -> None:
     """Write the repository. `small`: models that take next to no time, to try a run."""
-    images, tokens = _IMAGES.format(pixels=PIXELS), _TOKENS.format(tokens=TOKENS)
+    alone = {"max_batch": 1}
 
-    def write(name: str, source: str, kwargs: dict[str, int], inputs: str, outputs: int, cuts: str = "") -> None:
-        told = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
-        text = _TOML.format(source=source, kwargs=told, cuts=cuts, inputs=inputs, outputs=outputs)
-        (folder / name).mkdir(parents=True)
-        (folder / name / "model.toml").write_text(text, encoding="utf-8")
+    def staged(name: str, kind: str, shape: Sequence[int], outputs: int, **kwargs: int) -> None:
+        inputs = [vector("x", *shape)]
+        write_model(folder / name, f"{MODELS}:{kind}", inputs, [vector("y", outputs)], batching=alone, kwargs=kwargs)
 
     def encoder(name: str, width: int, layers: int, within: bool) -> None:
         kwargs = {"hidden": width, "layers": layers, "heads": width // 32, "intermediate": 4 * width}
-        write(name, "app.models.zoo.encoder.model:build", kwargs, tokens, width, _cuts(layers, within))
+        ids = vector("input_ids", TOKENS, datatype="INT64", minimum=0, maximum=30521)
+        mask = vector("attention_mask", TOKENS, datatype="INT64", minimum=0, maximum=1)
+        write_model(
+            folder / name, "app.models.zoo.encoder.model:build", [ids, mask], [vector("y", width)],
+            batching=alone, kwargs=kwargs, cuts=_cuts(layers, within),
+        )  # fmt: skip
 
     if small:
         for name in PLACES.values():
-            vectors = _VECTORS.format(width=WIDTH)
-            write(name, f"{MODELS}:mlp", {"layers": 2, "stages": 2}, vectors, WIDTH)
+            staged(name, "mlp", [WIDTH], WIDTH, layers=2, stages=2)
         return
     encoder("encoder6", 384, 6, within=True)
     encoder("encoder4", 256, 4, within=False)
-    write("mlp", f"{MODELS}:mlp", {"layers": 16, "stages": 4}, _VECTORS.format(width=WIDTH), WIDTH)
-    write("cnn32", f"{MODELS}:cnn", {"channels": 32, "layers": 7, "stages": 3}, images, 10)
-    write("cnn48", f"{MODELS}:cnn", {"channels": 48, "layers": 8, "stages": 7}, images, 10)
+    staged("mlp", "mlp", [WIDTH], WIDTH, layers=16, stages=4)
+    staged("cnn32", "cnn", [3, PIXELS, PIXELS], 10, channels=32, layers=7, stages=3)
+    staged("cnn48", "cnn", [3, PIXELS, PIXELS], 10, channels=48, layers=8, stages=7)

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, WorkerSpec
+from experiments.common.folders import vector, write_model
 from loadtest.common import servers
 from loadtest.common.command import resident_mib
 from loadtest.common.experiment import Data, Say
@@ -36,31 +37,14 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
 """
-_TOML = """
-source = "model.py:build"
-
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [64]
-
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [8]
-
-[batching]
-max_batch = 32
-"""
 
 
 def write_models(folder: Path, number: int) -> list[str]:
     """Folders of so many equal models; their names."""
     names = [f"small-{index}" for index in range(number)]
     for name in names:
-        (folder / name).mkdir()
+        write_model(folder / name, "model.py:build", [vector("x", 64)], [vector("y", 8)], batching={"max_batch": 32})
         (folder / name / "model.py").write_text(_MODEL)
-        (folder / name / "model.toml").write_text(_TOML)
     return names
 
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from app.models.sources.hubs import from_pretrained
+from experiments.common.folders import vector, write_model
 from experiments.training.writer import tokenizer_of_bytes
 
 READ, WRITTEN = 128, 100  # tokens, at most
@@ -80,63 +81,22 @@ def whole(folder: str) -> nn.Module:
     return Whole(from_pretrained(transformers, auto, folder, {}).eval())
 
 
-_CELLS = """\
-source = "hf:{weights}"
-task = "{task}"
-row_check = "off"
-
-[task_options]
-max_tokens = {read}
-max_new_tokens = {written}
-
-[batching]
-max_batch = {size}
-"""
-_WHOLE = """\
-source = "experiments.writing.models:whole"
-kwargs = {{ folder = "{weights}" }}
-row_check = "off"
-
-[[inputs]]
-name = "ids"
-datatype = "INT64"
-shape = ["tokens"]
-max_shape = [{read}]
-minimum = 0
-maximum = 255
-
-[[inputs]]
-name = "lengths"
-datatype = "INT64"
-shape = []
-lengths = "ids"
-
-[[inputs]]
-name = "most"
-datatype = "INT64"
-shape = []
-minimum = 1
-maximum = {written}
-
-[[outputs]]
-name = "last"
-datatype = "INT64"
-shape = []
-
-[batching]
-max_batch = {size}
-policy = "no_wait"
-length_buckets = {buckets}
-"""
-
-
 def write_cells(folder: Path, weights: Path, kind: str, size: int) -> None:
-    folder.mkdir()
-    text = _CELLS.format(weights=weights.as_posix(), task=KINDS[kind], read=READ, written=WRITTEN, size=size)
-    (folder / "model.toml").write_text(text, encoding="utf-8")
+    limits = {"max_tokens": READ, "max_new_tokens": WRITTEN}
+    write_model(
+        folder, f"hf:{weights.as_posix()}", batching={"max_batch": size}, task=KINDS[kind], row_check="off",
+        task_options=limits,
+    )  # fmt: skip
 
 
 def write_whole(folder: Path, weights: Path, size: int, buckets: list[int]) -> None:
-    folder.mkdir()
-    text = _WHOLE.format(weights=weights.as_posix(), read=READ, written=WRITTEN, size=size, buckets=buckets)
-    (folder / "model.toml").write_text(text, encoding="utf-8")
+    inputs = [
+        vector("ids", "tokens", datatype="INT64", max_shape=[READ], minimum=0, maximum=255),
+        vector("lengths", datatype="INT64", lengths="ids"),
+        vector("most", datatype="INT64", minimum=1, maximum=WRITTEN),
+    ]
+    write_model(
+        folder, "experiments.writing.models:whole", inputs, [vector("last", datatype="INT64")],
+        batching={"max_batch": size, "policy": "no_wait", "length_buckets": buckets}, row_check="off",
+        kwargs={"folder": weights.as_posix()},
+    )  # fmt: skip

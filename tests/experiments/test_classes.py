@@ -46,7 +46,7 @@ def test_the_encoder_is_cut_into_stages_of_as_many_layers(tmp_path: Path) -> Non
     assert preemption.cuts(4) == [f"bert.encoder.layer.{layer}" for layer in (1, 3, 5)]
     assert len(preemption.cuts(8)) == 7
     for stages in preemption.STAGES:
-        assert preemption.write_model(tmp_path, stages, tiny=True).folder == tmp_path / f"encoder{stages}"
+        assert preemption.write_encoder(tmp_path, stages, tiny=True).folder == tmp_path / f"encoder{stages}"
     assert len(Repository(tmp_path).scan(required=True)) == len(preemption.STAGES)
 
 
