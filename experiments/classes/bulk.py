@@ -13,8 +13,8 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -25,12 +25,12 @@ import numpy as np
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat, percentile
-from experiments.common.live import right
+from experiments.common.live import right, rows_a_batch, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ZOO
-from loadtest.common.servers import Server, starling
+from loadtest.common.servers import Server
 
 MODEL = "mlp"
 CONNECTIONS = 64  # of best effort
@@ -83,14 +83,10 @@ class Scene:
         for source in (WHOLE, SLICED):
             command.profile(MODEL, self.source(source), self.folder / "profiles", self.chosen.budget)
 
-    def start(self, stack: ExitStack) -> None:
+    def flags(self, way: Way) -> Sequence[str]:
         profiles = str(self.folder / "profiles")
         shared = ("--threads", "1", "--workers", "32", "--profile-dir", profiles, "--profile-budget-s", "0")
-        for name, way in WAYS.items():
-            model = ("--model", f"{MODEL}={self.source(way.source)}")
-            self.servers[name] = stack.enter_context(starling((*model, *shared, *way.flags)))
-        for server in self.servers.values():
-            server.wait_ready()
+        return ("--model", f"{MODEL}={self.source(way.source)}", *shared, *way.flags)
 
     def plans(self, name: str, rate: float | None) -> tuple[Plan, Plan]:
         """Of real time and of best effort."""
@@ -136,7 +132,7 @@ def realtime_of(repeat: Repeat) -> dict[str, Any]:
         "server_p99_ms": percentile(repeat.server_ns[repeat.server_ns >= 0], 0.99),
         "lag_p99_ms": percentile(repeat.lag_ns, 0.99),
         "busy": busy(repeat),
-        "batch": _batch(repeat),
+        "batch": rows_a_batch([repeat]),
     }
 
 
@@ -144,18 +140,13 @@ def best_effort_of(repeat: Repeat) -> dict[str, float]:
     """Answers a second until the end of the load, and the rows of a batch."""
     ended = repeat.intended_ns + repeat.latency_ns
     until = int(((repeat.latency_ns >= 0) & (ended <= repeat.duration_s * 1e9)).sum())
-    return {"per_s": until / repeat.duration_s, "batch": _batch(repeat)}
+    return {"per_s": until / repeat.duration_s, "batch": rows_a_batch([repeat])}
 
 
 def busy(repeat: Repeat) -> float:
     """Share of the time in which batches of these requests computed: each row of a batch of b reports all of it."""
     known = (repeat.batch > 0) & (repeat.compute_ns >= 0)
     return float((repeat.compute_ns[known] / repeat.batch[known]).sum()) / 1e9 / repeat.elapsed_s
-
-
-def _batch(repeat: Repeat) -> float:
-    known = repeat.batch[repeat.batch > 0]
-    return float(1 / np.mean(1 / known)) if len(known) else 0.0
 
 
 async def rounds(scene: Scene, say: Said) -> dict[str, Any]:
@@ -196,13 +187,13 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
         scene = Scene(chosen, Path(name))
         scene.profile()
         run.say("batch times are measured")
-        scene.start(stack)
-        run.say("servers are ready")
-        found: Mapping[str, Any] = in_loop(rounds(scene, run.say))
+        with serving({name: scene.flags(way) for name, way in WAYS.items()}) as scene.servers:
+            run.say("servers are ready")
+            found: Mapping[str, Any] = in_loop(rounds(scene, run.say))
     settings = {
         "seconds": chosen.seconds, "repeats": chosen.repeats, "share": chosen.share, "connections": CONNECTIONS,
     }  # fmt: skip

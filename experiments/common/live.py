@@ -1,18 +1,21 @@
-"""Helpers for experiments with live servers: the peak of a server, and the CPU time of other processes."""
+"""Helpers for experiments with live servers: several at once, loads in turns, a peak, other processes' CPU time."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
-from app.bench.run import in_loop
+from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
-from loadtest.common.servers import MeasurementError, Server
+from loadtest.common.servers import MeasurementError, Server, starling
 
 
 def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:
@@ -31,6 +34,40 @@ def right(name: str, repeat: Repeat) -> Repeat:
     for example in repeat.examples.values():
         raise MeasurementError(f"{name}: {example}")
     return repeat
+
+
+@contextmanager
+def serving(flags: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Server]]:
+    """A server for each of these flags, by name, all ready."""
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(starling(given)) for name, given in flags.items()}
+        for server in servers.values():
+            server.wait_ready()
+        yield servers
+
+
+async def in_turns(plans: Mapping[str, Plan]) -> dict[str, list[Repeat]]:
+    """The runs of each plan, by name. With a seed each has its turn before the next seed, and another one is first."""
+    runs: dict[str, list[Repeat]] = {name: [] for name in plans}
+    async with AsyncExitStack() as stack:
+        sessions = {name: await stack.enter_async_context(Session(plan)) for name, plan in plans.items()}
+        for session in sessions.values():
+            await session.warm()
+            await session.settle()
+        names = list(plans)
+        for number in range(plans[names[0]].repeats):
+            first = number % len(names)
+            for name in (*names[first:], *names[:first]):
+                plan = plans[name]
+                runs[name].append(await sessions[name].once(plan, plan.seed + number, plan.duration_s))
+                await sessions[name].settle()  # no queue is left for the next
+    return runs
+
+
+def rows_a_batch(runs: Sequence[Repeat]) -> float:
+    """The mean over batches, of answers that say which batch they came from; 0 of none."""
+    sizes = np.concatenate([run.batch[(run.latency_ns >= 0) & (run.batch > 0)] for run in runs])
+    return float(1 / np.mean(1 / sizes)) if len(sizes) else 0.0
 
 
 class OtherProcesses:

@@ -12,20 +12,20 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from app.bench.run import in_loop
+from experiments.common.live import serving
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
 from experiments.disb.modelled import NETWORKS
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, fmt
-from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.common.servers import MeasurementError, Server
 from loadtest.disb.clients import Clients, SentAs, WorkloadPlan
 from loadtest.disb.figures import by_class
 from loadtest.disb.workload import Klass, Load, Task, Workload, read
@@ -112,13 +112,10 @@ class Scene:
             )  # fmt: skip
             self._say(f"{name} is measured beside each model")
 
-    def start(self, stack: ExitStack) -> None:
-        for name, flags in SERVERS.items():
-            models, profiles = self.folder / "models", self.folder / "profiles"
-            shared = ("--models", str(models), "--profile-dir", str(profiles), "--profile-budget-s", "0")
-            self.servers[name] = stack.enter_context(starling((*shared, "--threads", "1", *flags)))
-        for server in self.servers.values():
-            server.wait_ready()
+    def flags(self, name: str) -> Sequence[str]:
+        models, profiles = self.folder / "models", self.folder / "profiles"
+        shared = ("--models", str(models), "--profile-dir", str(profiles), "--profile-budget-s", "0")
+        return (*shared, "--threads", "1", *SERVERS[name])
 
     def beside(self) -> dict[str, dict[str, float]]:
         """By how much of its time each model is slowed by each other one, as the server with two workers knows it."""
@@ -204,15 +201,15 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
         scene = Scene(chosen, Path(name), run.say)
         if chosen.pair_s:
             scene.profile_pairs()
-        scene.start(stack)
-        run.say("servers are ready")
-        in_loop(scene.alone())
-        workloads = {one: in_loop(in_turns(scene, one, run.say)) for one in chosen.names}
-        beside = scene.beside()
+        with serving({name: scene.flags(name) for name in SERVERS}) as scene.servers:
+            run.say("servers are ready")
+            in_loop(scene.alone())
+            workloads = {one: in_loop(in_turns(scene, one, run.say)) for one in chosen.names}
+            beside = scene.beside()
     return {
         "settings": {"seconds": chosen.seconds, "repeats": chosen.repeats, "seed": chosen.seed},
         "columns": {column: one.title for column, one in COLUMNS.items()},

@@ -7,17 +7,16 @@ only. One is asked at a time, in turns, with Poisson arrivals at shares of the b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Sequence
 
 from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
+from app.bench.run import in_loop
 from app.bench.stats import Repeat
+from experiments.common.live import in_turns, serving
 from experiments.many.deadlines import MODERATE, SHARE, Device, saved
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import ROOT
-from loadtest.common.servers import Server, starling
+from loadtest.common.servers import Server
 
 MODEL = "sleep"
 DEVICE = Device(MODEL, 4, 0.65, 60, largest=32)
@@ -31,10 +30,17 @@ WAYS = {
 }
 
 
-def serve(way: str, workers: int) -> Server:
+def flags(way: str, workers: int) -> Sequence[str]:
     source = ROOT / "loadtest" / "bench" / "models" / MODEL
     capacities = ",".join(["32"] * workers)
-    return starling(("--model", f"{MODEL}={source}", "--threads", "1", "--workers", capacities, *WAYS[way]))
+    return ("--model", f"{MODEL}={source}", "--threads", "1", "--workers", capacities, *WAYS[way])
+
+
+def plan_of(server: Server, rate: float) -> Plan:
+    return Plan(
+        url=server.url, model=MODEL, payload="binary", rate=rate, duration_s=SECONDS, repeats=REPEATS, warmup_s=1.0,
+        connections=512, deadline_ms=DEVICE.deadline_ms,
+    )  # fmt: skip
 
 
 def figures(runs: list[Repeat]) -> dict[str, float]:
@@ -55,33 +61,15 @@ def figures(runs: list[Repeat]) -> dict[str, float]:
     }
 
 
-async def in_turns(servers: Mapping[str, Server], rate: float) -> dict[str, Any]:
-    """Each way at each seed before the next seed, with the same load."""
-    runs: dict[str, list[Repeat]] = {way: [] for way in servers}
-    for index in range(REPEATS):
-        for way, server in servers.items():
-            plan = Plan(
-                url=server.url, model=MODEL, payload="binary", rate=rate, seed=index,
-                duration_s=SECONDS, warmup_s=1.0, connections=512, deadline_ms=DEVICE.deadline_ms,
-            )  # fmt: skip
-            async with Session(plan) as session:
-                await session.warm()
-                await session.settle()
-                runs[way].append(await session.once(plan, plan.seed, plan.duration_s))
-    return {way: figures(given) for way, given in runs.items()}
-
-
 def measure(say: Say) -> Data:
     """The same over HTTP."""
     cells = []
     for workers in WORKERS:
         bound, rows = DEVICE.bound(workers)
-        with ExitStack() as stack:
-            servers = {way: stack.enter_context(serve(way, workers)) for way in WAYS}
-            for server in servers.values():
-                server.wait_ready()
+        with serving({way: flags(way, workers) for way in WAYS}) as servers:
             for load in LOADS:
-                ways = in_loop(in_turns(servers, round(load * bound, 1)))
+                plans = {way: plan_of(server, round(load * bound, 1)) for way, server in servers.items()}
+                ways = {way: figures(runs) for way, runs in in_loop(in_turns(plans)).items()}
                 cells.append({"workers": workers, "bound": bound, "rows": rows, "load": load, "ways": ways})
                 for way, cell in ways.items():
                     say(f"{workers} x, load {load:g}, {way}: {cell['in_time']:.2%}, {cell['row_ms']:.2f} ms a row")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -19,16 +18,16 @@ from statistics import fmean
 import numpy as np
 
 from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
+from app.bench.run import in_loop
 from app.bench.stats import Repeat
 from app.engine.profiling.tables import tables_of
 from app.sim import options
-from experiments.common.live import peak_rate, right
+from experiments.common.live import in_turns, peak_rate, right, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Say
 from loadtest.common.page import standard_error
 from loadtest.common.paths import ZOO
-from loadtest.common.servers import Server, starling
+from loadtest.common.servers import Server
 
 MODELS = ("mlp", "encoder")
 SEEDS = 7
@@ -69,47 +68,40 @@ def means(repeat: Repeat, bounds: Sequence[float]) -> list[float]:
     return [float(repeat.latency_ns[low:high].mean()) / 1e6 for low, high in pairwise(at.tolist())]
 
 
-async def in_turns(
-    sessions: Mapping[str, Session], policies: Sequence[str], steps: Steps, peak: float, seeds: range
+def runs_of(
+    servers: Mapping[str, Server], model: str, steps: Steps, peak: float, seeds: range
 ) -> dict[str, list[list[float]]]:
-    """By policy and seed: the mean of each step. For each seed another policy is first."""
+    """By policy and seed: the mean of each step."""
     arrivals, bounds = timed(steps, peak)
-    found: dict[str, list[list[float]]] = {policy: [] for policy in policies}
-    for seed in seeds:
-        first = seed % len(policies)
-        for policy in (*policies[first:], *policies[:first]):
-            session = sessions[policy]
-            plan = replace(session.plan, concurrency=None, rate=peak, arrivals=arrivals)
-            found[policy].append(means(right(policy, await session.once(plan, seed, bounds[-1])), bounds))
-            await session.settle()
-    return found
+    plans = {
+        policy: replace(
+            plan_of(server, model), rate=peak, arrivals=arrivals, duration_s=bounds[-1], seed=seeds.start,
+            repeats=len(seeds),
+        )
+        for policy, server in servers.items()
+    }  # fmt: skip
+    runs = in_loop(in_turns(plans))
+    return {policy: [means(right(policy, run), bounds) for run in given] for policy, given in runs.items()}
 
 
-async def compared(servers: Mapping[str, Server], model: str, peak: float, seeds: int, say: Say) -> Data:
+def compared(servers: Mapping[str, Server], model: str, peak: float, seeds: int, say: Say) -> Data:
     """The delay that `window` is given, and by schedule and policy the means of all steps by seed."""
-    async with AsyncExitStack() as stack:
-        sessions = {
-            policy: await stack.enter_async_context(Session(plan_of(server, model)))
-            for policy, server in servers.items()
-        }
-        for session in sessions.values():
-            await session.warm()
-        windows = [policy for policy in servers if policy.startswith("window")]
-        tried = await in_turns(sessions, windows, SCHEDULES["climb"], peak, range(seeds, seeds + TUNING))
-        window = min(windows, key=lambda policy: fmean(map(fmean, tried[policy])))
-        policies = [policy for policy in servers if policy not in windows or policy == window]
-        found = {}
-        for name, steps in SCHEDULES.items():
-            runs = await in_turns(sessions, policies, steps, peak, range(seeds))
-            found[name] = {policy.partition(" ")[0]: by_seed for policy, by_seed in runs.items()}
-            shown = {policy: [round(fmean(step), 1) for step in zip(*one, strict=True)] for policy, one in runs.items()}
-            say(f"{model}, {name}: {shown}")
+    windows = {policy: server for policy, server in servers.items() if policy.startswith("window")}
+    tried = runs_of(windows, model, SCHEDULES["climb"], peak, range(seeds, seeds + TUNING))
+    window = min(windows, key=lambda policy: fmean(map(fmean, tried[policy])))
+    chosen = {policy: server for policy, server in servers.items() if policy not in windows or policy == window}
+    found = {}
+    for name, steps in SCHEDULES.items():
+        runs = runs_of(chosen, model, steps, peak, range(seeds))
+        found[name] = {policy.partition(" ")[0]: by_seed for policy, by_seed in runs.items()}
+        shown = {policy: [round(fmean(step), 1) for step in zip(*one, strict=True)] for policy, one in runs.items()}
+        say(f"{model}, {name}: {shown}")
     return {"delay_ms": float(window.partition(" ")[2]), "schedules": found}
 
 
 def plan_of(server: Server, model: str) -> Plan:
     return Plan(
-        url=server.url, model=model, payload="binary", concurrency=64, warmup_s=1.0, connections=512, timeout_s=60.0,
+        url=server.url, model=model, payload="binary", warmup_s=1.0, connections=512, timeout_s=60.0,
         max_lag_ms=LAG_MS,
     )  # fmt: skip
 
@@ -117,7 +109,7 @@ def plan_of(server: Server, model: str) -> Plan:
 def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
     """One model. Raises the errors of servers, commands and the load generator."""
     source = f"{model}={ZOO / model}"
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as kept, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as kept:
         folder = Path(kept)
         command.starling(
             "profile", model, "--model", source, "--max-batch", str(LARGEST), "--threads", "1", "--budget-s",
@@ -130,12 +122,9 @@ def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
             "--profile-budget-s", "0",
         )  # fmt: skip
         policies = ("no_wait", *(f"window {delay}" for delay in DELAYS_MS), "ebird", "adaptive")
-        servers = {policy: stack.enter_context(starling((*flags, *server_flags(policy)))) for policy in policies}
-        for server in servers.values():
-            server.wait_ready()
-        plan = replace(plan_of(servers["adaptive"], model), concurrency=None)
-        peak = peak_rate(plan, SLO_MS, TRY_S, say)
-        found = in_loop(compared(servers, model, peak, seeds, say))
+        with serving({policy: (*flags, *server_flags(policy)) for policy in policies}) as servers:
+            peak = peak_rate(plan_of(servers["adaptive"], model), SLO_MS, TRY_S, say)
+            found = compared(servers, model, peak, seeds, say)
     slower = profile.times(WORKERS)[-1] / profile.batch_ns[-1]
     return {"model": model, "peak": peak, "seeds": seeds, "slower": slower, **found}
 

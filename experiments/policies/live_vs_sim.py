@@ -111,17 +111,8 @@ class Comparison:
             rows = []
             for share in SHARES:
                 at = replace(plan, rate=share * peak)
-                rows.append(self.quietest(lambda at=at, share=share: self.one_load(share, at, server)))
+                rows.append(self.one_load(share, at, server))
         return {"case": case.name, "peak": peak, "http": first["http"], "rows": rows}
-
-    def quietest(self, run: Callable[[], Data]) -> Data:
-        """The first of the tries beside which other processes used next to nothing, else the one with the least."""
-        tries: list[Data] = []
-        while len(tries) < self.chosen.tries:
-            tries.append(run())
-            if undisturbed(tries[-1]):
-                break
-        return min(tries, key=lambda row: row["others"] or 0.0)
 
     def one_load(self, share: float, plan: Plan, server: Server) -> Data:
         """One load, live and as `size` says, from what was measured just before."""
@@ -150,7 +141,6 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a run [10]")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals [0]")
     parser.add_argument("--budget", type=float, default=8.0, help="seconds to measure batch times, each time [8]")
-    parser.add_argument("--tries", type=int, default=1, help="of a load, until other processes are quiet [1]")
     parser.add_argument("--peak", type=float, default=0.0, help="requests/s that count as the peak [searched]")
 
 

@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from statistics import median
 
 from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
+from app.bench.run import in_loop
 from app.bench.stats import Repeat
-from experiments.common.live import peak_rate
+from experiments.common.live import in_turns, peak_rate
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT, ZOO
@@ -62,23 +62,6 @@ def plan_of(model: str, server: Server, chosen: argparse.Namespace, rate: float 
     )  # fmt: skip
 
 
-async def in_turns(plans: Mapping[str, Plan]) -> dict[str, list[float]]:
-    """By policy, the mean latency in ms of each round. Both have a round before the next; each begins with another."""
-    found: dict[str, list[float]] = {name: [] for name in plans}
-    async with AsyncExitStack() as stack:
-        sessions = {name: await stack.enter_async_context(Session(plan)) for name, plan in plans.items()}
-        for session in sessions.values():
-            await session.warm()
-            await session.settle()
-        names = list(plans)
-        for number in range(plans[names[0]].repeats):
-            for name in names if number % 2 else reversed(names):
-                session, plan = sessions[name], plans[name]
-                found[name].append(mean_ms(await session.once(plan, plan.seed + number, plan.duration_s)))
-                await session.settle()  # a request by itself: no queue is left for the next
-    return found
-
-
 def mean_ms(repeat: Repeat) -> float:
     """Mean latency of the right answers; infinite if there is none."""
     done = repeat.completed
@@ -101,8 +84,8 @@ def compare(model: str, start: str, chosen: argparse.Namespace, peaks: dict[str,
             peaks[model] = peak_rate(plan_of(model, servers["no_wait"], chosen), SLO_MS, TRY_S, say)
         for share in chosen.shares:
             rate = share * peaks[model]
-            means = in_loop(in_turns({name: plan_of(model, server, chosen, rate) for name, server in servers.items()}))
-            ours, other = means["adaptive"], means["no_wait"]
+            runs = in_loop(in_turns({name: plan_of(model, one, chosen, rate) for name, one in servers.items()}))
+            ours, other = (list(map(mean_ms, runs[policy])) for policy in POLICIES)
             cell = {"model": model, "start": start, "share": share, "peak": peaks[model]}
             yield {**cell, "adaptive_ms": ours, "no_wait_ms": other, "ratio": ratio_of(ours, other)}
 

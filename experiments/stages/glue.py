@@ -13,8 +13,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,17 +21,18 @@ from typing import Any
 import numpy as np
 
 from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
+from app.bench.run import in_loop
 from app.bench.stats import Repeat, percentile
 from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.profile import ModelProfile
 from app.sim.lengths import Lengths
+from experiments.common.live import in_turns, rows_a_batch, serving
 from experiments.policies.lengths import GLUE
 from loadtest.common import command
-from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT
-from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.common.servers import MeasurementError, Server
 
 MODEL = "glue"
 SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
@@ -78,10 +78,10 @@ class Scene:
             raise MeasurementError("the profile has no times by length, without which nothing is picked by length")
         return measured
 
-    def serve(self, way: str) -> Server:
-        return starling(
-            ("--model", f"{MODEL}={self.source(way)}", "--threads", str(self.chosen.threads), "--workers", "32",
-             "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0")
+    def flags(self, way: str) -> Sequence[str]:
+        return (
+            "--model", f"{MODEL}={self.source(way)}", "--threads", str(self.chosen.threads), "--workers", "32",
+            "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0",
         )  # fmt: skip
 
     def plan(self, server: Server, **options: Any) -> Plan:
@@ -108,31 +108,19 @@ def requests(seed: int) -> list[dict[str, Any]]:
 def figures(runs: list[Repeat]) -> dict[str, Any]:
     """Rows per second by run; mean and 99 % latency in ms and rows a batch of all runs; errors."""
     completed = np.concatenate([run.completed for run in runs])
-    batches = np.concatenate([run.batch[run.latency_ns >= 0] for run in runs])
-    counted = batches[batches > 0]
     p99 = percentile(completed, 0.99)
     return {
         "rows_per_s": [len(run.completed) / run.elapsed_s for run in runs],
         "mean_ms": [float(run.completed.mean()) / 1e6 for run in runs],
         "p99_ms": float("nan") if p99 is None else p99,
-        "batch": float(1 / np.mean(1 / counted)) if len(counted) else 0.0,
+        "batch": rows_a_batch(runs),
         "errors": sum(sum(run.errors.values()) for run in runs),
     }
 
 
-async def in_turns(
-    scene: Scene, servers: Mapping[str, Server], say: Callable[[str], None], **options: Any
-) -> dict[str, Any]:
-    """Each way at each seed before the next seed, with the same load."""
-    runs: dict[str, list[Repeat]] = {way: [] for way in servers}
-    for index in range(scene.chosen.repeats):
-        for way, server in servers.items():
-            async with Session(scene.plan(server, **options)) as session:
-                if not index:
-                    await session.warm()
-                await session.settle()
-                seed = session.plan.seed + index
-                runs[way].append(await session.once(session.plan, seed, session.plan.duration_s))
+def compared(scene: Scene, servers: Mapping[str, Server], say: Say, **options: Any) -> dict[str, Any]:
+    """The figures of each way under the same load."""
+    runs = in_loop(in_turns({way: scene.plan(server, **options) for way, server in servers.items()}))
     found = {way: figures(given) for way, given in runs.items()}
     for way, cell in found.items():
         say(f"{options}: {way}: {np.mean(cell['rows_per_s']):.1f} rows/s, mean {np.mean(cell['mean_ms']):.1f} ms")
@@ -148,19 +136,15 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
         scene = Scene(chosen, Path(name))
         profile = scene.profile()
         run.say("batch times are measured")
-        servers = {way: stack.enter_context(scene.serve(way)) for way in WAYS}
-        for server in servers.values():
-            server.wait_ready()
-        closed = in_loop(in_turns(scene, servers, run.say, concurrency=CONNECTIONS))
-        peak = max(float(np.mean(closed[way]["rows_per_s"])) for way in BY_COUNT)
-        loads = {
-            str(share): in_loop(in_turns(scene, servers, run.say, rate=round(share * peak, 1))) for share in SHARES
-        }
-        reorders = {way: told(server) for way, server in servers.items()}
+        with serving({way: scene.flags(way) for way in WAYS}) as servers:
+            closed = compared(scene, servers, run.say, concurrency=CONNECTIONS)
+            peak = max(float(np.mean(closed[way]["rows_per_s"])) for way in BY_COUNT)
+            loads = {str(share): compared(scene, servers, run.say, rate=round(share * peak, 1)) for share in SHARES}
+            reorders = {way: told(server) for way, server in servers.items()}
     settings = {
         "seconds": chosen.seconds, "repeats": chosen.repeats, "threads": chosen.threads, "connections": CONNECTIONS,
         "lengths": GLUE,

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from app.bench.run import in_loop
+from experiments.common.live import serving
 from experiments.common.loads import Answers, post, run_once
 from experiments.policies.lengths import GLUE
 from experiments.texts.tasks import TASKS, Array, Task
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms
-from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.common.servers import MeasurementError, Server
 
 #: Lines of `[batching]`, by way.
 WAYS = {"by length": 'policy = "adaptive"', "by count": 'policy = "adaptive"\nreorder = false'}
@@ -99,11 +99,9 @@ class Scene:
         """Measure batch times into the folder where both servers look for them."""
         command.profile(task.name, self.source("by length", task), self.folder / "profiles", self.chosen.budget)
 
-    def serve(self, way: str) -> Server:
+    def flags(self, way: str) -> Sequence[str]:
         models = [word for task in TASKS for word in ("--model", f"{task.name}={self.source(way, task)}")]
-        return starling(
-            (*models, "--threads", "1", "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0")
-        )
+        return (*models, "--threads", "1", "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0")
 
 
 def figures_of(task: Task, scene: Scene, servers: dict[str, Server], run: Run) -> dict[str, Any]:
@@ -148,15 +146,13 @@ def clients_figures(rounds: Sequence[Array], rows: int) -> dict[str, Any]:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
         scene = Scene(chosen, Path(name))
         for task in TASKS:
             scene.profile(task)
         run.say("batch times are measured")
-        servers = {way: stack.enter_context(scene.serve(way)) for way in WAYS}
-        for server in servers.values():
-            server.wait_ready()
-        tasks = {task.name: figures_of(task, scene, servers, run) for task in TASKS}
+        with serving({way: scene.flags(way) for way in WAYS}) as servers:
+            tasks = {task.name: figures_of(task, scene, servers, run) for task in TASKS}
     settings = {
         "texts": chosen.texts, "lengths": chosen.lengths, "seconds": chosen.seconds, "rounds": chosen.rounds,
     }  # fmt: skip
