@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from loadtest.common.paths import ROOT, ZOO
-from loadtest.common.servers import STOP_LIMIT_S, Child, MeasurementError, Server, free_port
+from loadtest.common.servers import STOP_LIMIT_S, Child, MeasurementError, Server, free_port, starling
 
 OUT = ROOT / "out" / "load"
 USERS = {"json": ("JsonUser",), "binary": ("BinaryUser",), "image": ("ImageUser",)}
@@ -124,11 +124,9 @@ def end(child: Child, number: int) -> int:
 
 def start_server(plan: Plan, stack: contextlib.ExitStack) -> Server:
     """Its output is kept beside the report. It is ended with `stack`."""
-    port = free_port()
-    command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--drain-grace-s", "0", *server_flags(plan)]
     log = stack.enter_context((plan.out / "server.log").open("w+b"))
     with held():
-        server = Server(command, port, log=log, own_session=True)
+        server = starling(server_flags(plan), log=log, own_session=True)
         stack.callback(end, server, signal.SIGTERM)
     return server
 

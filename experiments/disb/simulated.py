@@ -177,7 +177,6 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each run [5]")
     parser.add_argument("--columns", default=",".join(COLUMNS), help=f"some of [{','.join(COLUMNS)}]")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"some of [{','.join(WORKLOADS)}]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
@@ -202,16 +201,11 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         "networks": networks, "columns": {name: COLUMNS[name].title for name in chosen.columns},
         "workloads": chosen.workloads, "pairs": [[*pair, part] for pair, part in pairs(SLOWER).items()],
     }  # fmt: skip
-    data: Data = {"settings": settings}
-    for key, work, given in (
-        ("cells", cell, [(name, column, chosen.seconds) for name in chosen.workloads for column in chosen.columns]),
-        ("varied", varied, [(name, how, settings["varied_s"]) for how in VARIATIONS for name in VARIED]),
-    ):
-        data[key] = []
-        for found in spread(work, given, chosen.processes):
-            data[key].append(found)
-            run.say(f"{key}: {len(data[key])} of {len(given)}")
-    return data
+    cells = [(name, column, chosen.seconds) for name in chosen.workloads for column in chosen.columns]
+    variations = [(name, how, settings["varied_s"]) for how in VARIATIONS for name in VARIED]
+    return {
+        "settings": settings, "cells": spread(cell, cells, run.say), "varied": spread(varied, variations, run.say),
+    }  # fmt: skip
 
 
 _SEQ_C_TO_E, _STREAMS_C_TO_E = "1.51 to 1.86", "2.65 to 3.31"

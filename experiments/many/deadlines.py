@@ -178,12 +178,9 @@ def lengths(given: tuple[float, float, int, int]) -> dict[str, Any]:
 def measure(say: Say) -> Data:
     """Goodput and device time, simulated."""
     cells = [(device, workers, REQUESTS, SEEDS) for device in DEVICES for workers in WORKERS]
-    studies = []
-    for found in spread(study, cells):
-        studies.append(found)
-        say(f"{found['device']}, {found['workers']} workers: {len(studies)} of {len(cells)}")
+    studies = spread(study, cells, say)
     cases = [(float(tight), load, REQUESTS, SEEDS) for tight in TIGHT_MS for load in LOADS]
-    glue = list(spread(lengths, cases))
+    glue = spread(lengths, cases, say)
     return {"requests": REQUESTS, "seeds": SEEDS, "peak": _PEAK, "studies": studies, "lengths": glue}
 
 

@@ -60,8 +60,4 @@ def measure(say: Say) -> Data:
         for name in DEVICES
         for load in LOADS
     ]
-    cells = []
-    for found in spread(cell, given):
-        cells.append(found)
-        say(f"{len(cells)} of {len(given)}: {found}")
-    return {"requests": REQUESTS, "cells": cells}
+    return {"requests": REQUESTS, "cells": spread(cell, given, say)}

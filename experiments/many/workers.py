@@ -116,7 +116,7 @@ def measure(say: Say) -> Data:
     profiles = devices(PROFILES)
     cases = [(name, factor) for name in profiles for factor in (1.0, *SLOWED.get(name, ()))]
     given = [(name, profiles[name], factor, load, REQUESTS) for name, factor in cases for load in LOADS]
-    return {"seeds": SEEDS, "requests": REQUESTS, "cells": list(spread(cell, given))}
+    return {"seeds": SEEDS, "requests": REQUESTS, "cells": spread(cell, given, say)}
 
 
 def above(cell: Data, policy: str) -> list[float]:

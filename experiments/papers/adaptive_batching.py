@@ -150,7 +150,6 @@ def deadlines(given: tuple[Network, int]) -> dict[str, Any]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="traces of each kind [4]")
     parser.add_argument("--seconds", type=int, default=SECONDS, help=f"length of a trace [{SECONDS}]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
@@ -161,8 +160,8 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     }  # fmt: skip
     return {
         "settings": settings, "networks": [asdict(network) for network in NETWORKS],
-        "studies": list(spread(study, cells, chosen.processes)),
-        "open_questions": list(spread(deadlines, [(one, chosen.seconds) for one in NETWORKS], chosen.processes)),
+        "studies": spread(study, cells, run.say),
+        "open_questions": spread(deadlines, [(one, chosen.seconds) for one in NETWORKS], run.say),
     }  # fmt: skip
 
 

@@ -266,7 +266,6 @@ def corner(given: tuple[str, str, Scale]) -> dict[str, Any]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of Figures 2 and 8 [{Scale.seeds}]")
     parser.add_argument("--stable", type=int, default=Scale.stable, help=f"seconds of a stable run [{Scale.stable}]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def settings() -> dict[str, Any]:
@@ -280,18 +279,13 @@ def settings() -> dict[str, Any]:
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     scale = Scale(chosen.seeds, chosen.stable)
-    studies = []
-    for found in spread(study, [(network, scale) for network in NETWORKS], chosen.processes):
-        run.say(f"{found['network']}: done")
-        studies.append(found)
-    doubts = list(spread(doubt, [(name, scale) for name in DOUBTS], chosen.processes))
-    run.say("doubts: done")
-    corners = []
-    given = [(assumption, name, scale) for assumption, names in CORNERS.items() for name in names]
-    for one in spread(corner, given, chosen.processes):
-        run.say(f"{one['assumption']} {one['corner']}: done")
-        corners.append(one)
-    return {"settings": settings(), "studies": studies, "doubts": doubts, "corners": corners}
+    corners = [(assumption, name, scale) for assumption, names in CORNERS.items() for name in names]
+    return {
+        "settings": settings(),
+        "studies": spread(study, [(network, scale) for network in NETWORKS], run.say),
+        "doubts": spread(doubt, [(name, scale) for name in DOUBTS], run.say),
+        "corners": spread(corner, corners, run.say),
+    }
 
 
 SERVERS = ("ebird", "adaptive")

@@ -133,7 +133,6 @@ def doubt(given: tuple[str, int]) -> dict[str, Any]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=3_000, help="requests of each run at least [3000]")
     parser.add_argument("--sequences", type=int, default=100_000, help="of each run of Late Batching's [100000]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
@@ -143,17 +142,13 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         "ahead": AHEAD, "pairs": PAIRS, "stepping": list(STEPPING), "boundary_ms": BOUNDARY_MS,
         "requests": chosen.requests, "sequences": chosen.sequences, "complete_wait": COMPLETE_WAIT,
     }  # fmt: skip
-    data: Data = {"settings": settings, "case3": case3()}
-    for key, work, given in (
-        ("studies", study, [(network, chosen.requests) for network in FAST]),
-        ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),
-        ("cells", cells, [(name, chosen.sequences) for name in DATASETS]),
-    ):
-        data[key] = []
-        for found in spread(work, given, chosen.processes):
-            data[key].append(found)
-            run.say(f"{key}: {len(data[key])} of {len(given)}")
-    return data
+    return {
+        "settings": settings,
+        "case3": case3(),
+        "studies": spread(study, [(network, chosen.requests) for network in FAST], run.say),
+        "doubts": spread(doubt, [(name, chosen.requests // 4) for name in DOUBTS], run.say),
+        "cells": spread(cells, [(name, chosen.sequences) for name in DATASETS], run.say),
+    }
 
 
 BASES = ("ZeroBatch", "DelayBatch")

@@ -208,15 +208,10 @@ def _cell(setup: Setup, rate: float, requests: int, seeds: int) -> dict[str, flo
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=6_000, help="requests of each run [6000]")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    names = list(devices())
-    studies = []
-    for found in spread(study, [(name, chosen.requests, chosen.seeds) for name in names], chosen.processes):
-        studies.append(found)
-        run.say(f"{found['device']}: {len(studies)} of {len(names)}")
+    studies = spread(study, [(name, chosen.requests, chosen.seeds) for name in devices()], run.say)
     settings = {
         "requests": chosen.requests, "seeds": chosen.seeds, "clients": CLIENTS, "loads": list(LOADS), "cases": CASES,
     }  # fmt: skip

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -149,24 +148,17 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="profiles of each kind [3]")
     parser.add_argument("--first", type=int, default=100, help="the first seed; constants were chosen with 0 [100]")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a run, simulated [60]")
-    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
-    parser.add_argument("--devices", nargs="*", help="some of the devices [all]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    profiles = devices(chosen.profiles)
+    profiles = devices(PROFILES)
     given = [
         Cell(name, profiles[name], load, noise, seed, chosen.seconds)
         for name, load, noise, seed in product(
-            chosen.devices or profiles, LOADS, NOISES, range(chosen.first, chosen.first + chosen.seeds)
+            profiles, LOADS, NOISES, range(chosen.first, chosen.first + chosen.seeds)
         )
     ]
-    cells = []
-    for number, found in enumerate(spread(simulate, given, chosen.processes), 1):
-        cells += found
-        if number % 18 == 0:
-            run.say(f"{number} of {len(given)} cells")
+    cells = [one for found in spread(simulate, given, run.say) for one in found]
     return {"seeds": chosen.seeds, "seconds": chosen.seconds, "visits": VISITS, "cells": cells}
 
 

@@ -1,8 +1,8 @@
 """Simulates every policy and compares it with the optimum: `python -m experiments.policies.simulated`.
 
-Six devices, three of them measured (docs/bench/profiles/) and three made up, at six loads each, with Poisson arrivals
-and one batch at a time. The optimum is the exact least mean latency of any policy, or for the other objectives the
-least weighted cost (`app.scheduler.optimal.solver`).
+Six devices, three of them measured (docs/bench/profiles/, by `starling profile` with one thread) and three made up, at
+six loads each, with Poisson arrivals and one batch at a time. The optimum is the exact least mean latency of any
+policy, or for the other objectives the least weighted cost (`app.scheduler.optimal.solver`).
 
 Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
 simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
@@ -12,7 +12,6 @@ are over seeds. Writes docs/bench/policies.md, .json and a plot.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,7 @@ from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, grouped, ms, standard_error
-from loadtest.common.paths import DOCS, ROOT
+from loadtest.common.paths import DOCS
 
 PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
@@ -157,17 +156,6 @@ def against(
     }  # fmt: skip
 
 
-def measure(folder: Path, budget_s: float) -> None:
-    """Measure profiles with `starling profile`, one thread and one unit at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in MEASURED:
-        subprocess.run(
-            [sys.executable, "-m", "app", "profile", name, "--models", "bench", "--max-batch", "32", "--threads",
-             "1", "--no-suggest", "--budget-s", f"{budget_s:g}", "--out", str(folder / f"{name}.json")],
-            check=True, stdout=subprocess.DEVNULL, cwd=ROOT,
-        )  # fmt: skip
-
-
 def described(profile: ModelProfile) -> Data:
     """A device as the page describes it."""
     source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
@@ -179,18 +167,13 @@ def described(profile: ModelProfile) -> Data:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of each cell [{Scale.seeds}]")
     parser.add_argument("--requests", type=int, default=Scale.requests, help=f"of a run [{Scale.requests}]")
-    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
-    parser.add_argument("--measure", type=float, metavar="S", default=0, help="measure them anew, S seconds each")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
-def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
-    if chosen.measure:
-        measure(chosen.profiles, chosen.measure)
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
     scale = Scale(chosen.seeds, chosen.requests)
-    profiles = devices(chosen.profiles)
+    profiles = devices(PROFILES)
     given = [(name, profile, load, scale) for name, profile in profiles.items() for load in LOADS]
-    cells = [one for found in spread(cell, given, chosen.processes) for one in found]
+    cells = [one for found in spread(cell, given, run.say) for one in found]
     shown = {name: described(profile) for name, profile in profiles.items()}
     return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
@@ -256,7 +239,7 @@ def draw(data: Data, folder: Path) -> None:
 
 
 PAGE = Page("policies", __name__, missed, draw)
-EXPERIMENT = Experiment(PAGE, "experiments.policies.simulated", __doc__, measure_all, options_of)
+EXPERIMENT = Experiment(PAGE, "experiments.policies.simulated", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

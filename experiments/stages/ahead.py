@@ -49,7 +49,6 @@ def cell(given: tuple[str, float, int, int]) -> Data:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="runs of each cell [4]")
     parser.add_argument("--requests", type=int, default=30_000, help="of a run [30000]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
@@ -57,7 +56,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     settings = {
         "launch_ms": LAUNCH_NS / 1e6, "ahead_ms": AHEAD_NS / 1e6, "seeds": chosen.seeds, "requests": chosen.requests,
     }  # fmt: skip
-    return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
+    return {"settings": settings, "cells": spread(cell, given, run.say)}
 
 
 WITHIN = 0.03  # of the better of depth 1 and depth 2 at once

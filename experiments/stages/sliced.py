@@ -98,15 +98,11 @@ def compare(given: tuple[str, ModelProfile, int, int]) -> list[dict[str, Any]]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="requests of each run [10000]")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each cell [2]")
-    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     given = [(name, profile, chosen.requests, chosen.seeds) for name, profile in cases().items()]
-    cells: list[dict[str, Any]] = []
-    for found in spread(compare, given, chosen.processes):
-        cells += found
-        run.say(f"{len(cells) // len(LOADS)} of {len(given)}")
+    cells = [one for found in spread(compare, given, run.say) for one in found]
     return {"requests": chosen.requests, "seeds": chosen.seeds, "loads": list(LOADS), "cells": cells}
 
 

@@ -87,12 +87,6 @@ def profile(model: str, source: Path, folder: Path, budget_s: float, threads: in
     )  # fmt: skip
 
 
-def transcript(*arguments: str) -> list[str]:
-    """The command as typed and the lines that it printed, without lines that hold paths of this machine."""
-    lines = starling(*arguments).output.rstrip().splitlines()
-    return [f"$ starling {' '.join(arguments)}", *(line for line in lines if not line.startswith("kept "))]
-
-
 def _children_cpu_s() -> float:
     """CPU time of all ended children and their descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

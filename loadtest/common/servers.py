@@ -191,9 +191,9 @@ class Server(Child):
         return metadata
 
 
-def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
-    """Start the server of this checkout. `command` replaces it, to compare builds."""
+def starling(flags: Sequence[str], command: Sequence[str] = (), *, port: int | None = None, **options: Any) -> Server:
+    """Start the server of this checkout. `command` replaces it, to compare builds; `options` are those of a child."""
     base = list(command) or [sys.executable, "-m", "app"]
-    port = free_port()
-    # The grace period is for load balancers, and there is none here.
-    return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)
+    port = port or free_port()
+    # The grace period is for load balancers, and there is none here; flags may give another.
+    return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port, **options)

@@ -24,7 +24,7 @@ from app.settings import Settings
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK, ROOT
-from loadtest.common.servers import Child, MeasurementError, Server, free_port
+from loadtest.common.servers import Child, MeasurementError, Server, free_port, starling
 from loadtest.drill import nginx
 
 SETTINGS = ROOT / "deploy" / "kubernetes" / "base" / "settings.env"
@@ -58,13 +58,11 @@ class Replicas:
 
     def _start(self, name: str) -> Server:
         flags = (
-            "--port", str(self.ports[name]), "--threads", "1", "--profile-dir", str(self._profiles),
-            "--profile-budget-s", "0", "--drain-grace-s", str(self._settings.drain_grace_s),
-            "--drain-limit-s", str(self._settings.drain_limit_s),
+            "--models", self._settings.models, "--model", f"fatal={FATAL}", "--threads", "1",
+            "--profile-dir", str(self._profiles), "--profile-budget-s", "0",
+            "--drain-grace-s", str(self._settings.drain_grace_s), "--drain-limit-s", str(self._settings.drain_limit_s),
         )  # fmt: skip
-        command = [sys.executable, "-m", "app", "serve", "--models", self._settings.models, *flags]
-        command += ["--model", f"fatal={FATAL}"]
-        server = self._stack.enter_context(Server(command, self.ports[name]))
+        server = self._stack.enter_context(starling(flags, port=self.ports[name]))
         # When the drill ends, the grace would only be waited for.
         self._stack.callback(server.process.send_signal, signal.SIGINT)
         return server

@@ -29,7 +29,7 @@ from app.bench.stats import Repeat, percentile
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
-from loadtest.common.servers import MeasurementError, Server, free_port
+from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
 from loadtest.soak.memory import Trend, trend
 
@@ -70,9 +70,7 @@ class Load:
 
 
 def start(folder: Path) -> Server:
-    port = free_port()
-    flags = ("--port", str(port), "--profile-dir", str(folder), "--drain-grace-s", str(GRACE_S), *FLAGS)
-    return Server([sys.executable, "-m", "app", "serve", *flags], port)
+    return starling(("--profile-dir", str(folder), "--drain-grace-s", str(GRACE_S), *FLAGS))
 
 
 def plan_of(server: Server, rate: float, seed: int) -> Plan:

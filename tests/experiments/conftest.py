@@ -9,6 +9,14 @@ from app.scheduler.optimal import tables
 
 sys.path += [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
+from experiments.common import processes
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests replace is replaced in this process alone."""
+    monkeypatch.setattr(processes, "PROCESSES", 1)
+
 
 @pytest.fixture(autouse=True)
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def test_all_columns_answer_everything(name: str) -> None:
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated, "VARIED", ("A",))
     monkeypatch.setattr(simulated, "VARIATIONS", {"as assumed": Assumed(), "no padding": ALONE})
-    options = ["--seconds", "0.05", "--workloads", "A,REAL", "--processes", "1", "--out", str(tmp_path)]
+    options = ["--seconds", "0.05", "--workloads", "A,REAL", "--out", str(tmp_path)]
     assert simulated.EXPERIMENT.main(options) == 0
     data = json.loads((tmp_path / "disb-simulated.json").read_text("utf-8"))
     assert len(data["cells"]) == 2 * len(COLUMNS)

@@ -105,7 +105,7 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     alike, against = list(ebird.CORNERS.items())[-2:]
     corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}, **dict((alike, against))}
     monkeypatch.setattr(ebird, "CORNERS", corners)
-    assert ebird.EXPERIMENT.main(["--seeds", "2", "--stable", "2", "--processes", "1", "--out", str(tmp_path)]) == 0
+    assert ebird.EXPERIMENT.main(["--seeds", "2", "--stable", "2", "--out", str(tmp_path)]) == 0
     data = json.loads((tmp_path / "ebird.json").read_text())
     (study,) = data["studies"]
     assert set(study["burst"]["ebird"]) >= {"low_ms", "high_ms", "high_p99_ms", "over_qos"}
@@ -133,7 +133,7 @@ def test_energy_counts_idle_time_and_leaves_out_what_is_kept_for_ever() -> None:
 def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive_batching, "NETWORKS", adaptive_batching.NETWORKS[1:2])
     monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
-    arguments = ["--seeds", "1", "--seconds", "4", "--processes", "1", "--out", str(tmp_path)]
+    arguments = ["--seeds", "1", "--seconds", "4", "--out", str(tmp_path)]
     assert adaptive_batching.EXPERIMENT.main(arguments) == 0
     assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2
     assert (tmp_path / "adaptive_batching.png").read_bytes()[:4] == b"\x89PNG"

@@ -66,7 +66,7 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated, "LOADS", (0.3,))
     monkeypatch.setattr(simulated, "devices", lambda folder: {"made up": PROFILE, "other": linear(7, 0.6, 8)})
     monkeypatch.setattr(simulated, "_LEAST_S", 0)
-    arguments = ["--seeds", "1", "--requests", "120", "--processes", "1", "--out", str(tmp_path)]
+    arguments = ["--seeds", "1", "--requests", "120", "--out", str(tmp_path)]
     assert simulated.EXPERIMENT.main(arguments) in (0, 1)  # so few requests may miss a target
     assert len(json.loads((tmp_path / "policies.json").read_text())["cells"]) == 2 * len(simulated.CONTENDERS)
     assert (tmp_path / "policies.png").read_bytes()[:4] == b"\x89PNG"

@@ -48,10 +48,7 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages_runs, "_STEPS", 1)
     monkeypatch.setattr(stages_runs, "_LEAST_S", 0.0)
     monkeypatch.setattr(stages_runs, "STEPPING", (66.0, 500.0, 2, 100))
-    assert (
-        stages.EXPERIMENT.main(["--requests", "150", "--sequences", "300", "--processes", "1", "--out", str(tmp_path)])
-        == 0
-    )
+    assert stages.EXPERIMENT.main(["--requests", "150", "--sequences", "300", "--out", str(tmp_path)]) == 0
     data = json.loads((tmp_path / "stages.json").read_text())
     assert set(data["studies"][0]["loads"]) >= {"ZeroBatch", "DelayBatch", "DVABatch", "adaptive"}
     assert (tmp_path / "stages.png").read_bytes()[:4] == b"\x89PNG"

@@ -28,7 +28,7 @@ def test_measured_stages_differ() -> None:
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliced, "cases", lambda: {"cut": sliced.equal(PROFILE, 2)})
     monkeypatch.setattr(sliced, "LOADS", (0.3, 0.9))
-    arguments = ["--requests", "300", "--seeds", "2", "--processes", "1", "--out", str(tmp_path)]
+    arguments = ["--requests", "300", "--seeds", "2", "--out", str(tmp_path)]
     assert sliced.EXPERIMENT.main(arguments) == 0
     text = (tmp_path / "sliced.md").read_text()
     assert "| cut | " in text

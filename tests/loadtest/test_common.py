@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.common.processes import spread
+from experiments.common import processes
 from loadtest.common import experiment
 from loadtest.common.experiment import Experiment, Run
 from loadtest.common.page import Data, Page
@@ -105,6 +105,9 @@ def test_json_keeps_every_value(value: Any, tmp_path: Path) -> None:
     assert experiment.load(tmp_path / "x.json") == {"v": value}
 
 
-def test_work_spreads_over_processes_in_order() -> None:
-    assert list(spread(abs, [-1, 2, -3], 2)) == [1, 2, 3]
-    assert list(spread(abs, [-1, 2], 1)) == [1, 2]
+@pytest.mark.parametrize("count", [1, 2])
+def test_work_spreads_over_processes_in_order(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PROCESSES", count)
+    said: list[str] = []
+    assert processes.spread(abs, [-1, 2, -3], said.append) == [1, 2, 3]
+    assert said == ["abs: 1 of 3", "abs: 2 of 3", "abs: 3 of 3"]
