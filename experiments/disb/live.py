@@ -50,9 +50,9 @@ class Column:
 
 #: Flags by server. One worker runs one unit at a time; two have a core each, which loop and client need as well.
 SERVERS = {
-    "reef": ("--classes", "reef", "--workers", "1"),
-    "seq": ("--classes", "seq", "--workers", "1"),
-    "streams": ("--classes", "streams", "--workers", "1"),
+    "reef": ("--classes", "reef", "--workers", "1x1"),
+    "seq": ("--classes", "seq", "--workers", "1x1"),
+    "streams": ("--classes", "streams", "--workers", "1x1"),
     "two": ("--classes", "reef", "--workers", "1,1"),
 }
 COLUMNS = {
