@@ -9,7 +9,7 @@ import pytest
 from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Outcome, Profile, Stage
+from app.scheduler.types import Outcome, Profile, Stage
 
 from .world import make_call, make_device, make_program
 
@@ -71,26 +71,6 @@ def test_a_model_of_unknown_times_neither_overtakes_nor_is_overtaken_while_its_r
     times = BOTH | {3: Stage()}
     assert first_of((3, 1, 0), (1, 1, 1), (2, 1, 50), times=times) == [3, 2, 1]
     assert first_of((1, 1, 0), (3, 1, 1), (2, 1, 50), times=times) == [2, 1, 3]
-
-
-def test_priorities_come_first() -> None:
-    scheduler = Scheduler(make_device(4))
-    for program, stage in BOTH.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    scheduler.submit(make_call(1, program=1, arrived=0, priority=1), 0)
-    scheduler.submit(make_call(2, program=2, arrived=0, priority=2), 0)
-    (unit,) = scheduler.step(500).start
-    assert unit.program == 1
-
-
-def test_best_effort_models_take_turns_as_before() -> None:
-    scheduler = Scheduler(make_device(4))
-    for program, stage in BOTH.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    for ident, program in enumerate((1, 2)):
-        scheduler.submit(make_call(ident, program=program, arrived=ident, klass=Klass.BEST_EFFORT), ident)
-    (unit,) = scheduler.step(500).start
-    assert unit.program == 1
 
 
 @pytest.mark.parametrize(("weights", "ratio"), [((1.0, 3.0), 3.0), ((4.0, 1.0), 0.25)])

@@ -103,50 +103,6 @@ def test_unknown_input_is_refused() -> None:
         feed(scheduler_of(entries[0]), {"in": "sleep", "t": 0})
 
 
-def test_control_and_profile_reach_the_replayed_scheduler() -> None:
-    """Tables and times come back whole: the level, what is held and until when all hang on them."""
-    entries: list[Entry] = []
-    recording = RecordingScheduler(make_device(2), sink=entries.append)
-    recording.add_program(OTHER, 0)
-    recording.reprofile(2, Profile((30, 40), ((50, 60),), handover_ns=7), 1)
-    recording.control(2, TABLES, 2)
-    for ident in range(10):
-        recording.submit(make_call(ident, program=2, arrived=3), 3)
-        recording.cancel(ident, 3)
-    recording.tick(1_000)
-    recording.submit(make_call(99, program=2, arrived=1_000), 1_000)
-    assert recording.step(1_000).wake_at == 1_070
-    data = [json.loads(json.dumps(entry)) for entry in entries]
-    replayed = scheduler_of(data[0])
-    for entry in data[1:-1]:
-        feed(replayed, entry)
-    assert step_entry(replayed.step(1_000), 1_000) == data[-1]
-    assert replayed.states[2].facts.control == TABLES
-    assert replayed.states[2].latency[0].predict(2, 2) == 67
-
-
-def test_what_live_batches_taught_is_learnt_again() -> None:
-    """Each size has its own correction, which decides later sizes: a replayed scheduler must come to the same ones."""
-    entries: list[Entry] = []
-    recording = RecordingScheduler(make_device(2), sink=entries.append)
-    recording.add_program(make_program(2, stages=(Stage(Profile((10_000, 20_000), errors=(0.2, 0.2))),)), 0)
-    now = 0
-    for ident in range(60):
-        now += 100_000
-        recording.submit(make_call(ident, 1 + ident % 2, program=2, arrived=now), now)
-        (unit,) = recording.step(now).start
-        recording.finished(Outcome(unit.id, compute_ns=26_000 if ident % 2 else 10_000), now + 30_000)
-    replayed = scheduler_of(json.loads(json.dumps(entries[0])))
-    for entry in entries[1:]:
-        if "step" in entry:
-            assert step_entry(replayed.step(entry["t"]), entry["t"]) == entry
-        else:
-            feed(replayed, json.loads(json.dumps(entry)))
-    latency, again = (one.states[2].latency[0] for one in (recording, replayed))
-    assert [again.predict(size, size) for size in (1, 2)] == [latency.predict(size, size) for size in (1, 2)]
-    assert again.predict(2, 2) > 2.2 * again.predict(1, 1)
-
-
 @pytest.mark.parametrize("name", ["reprofile", "control"])
 def test_program_that_has_gone_is_ignored(name: str) -> None:
     entries: list[Entry] = []

@@ -66,16 +66,6 @@ def test_demand_follows_the_load_where_queue_time_does_not(deadline_ms: int | No
 
 
 @full
-@pytest.mark.parametrize("deadline_ms", [None, 800])
-def test_demand_follows_the_load_of_slow_batches(deadline_ms: int | None) -> None:
-    """At half the load the queue time is beyond its target already: more pods would hardly make it shorter."""
-    for load in (0.5, 1.0, 3.0):
-        demand, waited = seen(SLOW, load, deadline_ms)
-        assert demand == pytest.approx(load, rel=0.08)
-        assert waited > QUEUE_TARGET_S
-
-
-@full
 def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
     profile = parse({"stages": [{"batch_ms": {"1": 1, "8": 2}, "cell": True}], "max_batch": 8})
     peak = Setup(profile, 1.0, "adaptive", lengths="fixed:20").peak

@@ -100,30 +100,12 @@ def test_deadlines_count_from_the_arrival_and_refusals_leave_nothing_behind() ->
 
 
 @full
-def test_reading_alone_is_an_m_d_1_queue() -> None:
-    """Batches that take no time: the loop is the one server, and what is read meanwhile is read in the next turn."""
-    setup = Setup(linear(1e-6, 0, 64), 600.0, policy="no_wait", requests=5_000, front=FrontCosts(call_ns=MS))
-    found = run(setup)
-    # Half of the cost is the answer's, behind all that was read in its turn: between one queue and two in a row.
-    assert 1 + 0.3 / (2 * 0.7) < found["mean_ms"] < 2 * (1 + 0.6 / (2 * 0.4))
-    quiet = run(replace(setup, rate=1.0, requests=600))
-    assert quiet["mean_ms"] == pytest.approx(1, rel=0.01)
-
-
-@full
 def test_replicas_and_routers_have_fronts_of_their_own() -> None:
     one = Setup(linear(10, 0, 1), 50.0, policy="no_wait", requests=600, arrivals="uniform", front=FrontCosts(3 * MS))
     assert run(one)["p50_ms"] == pytest.approx(13, rel=1e-3)
     for router in ("round_robin", "least_waiting"):
         several = replace(one, rate=100.0, replicas=2, router=router)
         assert run(several)["p99_ms"] == pytest.approx(13, rel=1e-3)
-
-
-@full
-def test_equal_runs_are_equal() -> None:
-    front = FrontCosts(call_ns=100_000, batch_ns=300_000, decode_ns=MS, slowed=0.5)
-    setup = Setup(linear(1, 0.1, 8), 300.0, requests=3000, service="gamma:0.1", front=front)
-    assert run(setup) == run(setup)
 
 
 def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:

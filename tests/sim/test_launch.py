@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiers import few, full
+from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.optimal.tables import solve
 from app.scheduler.types import AT_ONCE
-from app.sim.fleet import Setup, run
+from app.sim.fleet import Setup
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
 
@@ -60,10 +60,6 @@ class TestHandover:
 
     HANDED = replace(PROFILE, handover_ns=2 * MS)
 
-    def test_a_batch_occupies_its_worker_and_delays_its_calls_for_both(self) -> None:
-        """As a launch does: see above. The device computes meanwhile no more than it did."""
-        assert latencies(self.HANDED, [0, 1, 2]) == ([12, 25, 24], 22, 26)
-
     def test_the_scheduler_expects_it_from_the_first_unit_on_and_learns_nothing_else(self) -> None:
         """A deadline of 12 ms can be met, one of 11.9 cannot, also after 200 units."""
         for deadline_ms, answered in ((12, 201), (11.9, 0)):
@@ -77,15 +73,6 @@ class TestHandover:
                 2 * MS,
                 1.0,
             )
-
-    @full
-    def test_a_profile_without_one_is_simulated_as_ever(self) -> None:
-        """Also with a launch, of which the scheduler hears nothing: committed figures hang on it."""
-        setup = Setup(PROFILE, 50, requests=few(500), launch_ns=2 * MS, push_depth=2, push_ahead_ns=MS)
-        assert run(setup) == run(replace(setup, profile=replace(PROFILE, handover_ns=None)))
-        node = setup.node(0)
-        Simulator([node], Tally()).feed(range(0, 100 * 20 * MS, 20 * MS))
-        assert node.scheduler.states[1].latency[0].handover.ns == 0
 
     @full
     @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])

@@ -103,17 +103,6 @@ def test_deadline_in_the_queue() -> None:
     assert [entry["call"]["id"] for entry in entries if entry.get("in") == "submit"] == [1]
 
 
-def test_deadline_while_held() -> None:
-    """The row leaves in time: 20 less 4 to compute, a quarter of that, and 2 for a late timer."""
-    times = {"max_delay_ns": 50 * MS, "deadline_ns": 20 * MS, "tick_ns": 1000 * MS}
-    entries = feed([0], ModelProfile((4 * MS,) * 2), policy="window", **times)
-    steps = [(entry["t"], entry["step"]) for entry in entries if "step" in entry]
-    assert [(at, unit[-1]) for at, step in steps for unit in step["start"]] == [(13 * MS, "deadline")]
-    assert [(at, step["done"], step["drop"]) for at, step in steps if step["done"] or step["drop"]] == [
-        (17 * MS, [1], [])
-    ]
-
-
 def test_one_wake_a_node_however_many_deadlines() -> None:
     setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(1000))
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
