@@ -88,22 +88,22 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
     policy = policy_class(settings.policy or Batching().policy)
     assert settings.workers != "auto"
     capacities = settings.workers or (ANY_SIZE,)
-    if not settings.workers and policy.sizes_itself:
+    if not settings.workers and policy.owns_device:
         capacities = policy.workers(settings.max_batch or Batching().max_batch)
     placement = Placement(precision=settings.precision, compile=settings.compile)
     ahead_ms = settings.push_ahead_ms
-    if ahead_ms is None and not policy.pushes_ahead:
+    if ahead_ms is None and policy.owns_device:
         ahead_ms = 0
     options = DeviceOptions(
         placement=placement,
         push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
-        keeps_one=preset_class(settings.classes).separates and not policy.sizes_itself,
+        keeps_one=preset_class(settings.classes).separates and not policy.owns_device,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)
-    if policy.sizes_itself and at_once < workers:
+    if policy.owns_device and at_once < workers:
         log.warning(
             "policy %s: this device runs %d units at once, fewer than the %d workers that the policy is made for",
             policy.name, at_once, workers,

@@ -119,7 +119,7 @@ def size(
             for one, workers in _configurations(subject)
         ]
         for setup in setups:
-            if setup.policy in POLICIES and POLICIES[setup.policy].sizes_itself:
+            if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
                 raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
             setup.check()
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn

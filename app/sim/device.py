@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
@@ -177,13 +176,7 @@ class Device:
 
 def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
     """By batch size: the factor by which a unit takes longer while `units` run."""
-    known = {1: tuple(1.0 for _ in profile.batch_ns)}
-    for count, times in profile.concurrency_ns.items():
-        known[count] = tuple(time / alone for time, alone in zip(times, profile.batch_ns, strict=True))
-    counts = sorted(known)
-    if units in known:
-        return known[units]
-    if units > counts[-1]:
-        return tuple(factor * units / counts[-1] for factor in known[counts[-1]])
-    by_size = ({count: known[count][index] for count in counts} for index in range(profile.max_batch))
-    return tuple(interpolate(slow, [units])[0] for slow in by_size)
+    most = max(profile.concurrency_ns, default=1)
+    beyond = max(1.0, units / most)
+    times = zip(profile.times(min(units, most)), profile.batch_ns, strict=True)
+    return tuple(beyond * time / alone for time, alone in times)

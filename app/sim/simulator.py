@@ -16,7 +16,6 @@ row runs its steps, or as many as it is long, and ends there (`Outcome.ended`); 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import repeat
 
@@ -30,19 +29,8 @@ from .report import Tally
 _FOLD = 8192  # latencies that are moved into the histogram at a time
 
 
-class Tie(IntEnum):
-    """The order of events at the same time."""
-
-    FINISHED = 0
-    LAUNCHED = 1
-    FRONT = 2
-    SUBMIT = 3
-    TICK = 4
-    WAKE = 5
-
-
-# plain integers, compared for each event
-_FINISHED, _LAUNCHED, _FRONT, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)
+#: The order of events at the same time.
+_FINISHED, _LAUNCHED, _FRONT, _SUBMIT, _TICK, _WAKE = range(6)
 
 
 class Simulator:

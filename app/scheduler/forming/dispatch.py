@@ -113,7 +113,7 @@ class Dispatch:
             if not usable:
                 self._joins_later = True
                 return Hold(None)
-        if self._shared and not ready.klass and not state.policy.sizes_itself:
+        if self._shared and not ready.klass and not state.policy.owns_device:
             usable = self.gate.for_realtime(usable)
         capacities = _capacities(state.capacity[stage], usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.

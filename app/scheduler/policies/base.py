@@ -67,12 +67,9 @@ class Policy:
     name = ""
     #: It may hold rows back, whatever the control tables say.
     holds = False
-    #: It runs beside programs of other policies.
-    shares_device = True
-    #: A worker may be given a unit behind the one at work.
-    pushes_ahead = True
-    #: Threads, workers and bounds of a device follow the policy alone, never the profiles of its models.
-    sizes_itself = False
+    #: It has a device for itself: threads, workers and bounds follow it alone, never the profiles of its models, no
+    #: program of another policy runs there, and no worker is given a unit behind the one at work.
+    owns_device = False
     #: It looks its decisions up in control tables, which the driver must solve.
     uses_tables = False
     #: It looks at the batches and at other stages of a program that has several.
@@ -109,12 +106,12 @@ class Policy:
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
         """Raise ValueError if the policy cannot serve on this device beside these others, by name."""
         different = sorted(name for name in others if name != self.name)
-        alone = [name for name in different if not others[name].shares_device]
-        if different and (alone or not self.shares_device):
-            lonely = self.name if not self.shares_device else alone[0]
+        alone = [name for name in different if others[name].owns_device]
+        if different and (alone or self.owns_device):
+            lonely = self.name if self.owns_device else alone[0]
             beside = ", ".join(different if lonely == self.name else [self.name])
             raise ValueError(f"policy: {lonely} shares a device with no other policy, here {beside}")
-        if not self.pushes_ahead and device.push_depth > 1:
+        if self.owns_device and device.push_depth > 1:
             raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:

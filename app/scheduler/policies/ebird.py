@@ -21,9 +21,7 @@ class Ebird(Policy):
     """The paper's scheduler, to the letter. Its workers are idle or not: behind a unit at work there is no place."""
 
     name = "ebird"
-    shares_device = False
-    pushes_ahead = False
-    sizes_itself = True
+    owns_device = True
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
