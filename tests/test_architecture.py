@@ -67,7 +67,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "app.observe.metrics": (),
     "app.observe.logs": (),
     "app.observe.tracing": (),
-    "app.scheduler.estimates": ("app.scheduler.types",),
+    "app.scheduler.estimates": ("app.scheduler.types", "app.scheduler.data"),
     "app.scheduler.optimal": ("app.scheduler.types", "app.scheduler.data", "app.scheduler.estimates"),
 }
 #: What is not ours and may not be imported there.

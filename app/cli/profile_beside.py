@@ -39,10 +39,10 @@ class Pairs:
         say(f"{key.model} on {key.device}, {key.threads} thread(s) per worker, two workers")
         table = numbers_table("beside", "rows", "ms alone", "ms beside", "slower")
         for pair in pairs:
-            for time in sorted(pair.times, key=lambda one: (one.beside_rows, one.rows)):
+            for time in sorted(pair.sizes, key=lambda one: (one.beside_rows, one.rows)):
                 table.add_row(
-                    f"{time.beside_rows} of {pair.model}", str(time.rows), f"{time.alone_ns / 1e6:.3f}",
-                    f"{time.beside_ns / 1e6:.3f}", f"{time.slower:.1%}",
+                    f"{time.beside_rows} of {pair.model}", str(time.rows), f"{time.alone_ms:.3f}",
+                    f"{time.beside_ms:.3f}", f"{time.slower:.1%}",
                 )  # fmt: skip
         say(table)
         for pair in pairs:

@@ -83,8 +83,8 @@ class PairSampler(Visits[Sizes, Visit]):
 def _time(sizes: Sizes, visits: Sequence[Visit]) -> PairTime:
     return PairTime(
         *sizes,
-        alone_ns=round(median(visit.alone_ns for visit in visits)),
-        beside_ns=round(median(visit.beside_ns for visit in visits)),
+        alone_ms=median(visit.alone_ns for visit in visits) / 1e6,
+        beside_ms=median(visit.beside_ns for visit in visits) / 1e6,
         slower=round(median(visit.slower for visit in visits), 4),
     )
 

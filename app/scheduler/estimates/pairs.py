@@ -16,13 +16,11 @@ Unknown keys of a pair are kept as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from app.scheduler.estimates import fields
-from app.scheduler.estimates.fields import MS, fault
-
-_KNOWN = {"model", "architecture", "sizes"}
+from app.scheduler.data import built
+from app.scheduler.estimates.fields import fault
 
 #: By what fraction of its time a unit of the first program is slowed by one of the second beside it, where measured.
 PairSlowdowns = Mapping[tuple[int, int], float]
@@ -34,18 +32,9 @@ class PairTime:
 
     rows: int
     beside_rows: int
-    alone_ns: int
-    beside_ns: int
+    alone_ms: float
+    beside_ms: float
     slower: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "beside_rows": self.beside_rows,
-            "alone_ms": self.alone_ns / MS,
-            "beside_ms": self.beside_ns / MS,
-            "slower": self.slower,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,71 +43,43 @@ class Pair:
 
     model: str
     architecture: str
-    times: tuple[PairTime, ...]
+    sizes: tuple[PairTime, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, or TypeError for what are no numbers: it may come from a file."""
+        if min(min(one.rows, one.beside_rows) for one in self.sizes) < 1 or min(one.slower for one in self.sizes) < -1:
+            raise ValueError("sizes: expected rows from 1 on, and slowdowns of at least -1")
 
     @property
     def max_batch(self) -> int:
         """The largest unit that was measured beside the other."""
-        return max(time.rows for time in self.times)
+        return max(time.rows for time in self.sizes)
 
     @property
     def beside_max_batch(self) -> int:
         """The largest unit of the other."""
-        return max(time.beside_rows for time in self.times)
+        return max(time.beside_rows for time in self.sizes)
 
     @property
     def slower(self) -> float:
         """The worst of the sizes that were measured; at least 0: below that is noise, company speeds nobody up."""
-        return max(0.0, *(time.slower for time in self.times))
+        return max(0.0, *(time.slower for time in self.sizes))
 
     def to_dict(self) -> dict[str, Any]:
         """The dict of the format. `parse_pair` gives an equal pair back."""
-        sizes = [time.to_dict() for time in self.times]
+        sizes = [asdict(time) for time in self.sizes]
         return {**self.extra, "model": self.model, "architecture": self.architecture, "sizes": sizes}
 
 
 def parse_pair(data: Any) -> Pair:
-    """A pair from its dict. Raises ValueError that names the key, what was expected there and what was found."""
-    if not isinstance(data, Mapping):
-        raise fault("beside", "an object", data)
-    names = {}
-    for name in ("model", "architecture"):
-        if not isinstance(data.get(name), str):
-            raise fault(name, "a text", data.get(name))
-        names[name] = data[name]
-    return Pair(
-        names["model"],
-        names["architecture"],
-        _times(data.get("sizes")),
-        {key: value for key, value in data.items() if key not in _KNOWN},
-    )
-
-
-def _times(given: Any) -> tuple[PairTime, ...]:
-    """The entries of `sizes`, at least one."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise fault("sizes", "a list of what was measured", given)
-    return tuple(_time(one, f"sizes.{number}") for number, one in enumerate(given))
-
-
-def _time(given: Any, key: str) -> PairTime:
-    if not isinstance(given, Mapping):
-        raise fault(key, "an object", given)
-    return PairTime(
-        fields.whole(given.get("rows"), f"{key}.rows"),
-        fields.whole(given.get("beside_rows"), f"{key}.beside_rows"),
-        round(_least(given, key, "alone_ms") * MS),
-        round(_least(given, key, "beside_ms") * MS),
-        _least(given, key, "slower", -1),
-    )
-
-
-def _least(given: Mapping[str, Any], key: str, name: str, least: float = 0) -> float:
-    value = fields.number(given.get(name), f"{key}.{name}")
-    if value < least:
-        raise fault(f"{key}.{name}", f"a number of at least {least:g}", value)
-    return value
+    """A pair from its dict. Raises ValueError for anything else."""
+    try:
+        extra = dict(data)
+        sizes = built(tuple[PairTime, ...], extra.pop("sizes"))
+        return Pair(extra.pop("model"), extra.pop("architecture"), sizes, extra)
+    except (KeyError, TypeError, ValueError):
+        raise fault("beside", "pairs as `starling profile --beside` writes them", data) from None
 
 
 class Paired(NamedTuple):

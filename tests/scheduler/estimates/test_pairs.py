@@ -1,4 +1,4 @@
-"""Invariant: what is written of a pair is read back equal, and what is not of the format is named."""
+"""A pair is read back as it was written, and of programs beside one another only what was measured is known."""
 
 from __future__ import annotations
 
@@ -6,26 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tiers import full, repeatable
 
 from app.scheduler.estimates.pairs import Pair, Paired, PairTime, parse_pair, slowdowns
 
-MS = 1_000_000
 GOOD = {"rows": 1, "beside_rows": 8, "alone_ms": 2.0, "beside_ms": 2.1, "slower": 0.05}
 
-times = st.builds(
-    PairTime, st.integers(1, 512), st.integers(1, 512), st.integers(1, 10**12), st.integers(1, 10**12),
-    st.floats(-0.99, 3, allow_nan=False),
-)  # fmt: skip
 
-
-@full
-@repeatable(60)
-@given(st.lists(times, min_size=1, max_size=4))
-def test_a_pair_is_read_as_it_was_written(times: list[PairTime]):
-    pair = Pair("m", "abc", tuple(times), {"made": "then"})
+def test_a_pair_is_read_as_it_was_written():
+    pair = Pair("m", "abc", (PairTime(1, 8, 2.0, 2.1, 0.05), PairTime(4, 8, 3.0, 2.9, -0.1)), {"made": "then"})
     assert parse_pair(json.loads(json.dumps(pair.to_dict()))) == pair
 
 
@@ -36,33 +24,21 @@ def test_the_worst_of_its_sizes_and_nothing_below_zero():
     assert Pair("m", "abc", (faster,)).slower == 0
 
 
-def test_fields():
-    (time,) = parse_pair({"model": "m", "architecture": "abc", "sizes": [GOOD]}).times
-    assert time == PairTime(1, 8, 2 * MS, 2_100_000, 0.05)
-
-
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "given",
     [
-        ({"model": None}, "model: expected a text, got None"),
-        ({"architecture": 3}, "architecture: expected a text, got 3"),
-        ({"sizes": None}, "sizes: expected a list"),
-        ({"sizes": []}, "sizes: expected a list"),
-        ({"sizes": [1]}, "sizes.0: expected an object, got 1"),
-        ({"sizes": [GOOD, {**GOOD, "rows": 0}]}, "sizes.1.rows: expected a whole"),
-        ({"sizes": [{**GOOD, "slower": None}]}, "sizes.0.slower: expected a number"),
-        ({"sizes": [{**GOOD, "slower": -2}]}, "slower: expected a number of at least -1"),
-        ({"sizes": [{**GOOD, "alone_ms": -1}]}, "alone_ms: expected a number of at least 0"),
+        [],
+        {"model": "m", "sizes": [GOOD]},
+        *(
+            {"model": "m", "architecture": "a", "sizes": sizes}
+            for sizes in (None, [], [1], [GOOD, {**GOOD, "rows": 0}], [{**GOOD, "slower": None}],
+                          [{**GOOD, "slower": -2}])
+        ),
     ],
-)
-def test_what_is_not_of_the_format_is_named(changed: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        parse_pair({"model": "m", "architecture": "a", "sizes": [GOOD], **changed})
-
-
-def test_a_pair_is_an_object():
-    with pytest.raises(ValueError, match="beside: expected an object"):
-        parse_pair([])
+)  # fmt: skip
+def test_what_is_no_pair_is_refused(given: Any):
+    with pytest.raises(ValueError, match="beside: expected pairs"):
+        parse_pair(given)
 
 
 def times_of(*slower: float) -> tuple[PairTime, ...]:
