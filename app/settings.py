@@ -21,6 +21,7 @@ MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
 Sharing = Literal["reef", "seq", "streams"]
+Precision = Literal["fp32", "bf16", "fp16"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
@@ -114,9 +115,7 @@ class Settings(BaseModel):
     device: str = Field(
         "auto", description="Where models run: auto (the first GPU, if there is one), cpu, cuda or cuda:N."
     )
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="fp32 leaves models as they are; bf16 and fp16 compute in that."
-    )
+    precision: Precision = Field("fp32", description="fp32 leaves models as they are; bf16 and fp16 compute in that.")
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
     cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")

@@ -43,7 +43,6 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 out = Console()
-err = Console(stderr=True)
 
 
 def main() -> None:

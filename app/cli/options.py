@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.errors import ConfigError
+from app.settings import Precision
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
     from app.contract import Model, ModelSource
@@ -24,7 +25,8 @@ DeviceOption = Annotated[
     str, typer.Option(envvar="STARLING_DEVICE", help="Where to run it: auto, cpu, cuda or cuda:N.")
 ]
 PrecisionOption = Annotated[
-    str, typer.Option(envvar="STARLING_PRECISION", help="fp32 leaves the model as it is; bf16, fp16 compute in that.")
+    Precision,
+    typer.Option(envvar="STARLING_PRECISION", help="fp32 leaves the model as it is; bf16, fp16 compute in that."),
 ]
 ProfileDirOption = Annotated[
     Path | None,
@@ -44,11 +46,6 @@ def refuse(given: Iterable[str], names: Iterable[str], why: str) -> None:
     for name in names:
         if name in given:
             raise ConfigError(f"{name}: {why}")
-
-
-def check_precision(precision: str) -> None:
-    if precision not in ("fp32", "bf16", "fp16"):
-        raise ConfigError(f"precision: expected fp32, bf16 or fp16, got {precision!r}")
 
 
 def find_model(name: str, models: str, extra: list[str]) -> ModelSource:

@@ -164,37 +164,36 @@ class Measured:
         return self.profile.to_dict()
 
     def show(self) -> None:
-        _show(self.profile, self.kept)
-
-
-def _show(measured: ModelProfile, kept: Path | None) -> None:
-    """The table, the line through it, and what to do with it."""
-    extra, together = measured.extra, measured.concurrency_ns
-    say(f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker")
-    table = numbers_table("rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {n} at once" for n in together))
-    for size, ns in enumerate(measured.batch_ns, 1):
-        spread = extra["spread"].get(str(size))
-        table.add_row(
-            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{measured.errors[size - 1]:.1%}",
-            "-" if spread is None else f"{spread:.1%}", str(extra["repeats"][str(size)]),
-            *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
-        )  # fmt: skip
-    say(table)
-    _show_curves({f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
-    _show_curves({f"length {length}": times for length, times in measured.by_length})
-    line = measured.fit
-    if extra["lengths"]:
-        say(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
-    say(f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}")
-    say(f"best       {measured.peak:.1f} rows/s at {measured.best} rows")
-    if measured.handover_ns is not None:
-        say(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
-    if measured.power is not None:
-        say(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
-    if "suggested" in extra:
-        _show_suggestion(extra, on_cpu=not measured.device.startswith("cuda"))
-    if kept is not None:
-        say(f"kept       {kept}")
+        """The table, the line through it, and what to do with it."""
+        measured = self.profile
+        extra, together = measured.extra, measured.concurrency_ns
+        say(f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker")
+        table = numbers_table(
+            "rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {n} at once" for n in together)
+        )
+        for size, ns in enumerate(measured.batch_ns, 1):
+            spread = extra["spread"].get(str(size))
+            table.add_row(
+                str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{measured.errors[size - 1]:.1%}",
+                "-" if spread is None else f"{spread:.1%}", str(extra["repeats"][str(size)]),
+                *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
+            )  # fmt: skip
+        say(table)
+        _show_curves({f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
+        _show_curves({f"length {length}": times for length, times in measured.by_length})
+        line = measured.fit
+        if extra["lengths"]:
+            say(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
+        say(f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}")
+        say(f"best       {measured.peak:.1f} rows/s at {measured.best} rows")
+        if measured.handover_ns is not None:
+            say(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
+        if measured.power is not None:
+            say(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
+        if "suggested" in extra:
+            _show_suggestion(extra, on_cpu=not measured.device.startswith("cuda"))
+        if self.kept is not None:
+            say(f"kept       {self.kept}")
 
 
 def _show_curves(curves: Mapping[str, Sequence[int]]) -> None:

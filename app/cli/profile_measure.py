@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli import output
-from app.cli.options import check_precision
 from app.errors import ConfigError
 from app.machine import cpu_cores
 
@@ -69,7 +68,6 @@ def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
-    check_precision(asked.precision)
     if not asked.budget_s > 0:
         raise ConfigError(f"budget-s: expected more than 0 seconds, got {asked.budget_s:g}")
     cores = cpu_cores()

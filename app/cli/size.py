@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MS = 1e6
 _NEAR = 1.05  # percentiles as near as this are equal: the simulator knows them no better
 _GPU_AHEAD_NS = 300_000  # the server's own default on a GPU
-_ROUTERS = ("random", "round_robin")  # those that do not look at the replicas, as load balancers seldom do
+Router = Literal["random", "round_robin"]  # those that do not look at the replicas, as load balancers seldom do
 _QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 
@@ -65,7 +65,7 @@ def size(
         str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV. \\[as the profile's spread]")
     ] = "",
     lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = "",
-    router: Annotated[str, typer.Option(help="What is before the replicas: random or round_robin.")] = "random",
+    router: Annotated[Router, typer.Option(help="What is before the replicas.")] = "random",
     policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = "",
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
@@ -83,8 +83,6 @@ def size(
     that decode, behind a router that does not look at the replicas. Exit status 1 if no number of replicas is enough.
     """
     goal = _goal(rate, p99_ms, headroom, max_replicas)
-    if router not in _ROUTERS:
-        raise ConfigError(f"router: expected {' or '.join(_ROUTERS)}, got {router!r}")
     if http_us is not None and not 0 <= http_us < 1e9:
         raise ConfigError(f"http-us: expected at least 0, got {http_us:g}")
     if format not in ("", *FORMATS):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.options import check_precision, find_model, load_model
+from app.cli.options import find_model, load_model
 from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
 from app.scheduler.estimates.front_load import FrontLoad
@@ -134,7 +134,6 @@ def _key(model: Model, device: str, precision: str) -> tuple[Key, bool]:
     from app.engine.streams.cuda import device_index, name_of
     from app.models.placement import Placement, place
 
-    check_precision(precision)
     gpu = device_index(device)
     placed = place(model, Placement(precision=precision))
     hardware = cpu_name() if gpu is None else name_of(gpu)

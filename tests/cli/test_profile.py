@@ -147,7 +147,6 @@ def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
         (("echo", "--models", "/no/such/folder"), "models: expected a folder"),
         (("echo", "--threads", "9999"), "threads: expected at most"),
         (("echo", "--workers", "9999"), "workers: expected at most"),
-        (("echo", "--precision", "int8"), "precision: expected fp32, bf16 or fp16, got 'int8'"),
         (("echo", "--budget-s", "0"), "budget-s: expected more than 0"),
         (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
         (("echo", "--stages", "2", "--beside", "echo"), "beside: has no meaning with --stages"),
