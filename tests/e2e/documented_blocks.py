@@ -1,6 +1,7 @@
 """What is done with blocks of the documentation that are no commands: programs in Python, messages, profiles.
 
-Files of models are those that the shared server serves. Other blocks, such as diagrams, are not looked at.
+Files of models are those that the shared server serves. Those of docs/ray.md are run by tests/integrations, which has
+Ray loaded. Other blocks, such as diagrams, are not looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from torch import nn
 
 from app.models import Staged
@@ -115,17 +115,6 @@ def form(value: Any) -> Any:
     return [form(each) for each in value] if isinstance(value, list) else type(value)
 
 
-def deploys(one: Block, world: World) -> None:
-    """An application of Ray Serve is made with these options; nothing is started."""
-    pytest.importorskip("ray")
-    from app.integrations.ray_serve import starling_app
-
-    made: list[Any] = []
-    text = one.text.replace("from ray import serve\n", "")
-    executed(replace(one, text=text), world, serve=SimpleNamespace(run=made.append), starling_app=starling_app)
-    assert len(made) == one.text.count("serve.run(")
-
-
 def makes_stages(one: Block, world: World) -> None:
     parts = {name: nn.Identity() for name in ("embed", "first_half", "second_half")}
     made = executed(one, world, load_network=lambda: SimpleNamespace(**parts))["build"]()
@@ -166,7 +155,6 @@ RULES: tuple[tuple[str, str, Run], ...] = (
     (ROWS, "a row's answer depends", is_refused),
     (ROWS, "  output 'tags'|output 'tags'", tells_of_company),
     (TASKS, r'\{"label"', has_this_form),
-    ("docs/ray.md", r"from ray|starling_app\(", deploys),
     ("docs/cutting.md", r"from app.models import Staged", makes_stages),
     ("docs/cutting.md", r"Staged\(", gives_inputs_again),
     ("docs/protocol.md", "import numpy", runs),

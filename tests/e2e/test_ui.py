@@ -24,7 +24,7 @@ api = pytest.importorskip("playwright.sync_api", reason="playwright is not insta
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 KEY = "sesame"
 PATIENCE_MS = 20_000
-FLAGS = ("--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0")
+MODELS = ("--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0")
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,21 @@ class Visit:
         assert not any(KEY in url for url in self.urls)
 
 
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Of the server of most tests: it has models that write, and an admin key."""
+    writer = tmp_path_factory.mktemp("writer")
+    tiny_decoders.save(writer, "gpt2")
+    more = ("--model", f"writer={writer}", "--model", f"generate={GENERATE}", "--threads", "1")
+    return (*MODELS, *more, "--admin-key", KEY)
+
+
 @pytest.fixture
-def run(browser: Any, keeper: Keeper) -> Any:
-    """`run(test, ...)` calls test(visit) on the browser's thread, with a page of the shared server."""
+def run(browser: Any, keeper: Keeper, flags: tuple[str, ...]) -> Any:
+    """`run(test, ...)` calls test(visit) on the browser's thread, with a page of the shared server.
+
+    `keyed`: of one that wants a key for everything, and lets nobody load models.
+    """
     thread, opened = browser
 
     def on_thread(test: Any, server: Server, options: dict[str, Any]) -> None:
@@ -104,8 +116,8 @@ def run(browser: Any, keeper: Keeper) -> Any:
             visit.page.close()
         visit.assert_clean()
 
-    def running(test: Any, *flags: str, **options: Any) -> None:
-        server = keeper.kept(("broken", "words"), *FLAGS, *flags)
+    def running(test: Any, *, keyed: bool = False, **options: Any) -> None:
+        server = keeper.kept(("broken", "words"), *((*MODELS, "--api-key", KEY) if keyed else flags))
         thread.submit(on_thread, test, server, options).result()
 
     return running
@@ -248,13 +260,12 @@ def test_models_are_unloaded_and_loaded_with_the_admin_key(run: Any) -> None:
         page.get_by_role("button", name="Load broken", exact=True).click()
         api.expect(note).to_contain_text("expected one of BOOL, UINT8")
 
-    run(look, "--admin-key", KEY)
+    run(look)
 
 
-def test_cpu_and_memory_are_shown_and_no_control_where_it_is_off(run: Any) -> None:
+def test_cpu_and_memory_are_shown(run: Any) -> None:
     def look(visit: Visit) -> None:
         visit.live()
-        api.expect(visit.page.locator("#control")).to_be_hidden()
         page, cpu = visit.page, visit.page.locator("#machine [role=img]")
         api.expect(cpu).to_have_attribute("aria-label", re.compile(r"^cores [\d.]+, at most .*memory \d+ MiB"))
         api.expect(page.locator("#t-memory")).to_have_text(re.compile(r"^\d+ MiB$"))
@@ -283,7 +294,7 @@ def test_files_and_texts_are_sent_to_models_that_read_them(run: Any) -> None:
     run(look)
 
 
-def test_a_text_is_shown_while_it_is_written(run: Any, tmp_path: Path) -> None:
+def test_a_text_is_shown_while_it_is_written(run: Any) -> None:
     def look(visit: Visit) -> None:
         page = visit.page
         visit.live()
@@ -297,8 +308,7 @@ def test_a_text_is_shown_while_it_is_written(run: Any, tmp_path: Path) -> None:
         page.locator("#try-send").click()
         api.expect(page.locator("#answer-status")).to_contain_text("400: text_input: expected at most")
 
-    tiny_decoders.save(tmp_path, "gpt2")
-    run(look, "--model", f"writer={tmp_path}", "--threads", "1")
+    run(look)
 
 
 def test_what_a_recurrent_model_gives_out_is_shown_step_by_step(run: Any) -> None:
@@ -320,7 +330,7 @@ def test_what_a_recurrent_model_gives_out_is_shown_step_by_step(run: Any) -> Non
             assert bytes(map(int, codes)).decode() == line + "\n"
         assert [row for row, _, final in events if final] == ["0", "1"]
 
-    run(look, "--model", f"generate={GENERATE}")
+    run(look)
 
 
 def test_all_of_it_works_by_the_keyboard_alone(run: Any) -> None:
@@ -399,6 +409,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(run: Any) -> None:
         visit.press("Enter")
         visit.live()
         assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [1, 0, ""]
+        api.expect(page.locator("#control")).to_be_hidden()
         page.locator("#try-model").select_option(label="echo : 1")
         page.locator("#try-send").click()
         api.expect(page.locator("#answer-status")).to_contain_text("200 in")
@@ -407,4 +418,4 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(run: Any) -> None:
         page.locator("#forget").click()
         api.expect(dialog).to_be_visible()
 
-    run(look, "--api-key", KEY)
+    run(look, keyed=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,8 @@ from app.errors import ConfigError
 from app.integrations import ray_serve
 from app.integrations.ray_serve import build, deployment_options, starling_app
 from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,17 @@ def test_a_wrong_setting_is_known_before_anything_starts(serve: ModuleType) -> N
 def test_threads_are_those_of_the_replicas_machine(serve: ModuleType) -> None:
     made = deployment(starling_app(threads=4096, ray_actor_options={"num_cpus": 3}))
     assert made.init_args == ({"threads": 4096}, 3)
+
+
+def test_the_examples_of_the_documentation(serve: ModuleType) -> None:
+    """Applications are made with these options; nothing is started."""
+    page = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    made: list[Any] = []
+    for text in blocks:
+        text = text.replace("from ray import serve\n", "")
+        exec(text, {"serve": SimpleNamespace(run=made.append), "starling_app": starling_app})
+    assert len(made) == "".join(blocks).count("serve.run(") > 0
 
 
 async def test_a_replica_that_is_stuck_is_not_healthy(serve: ModuleType) -> None:
