@@ -110,7 +110,15 @@ def gate(server: Server, threads: ThreadPoolExecutor) -> Iterator[Gate]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the shared server come first and follow one another, so that it is started once for all of them."""
     here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+    mine = [item for item in items if here in item.path.parents]
+    for item in mine:
+        item.add_marker(pytest.mark.e2e)
+    shared = [item for item in mine if isinstance(item, pytest.Function) and takes_shared_server(item)]
+    items.sort(key=lambda item: item not in shared)
+
+
+def takes_shared_server(item: pytest.Function) -> bool:
+    """Whether its `server` is the one of this file: modules may have their own."""
+    return "server" in item.fixturenames and not hasattr(item.module, "server")

@@ -13,15 +13,9 @@ import pytest
 
 from starling_client import AsyncClient, Client, Refused
 
-from .conftest import Keeper
 from .server import PATIENCE_S, ROOT, Gate, Server, eventually
 
 SOURCE = ROOT / "clients" / "python" / "src"
-
-
-@pytest.fixture
-def server(keeper: Keeper) -> Server:
-    return keeper.shared()
 
 
 def rows(count: int, width: int = 4) -> np.ndarray:
