@@ -64,6 +64,7 @@ def test_a_core_is_left_to_http():
     one, two = (Candidate(measured(3, 1, x2=1.0), workers) for workers in (1, 2))
     found = compare([one, two], 1)
     assert [len(each.to_dict()["mean_ms"]) for each in found] == [3, 0]
+    assert None not in found[0].to_dict()["mean_ms"]
     assert choose(found).workers == 1
 
 
