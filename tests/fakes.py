@@ -20,7 +20,8 @@ import torch
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, Completion, Executor, Job, Ran, Report
+from app.engine.device import WHOLE, Completion, Job, Ran, Report
+from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.base import one_line
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec

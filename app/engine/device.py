@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Activations
-from app.engine.pool import Pool, Slots
+from app.engine.executor import Executor
+from app.engine.pool import Slots
 from app.models.base import one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
@@ -22,7 +22,6 @@ from app.scheduler.types import DeviceSpec, Fault, Outcome
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # in place of a stage: all of them, one after another
 TRIED_TOKENS = 8  # that each text of a batch has which is run WHOLE, if it has so many: later steps show nothing else
-MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
@@ -96,41 +95,6 @@ class Ran:
         if self.step_ns:
             return (self.step_ns,)
         return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
-
-
-class Steps(NamedTuple):
-    """How many steps a row of a recurrent model makes: at most `most`, 0 where nothing bounds them; as many as it is
-    long, unless `own` says that it is the cell which ends it."""
-
-    most: int
-    own: bool
-
-
-class Executor(Protocol):
-    """A model placed on a device.
-
-    `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
-    `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
-    `one_unit`: it can run one unit at a time.
-    """
-
-    keeps_memory: bool
-    one_unit: bool
-
-    @property
-    def steps(self) -> Steps | None: ...
-
-    @property
-    def model(self) -> Model:
-        """As it is placed. It has stages where the device runs them one by one."""
-        ...
-
-    @property
-    def pool(self) -> Pool: ...
-    @property
-    def activations(self) -> Activations | None:
-        """What rows have between two stages; None for a model that the device runs whole."""
-        ...
 
 
 class Piece(NamedTuple):

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
-from app.engine.device import Device, Executor
+from app.engine.device import Device
+from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Slots
 from app.engine.tensors import neighbours

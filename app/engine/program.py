@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.engine.device import Executor
+from app.engine.executor import Executor
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import policy_for
 from app.scheduler.types import Profile, Program, Stage

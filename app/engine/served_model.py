@@ -8,7 +8,8 @@ from math import ceil
 from typing import Any, cast
 
 from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
-from app.engine.device import Completion, Executor, Ran
+from app.engine.device import Completion, Ran
+from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease, PlacedModel
 from app.engine.outputs import note_stages, note_steps, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel

@@ -19,13 +19,15 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
-from app.engine.cpu.executor import CpuExecutor, copied
-from app.engine.device import MADE, NO_BOUND, WHOLE, Job, Piece, Ran, Steps
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran
+from app.engine.executor import Steps, copied
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, Stepped
 
+_MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
 #: Between two pieces of a row: one costs some 30 us, which may be more than a step takes.
 _PIECE_NS = 20_000_000
 
@@ -55,7 +57,7 @@ class _Made(NamedTuple):
 
 
 class CellExecutor(CpuExecutor):
-    """Implements engine.device.Executor, of a model whose `call` is a CellModel."""
+    """Of a model whose `call` is a CellModel."""
 
     activations: CellRows
 
@@ -64,7 +66,6 @@ class CellExecutor(CpuExecutor):
         assert isinstance(model.call, CellModel)
         self._cell = model.call
         self._slots = slots
-        self._measured = bool(model.info.own_axes)
         self._varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
         self.activations = CellRows()
         self.steps: Steps | None = None
@@ -90,7 +91,7 @@ class CellExecutor(CpuExecutor):
             try:
                 return self._go(slots, rows, (most, bound), job, begin, long=long)
             except Exception as exc:
-                if well := getattr(exc, MADE, 0):
+                if well := getattr(exc, _MADE, 0):
                     most, bound = min(most, well), well
                 elif long and most > 1:
                     long = False  # it may be a later one of several at once
@@ -101,7 +102,7 @@ class CellExecutor(CpuExecutor):
         self, slots: Slots, rows: list[CellRow], most: tuple[int, int], job: Job | None, begin: int, *, long: bool
     ) -> Ran:
         """Up to so many steps, and up to so many where rows wait for others; several at once where the cell can and
-        `long` says so. What it raises tells how many steps had been made well (`MADE`); the rows are as they were then.
+        `long` says so. What it raises tells how many steps had been made well (`_MADE`); the rows are as before.
         """
         state = self.activations.state(slots)
         gathered = time.perf_counter_ns()
@@ -115,12 +116,12 @@ class CellExecutor(CpuExecutor):
         own: Array | None = None
         if ended:
             try:
-                outputs, own = self._apart(self._finish(slots, rows, ended, made.ended))
+                outputs, own = self.answers(self._finish(slots, rows, ended, made.ended))
             except BaseException as exc:  # nobody's state has been kept, so nobody has made these steps
                 for row, done in zip(rows, before, strict=True):
                     row.done = done
                 first = made.ended[0].steps  # at first without those that end later, then without any
-                setattr(exc, MADE, first if first < made.steps else first - 1)
+                setattr(exc, _MADE, first if first < made.steps else first - 1)
                 raise
         continues = job is not None and job.continue_without and not job.recalled and 0 < len(ended) < len(rows)
         left = [slots[place] for place in made.staying]
@@ -150,7 +151,7 @@ class CellExecutor(CpuExecutor):
         gathered = time.perf_counter_ns()
         values, made = self._cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
-        outputs, own = self._apart(self._scatter(values, len(slots), size, longest))
+        outputs, own = self.answers(self._scatter(values, len(slots), size, longest))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
         return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
@@ -218,7 +219,7 @@ class CellExecutor(CpuExecutor):
             try:
                 stepped = cell.stride(kept.read(rows, at, made, steps), state)
             except BaseException as exc:
-                setattr(exc, MADE, made)
+                setattr(exc, _MADE, made)
                 raise
             state = stepped.state
             for place, y in enumerate(stepped.ys):
@@ -270,10 +271,6 @@ class CellExecutor(CpuExecutor):
         values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
         _, longest = self._lengths([slots[place] for place in ended]) if self._varies else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
-
-    def _apart(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
-        """The outputs, and behind them the rows' lengths along axes of their own."""
-        return (returned[:-1], returned[-1]) if self._measured else (returned, None)
 
     def _see(self, slots: Slots) -> None:
         """Run the first step of a row, and reserve memory for what rows read and give out."""

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from app.contract import Array, Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.places import Places, Written
-from app.engine.device import NO_BOUND, TRIED_TOKENS, WHOLE, Job, Piece, Ran, Steps
+from app.engine.device import NO_BOUND, TRIED_TOKENS, WHOLE, Job, Piece, Ran
+from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
@@ -39,7 +40,7 @@ class _Readers:
 
 
 class DecodingExecutor(CpuExecutor):
-    """Implements engine.device.Executor, of a model whose `call` is a TextDecoder. One thread runs it at a time."""
+    """Of a model whose `call` is a TextDecoder. One thread runs it at a time."""
 
     activations: Places
     one_unit = True  # its rows are at the front of one slab

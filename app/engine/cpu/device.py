@@ -28,7 +28,6 @@ from app.engine.device import (
     NO_BOUND,
     Completion,
     DeviceOptions,
-    Executor,
     Job,
     Ran,
     Report,
@@ -37,6 +36,7 @@ from app.engine.device import (
     fault_of,
     push_depth,
 )
+from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
 from app.models.placement import place

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from app.contract import Array, Model, TensorSpec
-from app.engine.activations import Activations
-from app.engine.device import WHOLE, Job, Ran, Steps
+from app.contract import Array, Model
+from app.engine.device import WHOLE, Job, Ran
+from app.engine.executor import Executor, copied, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
-from app.engine.tensors import indices, pad_beyond, padded, stack
-from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, check_shape, normalise
-from app.models.made import with_made
+from app.engine.tensors import indices, padded
+from app.models.base import TORCH_DTYPES
 
 _NO_LENGTHS: dict[str, Any] = {}
 
@@ -31,21 +29,14 @@ def _named(name: str) -> Callable[..., Ran]:
     return found["run"]
 
 
-class CpuExecutor:
-    """Implements engine.device.Executor. Two threads may call `run` at once only if the model allows it."""
-
-    keeps_memory = False  # each batch allocates its own memory
-    one_unit = False
-    activations: Activations | None = None
-    steps: Steps | None = None
+class CpuExecutor(Executor):
+    """Of a model that runs whole. Two threads may call `run` at once only if the model allows it."""
 
     def __init__(self, model: Model, pool: Pool) -> None:
-        self.model = model
-        self.pool = pool
+        super().__init__(model, pool)
         self.copies = False
         self.named = _named(f"model {model.info.name!r} version {model.info.version}")
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
-        self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
@@ -86,11 +77,13 @@ class CpuExecutor:
         """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
         side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
         index: torch.Tensor | None = None
+        of_rows = {axis: torch.from_numpy(values) for axis, values in lengths.items()} if lengths else _NO_LENGTHS
+        shorter = {axis: own for axis, own in of_rows.items() if lengths[axis].min() != longest[axis]}
         inputs: list[Any] = []
         for position, spec in enumerate(self.pool.specs):
             slab = self.pool.slabs[position]
             if slab is None:
-                inputs.append(self._gather_objects(position, spec, rows))
+                inputs.append(self.stacked(position, rows))
                 continue
             if side_by_side and spec.fixed:
                 inputs.append(slab[slots[0] : slots[0] + len(rows)])
@@ -100,25 +93,8 @@ class CpuExecutor:
                 continue
             if index is None:
                 index = indices(rows)
-            if spec.fixed:
-                inputs.append(slab.index_select(0, index))
-            else:
-                inputs.append(_gather_variable(slab, spec, index, lengths, longest))
-        if self._makes:
-            tensors = {axis: torch.from_numpy(values) for axis, values in lengths.items()}
-            inputs = with_made(self.model.info.inputs, inputs, tensors, longest)
-        if self.model.takes_parameters:
-            return inputs, {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
-        return inputs, {}
-
-    def _gather_objects(self, position: int, spec: TensorSpec, rows: Sequence[int]) -> Any:
-        """Rows that have no slab: text as an array of bytes, others as a tensor."""
-        values = self.pool.objects[position]
-        assert values is not None  # an input has a slab or objects, see Pool
-        batch = stack([values[slot] for slot in rows], spec)
-        if spec.datatype == "BYTES":
-            return batch
-        return torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
+            inputs.append(gather_rows(slab, spec, index, shorter, longest))
+        return self.complete(inputs, of_rows, longest), self.keywords(rows)
 
     def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
         """Copy the model's outputs into memory of their own, without the padding rows.
@@ -126,14 +102,11 @@ class CpuExecutor:
         It always copies: an identity model returns the slots themselves, and a model that reuses its output buffer
         would overwrite it with the next batch while the answers of this one are still being encoded.
         """
-        outputs: list[Array] = []
         specs = self.model.info.returned
         if self._plain_output and isinstance(result, torch.Tensor) and result.shape == (size, *specs[0].shape):
             return [copied(result, specs[0], rows)]
-        for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
-            check_shape(spec, value, size, longest)
-            outputs.append(copied(value, spec, rows))
-        return outputs
+        values = self.returned(result, size, longest)
+        return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
 
     def _versions(self) -> list[int]:
         return [slab._version for slab in self.pool.slabs if slab is not None]
@@ -149,39 +122,3 @@ def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -
     assert view is not None  # it has a slab, see Pool
     own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
     return torch.from_numpy(np.array(view[(slice(slot, slot + 1), *own)])).view(TORCH_DTYPES[spec.datatype])
-
-
-def _gather_variable(
-    slab: torch.Tensor,
-    spec: TensorSpec,
-    index: torch.Tensor,
-    lengths: Mapping[str, Array],
-    longest: Mapping[str, int],
-) -> torch.Tensor:
-    """Gather rows of different lengths as long as the longest of them.
-
-    Beyond a row's own length its slot still holds an earlier caller's data, which padding overwrites.
-    """
-    view = slab
-    for dim, axis in enumerate(spec.axes, 1):
-        if axis:
-            view = view.narrow(dim, 0, longest[axis])
-    batch = view.index_select(0, index)
-    for dim, axis in enumerate(spec.axes, 1):
-        if axis and lengths[axis].min() != longest[axis]:
-            pad_beyond(batch, dim, torch.from_numpy(lengths[axis]), spec.pad_value)
-    return batch
-
-
-def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
-    """The first `rows` rows in memory of their own.
-
-    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
-    with a busy event loop that wait is the most expensive part of a small batch.
-    """
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach() if value.requires_grad else value
-        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if value.dtype != spec.dtype:
-        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(value[:rows])

@@ -7,7 +7,7 @@ gets copies from then on. `trial` also notices a stage that returns the same mem
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,10 @@ from app.models.stages.staged import passed_on
 _TWICE = 2  # rows: up to here a trial runs each stage twice, to see whether it returns the same memory again
 
 
+#: Of a stage, its arguments and keywords: what it returns, and its nanoseconds.
+_Call = Callable[[int, Sequence[Any], Mapping[str, Any]], tuple[Any, int]]
+
+
 class _Batch(NamedTuple):
     """Rows that run together: their slots, those of the batch with its padding, how long they are, and the context."""
 
@@ -34,7 +38,7 @@ class _Batch(NamedTuple):
 
 
 class StagedExecutor(CpuExecutor):
-    """Implements engine.device.Executor. Rows of different units may be at different stages at once."""
+    """Rows of different units may be at different stages at once."""
 
     activations: Activations
 
@@ -53,17 +57,25 @@ class StagedExecutor(CpuExecutor):
         Only what the last of them returns is kept. WHOLE: all stages, and nothing is kept.
         """
         if stage == WHOLE:
-            return self._whole(slots, size, tried=False)
+            return self._run(slots, size, 0, len(self.model.stages), None, self._call)
+        return self._run(slots, size, stage, 1 if job is None else job.steps, job, self._call)
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
+        return self._run(slots, size, 0, len(self.model.stages), None, self._try)
+
+    def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> Ran:
+        """`steps` stages from `stage` on. Without a job, none may fail."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
         arguments, keywords, context = self._arguments(slots, rows, stage, lengths, longest)
         batch = _Batch(slots, rows, lengths, longest, context)
         gathered = time.perf_counter_ns()
-        times: list[int] = []
-        result = self._timed(stage, arguments, keywords, times)
-        if job is not None and job.steps > 1:
-            result = self._pass_on(job, result, batch, times)
+        result, first_ns = call(stage, arguments, keywords)
+        times = [first_ns]
+        if steps > 1:
+            result = self._pass_on(stage, steps, job, result, batch, times, call)
         inferred = time.perf_counter_ns()
         stage += len(times) - 1
         outputs: list[Array] = []
@@ -75,101 +87,68 @@ class StagedExecutor(CpuExecutor):
                 passed = tuple(tensor.clone() for tensor in passed)
             self.activations.keep(slots, stage, passed, longest, context)
         output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, inferred - gathered, output_ns, stages_ns=tuple(times), steps=len(times))
+        infer_ns = sum(times) if job is None else inferred - gathered  # a trial does more than to compute
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
 
-    def _timed(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any], times: list[int]) -> Any:
-        before = time.perf_counter_ns()
-        result = self.model.stages[stage](*arguments, **keywords)
-        times.append(time.perf_counter_ns() - before)
-        return result
-
-    def _pass_on(self, job: Job, result: Any, batch: _Batch, times: list[int]) -> Any:
+    def _pass_on(
+        self, first: int, steps: int, job: Job | None, result: Any, batch: _Batch, times: list[int], call: _Call
+    ) -> Any:
         """Further stages of a batch that stays unchanged. `result` is what the first returned."""
         given: Sequence[Any] = ()
-        while len(times) < job.steps and not job.recalled:
-            stage = job.stage + len(times)
+        while len(times) < steps and not (job is not None and job.recalled):
+            stage = first + len(times)
             passed: Sequence[Any] = passed_on(result, stage - 1, len(batch.rows))
             self.activations.learn(stage - 1, passed, batch.longest, batch.context)
             again = self.model.again[stage]
             if again and not given:
                 given = [*self._gather(*batch[:4])[0], *batch.context]
-            arguments = [*passed, *(given[place] for place in again)]
-            if self._writes[stage]:  # a stage may return what it was given
-                arguments = [argument.clone() for argument in arguments]
             try:
-                result = self._timed(stage, arguments, {}, times)
+                result, ns = call(stage, [*passed, *(given[place] for place in again)], {})
             except Exception:  # it will be raised again by the next unit of these rows, which begins there
+                if job is None:
+                    raise
                 break
+            times.append(ns)
         return result
-
-    def trial(self, slots: Slots, size: int) -> Ran:
-        """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
-        return self._whole(slots, size, tried=True)
 
     def _arguments(
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """What a stage is called with, and the batch's context. `rows`: the slots of the batch, padding included."""
-        model, again, writes = self.model, self.model.again[stage], self._writes[stage]
-        if stage == 0:
-            arguments, keywords = self._gather(slots, rows, lengths, longest)
-            context = () if model.context is None else model.context(*arguments)
-            given = [*arguments, *context] if again else []
-        else:
-            arguments, own = self.activations.gather(rows, stage, longest)
-            if writes and not own:
-                arguments = [argument.clone() for argument in arguments]
-            keywords, context, given = {}, (), []
-            if model.context is not None:
-                kept = self.activations.context(rows, longest)
-                if kept is None or any(place < len(model.info.inputs) for place in again):
-                    given, _ = self._gather(slots, rows, lengths, longest)
-                context = model.context(*given) if kept is None else kept
-                given = [*(given or [None] * len(model.info.inputs)), *context]
-            elif again:
-                given, _ = self._gather(slots, rows, lengths, longest)
-        repeated = [given[place] for place in again]
-        return [*arguments, *(map(torch.clone, repeated) if writes else repeated)], keywords, context
-
-    def _whole(self, slots: Slots, size: int, *, tried: bool) -> Ran:
-        """All stages, one after another. `tried`: watch what they do to their arguments."""
-        begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
-        inputs, keywords = self._gather(slots, rows, lengths, longest)
-        context = () if self.model.context is None else self.model.context(*inputs)
-        gathered = time.perf_counter_ns()
+        model, again = self.model, self.model.again[stage]
+        inputs: list[Any] = [None] * len(model.info.inputs)
+        keywords: dict[str, Any] = {}
+        context: Sequence[torch.Tensor] | None = None if model.context is not None else ()
+        if stage and context is None:
+            context = self.activations.context(rows, longest)
+        if stage == 0 or context is None or any(place < len(inputs) for place in again):
+            inputs, keywords = self._gather(slots, rows, lengths, longest)
+        if context is None:
+            assert model.context is not None
+            context = model.context(*inputs)
         given = [*inputs, *context]
-        arguments: Sequence[Any] = [*inputs, *(given[place] for place in self.model.again[0])]
-        times: list[int] = []
-        result: Any = None
-        for stage, call in enumerate(self.model.stages):
-            if stage:
-                passed = passed_on(result, stage - 1, size)
-                self.activations.learn(stage - 1, passed, longest, context)
-                arguments = [*passed, *(given[place] for place in self.model.again[stage])]
-            if tried or self._writes[stage]:
-                arguments = [_copied(argument) for argument in arguments]
-            before = _state(arguments) if tried else None
-            started = time.perf_counter_ns()
-            result = call(*arguments, **keywords)
-            times.append(time.perf_counter_ns() - started)
-            if tried:
-                self._notice(stage, before != _state(arguments))
-                if size <= _TWICE and stage < self._last:
-                    # The first result is still there: only the same memory can hold the second as well.
-                    again = call(*map(_copied, arguments), **keywords)
-                    self._reuses[stage] |= bool(_storages(result) & _storages(again))
-            keywords = {}
-        inferred = time.perf_counter_ns()
-        outputs = self._scatter(result, len(slots), size, longest)
-        return Ran(outputs, gathered - begin, sum(times), time.perf_counter_ns() - inferred, stages_ns=tuple(times))
+        passed = self.activations.gather(rows, stage, longest)[0] if stage else inputs
+        return [*passed, *(given[place] for place in again)], {} if stage else keywords, context
 
-    def _notice(self, stage: int, written: bool) -> None:
-        """A stage has run, and may have written into its arguments."""
-        self._writes[stage] |= written
-        if stage == 0:
-            self.copies |= written
+    def _call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """What a stage returns, and its nanoseconds."""
+        before = time.perf_counter_ns()
+        if self._writes[stage]:  # into slots, into what is kept, or into what the stage before has returned
+            arguments = [argument.clone() for argument in arguments]
+        result = self.model.stages[stage](*arguments, **keywords)
+        return result, time.perf_counter_ns() - before
+
+    def _try(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """As `_call`, and note what the stage does."""
+        arguments = [_copied(argument) for argument in arguments]
+        before = _state(arguments)
+        result, ns = self._call(stage, arguments, keywords)
+        self._writes[stage] |= before != _state(arguments)
+        if len(arguments[0]) <= _TWICE and stage < self._last:
+            # The first result is still there: only the same memory can hold the second as well.
+            again, _ = self._call(stage, [_copied(argument) for argument in arguments], keywords)
+            self._reuses[stage] |= bool(_storages(result) & _storages(again))
+        return result, ns
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:

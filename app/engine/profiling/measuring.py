@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from app.engine.device import Completion, Device, Executor, Job
+from app.engine.device import Completion, Device, Job
+from app.engine.executor import Executor
 from app.engine.pool import Slots
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.contract import SampleRow
-from app.engine.device import Executor
+from app.engine.executor import Executor
 from app.engine.pool import Slots
 from app.engine.profiling.cache import Key
 from app.engine.profiling.review import Review

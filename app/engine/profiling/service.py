@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
 
-from app.engine.device import Device, Executor
+from app.engine.device import Device
+from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import GoneError, IdleMeasurement

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.contract import SampleRow
-from app.engine.device import Device, Executor, Ran
+from app.engine.device import Device, Ran
+from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import Timed
 from app.engine.profiling.profiled_model import in_parts, now_utc
