@@ -185,7 +185,7 @@ def room_faults(source: str, path: str) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("app/engine/cpu/device.py", "from app.engine.streams.runtime import Health"),
+        ("app/engine/cpu/device.py", "from app.engine.streams.threads import Health"),
         ("app/engine/streams/device.py", "from app.engine.cpu.device import Worker"),
         ("app/engine/device.py", "from app.engine.profiling.warmup import warm_up"),
         ("app/engine/profiling/idle.py", "from app.engine.engine import Engine"),

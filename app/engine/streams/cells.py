@@ -10,28 +10,23 @@ for each row, which comes to the host behind the step; no launch waits for it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from app.contract import Array, Model, axis_bounds
+from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.device import Steps
+from app.engine.executor import Steps
 from app.engine.pool import Allocate, Slots
+from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Graph, Shape, sizes_of
 from app.engine.tensors import pad_beyond, padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import Begun, CellModel, Stepped
 
-log = logging.getLogger("starling.engine")
-
-_SLAB_BYTES = 2 << 30  # of one model: an eighth of a small GPU
 #: Rows of the index behind the lengths. For each row of a step: its state before and behind it, where what it reads and
 #: what it gives out lie in the slabs of all steps, and its place where one value is kept. For each row that has ended:
 #: its place, its state, and the steps that it has made.
@@ -53,17 +48,8 @@ class Slabs:
         self, places: int, steps: int, begun: Begun, stepped: Stepped, cell: CellModel, empty: Allocate
     ) -> None:
         """Of a step of some rows. `empty` allocates device memory. Raises OutOfMemoryError."""
-        self.steps = steps
-        shapes = {place: y.shape[1:] for place, y in enumerate(stepped.ys)}
-        self.row_bytes = sum(2 * prod(value.shape[1:]) * value.element_size() for value in stepped.state)
-        self.row_bytes += 0 if begun.x is None else steps * prod(begun.x.shape[2:]) * begun.x.element_size()
-        self.row_bytes += sum(
-            (steps if cell.keeps(place) else 1) * prod(shapes[place]) * y.element_size()
-            for place, y in enumerate(stepped.ys)
-        )
         rows = places + 1
-        if rows * self.row_bytes > _SLAB_BYTES:
-            raise torch.OutOfMemoryError(f"{rows} rows under way would take {rows * self.row_bytes >> 20} MiB")
+        self.steps = steps
         self.state = [empty((2 * rows, *value.shape[1:]), value.dtype) for value in stepped.state]
         self.x = None if begun.x is None else empty((rows, steps, *begun.x.shape[2:]), begun.x.dtype)
         #: By output: of every step, or the last.
@@ -75,6 +61,8 @@ class Slabs:
         self.last = {
             place: empty((rows, *y.shape[1:]), y.dtype) for place, y in enumerate(stepped.ys) if not cell.keeps(place)
         }
+        slabs = [*self.state, *self.every.values(), *self.last.values(), *([] if self.x is None else [self.x])]
+        self.row_bytes = sum(slab.nbytes for slab in slabs) // rows
 
 
 class SlabRows(Activations):
@@ -99,20 +87,16 @@ class SlabRows(Activations):
 
 
 class CellStreamExecutor(StreamExecutor):
-    """Implements engine.device.Executor, of a model that is `stepwise`.
+    """Of a model that is `stepwise`. `steps` is None until a row has been tried."""
 
-    `steps` is None until a row has been tried, and stays so where the slabs would be too large: then it runs whole.
-    """
-
-    def __init__(self, model: Model, pool: StreamPool, graphs: bool, slots: int) -> None:
-        super().__init__(model, pool, graphs)
+    def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool, slots: int) -> None:
+        super().__init__(model, pool, runtime, graphs)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
         self.flags = False  # the cell says which rows end
-        self._whole_graphs, self.graphs = self.graphs, graphs
+        self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
         self._slabs: Slabs | None = None
-        self._seen = False
         self.rows = SlabRows(0)
         self._first = 1 + len(self.axes)  # of the index' rows that are a cell's
 
@@ -122,89 +106,44 @@ class CellStreamExecutor(StreamExecutor):
 
     @property
     def slabs(self) -> Slabs:
-        assert self._slabs is not None  # `steps` says so
+        assert self._slabs is not None  # it has been tried
         return self._slabs
 
     # before it serves
 
-    def try_row(self, slots: Slots, empty: Allocate) -> None:
+    def rehearse_row(self, slots: Slots) -> None:
         """Run the first step of a row, once, and allocate what the rows of all slots may need."""
-        if self._seen:
+        if self._slabs is not None:
             return
-        self._seen = True
         memory, cell = self.memories[0], self.cell
         table = torch.zeros(memory.index.shape, dtype=torch.int64)
-        super().write_index(slots[:1], 1, table.numpy())
+        self.write_index(slots[:1], 1, table.numpy())
         memory.index.copy_(table)
-        begun = self._begin(memory.index, 1, self.longest(slots[:1]), **self.keywords(slots[:1], 1))
+        begun = self._begin(memory.index, 1, self.longest(slots[:1]), **self.keywords(slots[:1]))
         stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
         steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
-        try:
-            self._slabs = Slabs(self._slots, steps, begun, stepped, cell, empty)
-        except torch.OutOfMemoryError as exc:
-            log.warning("model %s: its rows begin and end together: %s", self.model.info.name, exc)
-            self.graphs = self._whole_graphs
-            return
+        self._slabs = Slabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
         self.flags = stepped.ended is not None
         self.activations = self.rows = SlabRows(self._slabs.row_bytes)
         self.steps = Steps(cell.axis.most or 0, begun.x is None)
 
-    def batch(
-        self,
-        index: torch.Tensor,
-        size: int,
-        longest: Mapping[str, int],
-        staged: Mapping[int, torch.Tensor] = {},
-        seen: list[list[torch.Tensor]] | None = None,
-        **keywords: Any,
-    ) -> list[torch.Tensor]:
-        """All that its units do, of rows that make one step."""
-        if self.steps is None:
-            return super().batch(index, size, longest, staged, seen, **keywords)
-        self.begin(index, size, longest, **keywords)
+    def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
+        """Rows that make one step, written to the index here, and end."""
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        rows = padded(slots, size)
+        self.write_index(slots, size, table.numpy())
+        self.write_step(rows, [0] * size, size, table.numpy())
+        self.write_ends(rows, [1] * size, table.numpy())
+        index.copy_(table)
+        self.begin(index, size, longest, **self.keywords(rows))
         self.step(index, size)
-        ends = index[self._first + _END :, :size]
-        values = self._finish(ends, 1)
-        if seen is not None:
-            seen.append(values)
-        return values
+        self._finish(index[self._first + _END :, :size], 1)
+        return []
 
-    def captured_piece(
+    def captured_stage(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
-        if self.steps is None:
-            return super().captured_piece(stage, passed, index, size, longest)
         return self.step(index, size)
-
-    def write_index(self, slots: Slots, size: int, table: Array) -> None:
-        """For `batch`; units say more, and less."""
-        super().write_index(slots, size, table)
-        if self.steps is not None:
-            rows = padded(slots, size)
-            self.write_step(rows, [0] * size, size, table)
-            self.write_ends(rows, [1] * size, table)
-
-    # sizes: what a step computes has no length
-
-    def sizes(self, largest: int) -> list[int]:
-        return super().sizes(largest) if self.steps is None else sizes_of(largest, fixed=True)
-
-    def shapes(self, largest: int, size: int) -> list[Shape]:
-        if self.steps is None:
-            return super().shapes(largest, size)
-        return [Shape(next(one for one in self.sizes(largest) if one >= size))]
-
-    def graph(self, worker: int, size: int, length: int) -> Graph | None:
-        if self.steps is None:
-            return super().graph(worker, size, length)
-        graphs = self.memories[worker].graphs
-        return None if graphs is None else graphs.find(size, 0, 0)
-
-    def padded_to(self, length: int) -> dict[str, int]:
-        """Rows are tried at their full length."""
-        if self.steps is None:
-            return super().padded_to(length)
-        return axis_bounds(self.model.info.client_inputs)
 
     # what units need, on the host
 
@@ -214,10 +153,6 @@ class CellStreamExecutor(StreamExecutor):
         if self.slabs.x is None or not axis.name:
             return [steps] * len(slots)
         return [min(int(length), steps) for length in self.pool.lengths[axis.name][list(slots)]]
-
-    def write_begin(self, slots: Slots, table: Array) -> None:
-        """These rows begin."""
-        super().write_index(slots, len(slots), table)
 
     def write_step(self, slots: Slots, done: Sequence[int], size: int, table: Array) -> None:
         """These rows, which have made so many steps, make the next one as a batch of `size`."""
@@ -271,7 +206,7 @@ class CellStreamExecutor(StreamExecutor):
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
         """The outputs of these rows, which have ended after so many steps, as `write_ends` has written the index."""
         values = self._finish(index[self._first + _END :, : len(slots)], max(made))
-        return self._outputs(values, len(slots), self.longest(slots))
+        return self.outputs(values, len(slots), self.longest(slots))
 
     def _finish(self, ends: torch.Tensor, steps: int) -> list[torch.Tensor]:
         slots, states, lengths = ends

@@ -82,8 +82,9 @@ class CudaRuntime:
             )
         prepare()
         if not any(name in os.environ for name in _OF_TORCH):
-            # Or a block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a whole GiB.
-            torch._C._accelerator_setAllocatorSettings("pinned_max_round_threshold_mb:1")
+            # Or every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a whole GiB.
+            # Larger ones are not kept for later either: torch would hand out such a block as one of another size.
+            torch._C._accelerator_setAllocatorSettings("pinned_max_cached_size_mb:64")
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"

@@ -3,44 +3,41 @@
 Rules
     1. Each input has one contiguous device buffer with a row for each slot. A row is copied there as its request
        arrives, on the one in-stream, and the slot's in-event is recorded behind the copy. Rows that arrive before a
-       launcher has come to the first of them share a message, a copy where they are neighbours, and an event. Rows of
-       best-effort requests are copied when their unit is pushed: until then real-time rows never wait for them.
+       launcher has come to the first of them share a copy where they are neighbours, and an event. Rows of best-effort
+       requests are copied when their unit is pushed: until then real-time rows never wait for them.
     2. Copies run in the order in which they were enqueued. Slots are reused in any order, so each group of rows that
        are copied together has a number, and a unit waits for the in-event of the highest number among its slots, and
        for no other.
     3. A staging row is not handed out again before its in-event has fired, nor a device row before the out-event of its
        unit has: slots that are given back earlier, because nobody waits for their rows any more, are kept until then.
-    4. Results are not written into slots: see `results.py`.
+    4. Results are not written into slots: see `step.py`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from app.contract import TensorSpec
-from app.engine.pool import Allocate, Pool, Slots, has_slab
+from app.engine.pool import Pool, Slots, has_slab
 from app.engine.streams.cuda import CudaRuntime
 from app.models.base import TORCH_DTYPES
 
-_TO_COME = sys.maxsize  # in place of the number of a copy that has not been enqueued: it is not over, whatever is
+_TO_COME = sys.maxsize  # in place of the number of a copy that has not been enqueued
 
 
-class Copies:
-    """The order of the copies on the in-stream. `done`: every copy up to this number is known to be over."""
+class InStream:
+    """The stream that all rows of all models arrive on. `lock`: numbers are in the order of the stream."""
 
-    def __init__(self) -> None:
-        self.arriving = threading.Lock()  # while rows are announced, or taken to be copied
-        self.enqueuing = threading.Lock()  # so that numbers are in the order of the stream
+    def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
+        self.runtime = runtime
+        self.stream = stream
+        self.lock = threading.Lock()
         self.last = 0
-        self.done = 0
-
-    def over(self, number: int) -> None:
-        """Copies up to `number` are over. Two threads at once may leave the lower number, which is the safe side."""
-        if number > self.done:
-            self.done = number
 
 
 class StreamPool(Pool):
@@ -49,76 +46,60 @@ class StreamPool(Pool):
     `take`, `arrive` and `give_back` belong to the pool's owner, `copy_arrived` and `in_event` to the launchers.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[TensorSpec],
-        slots: int,
-        copies: Copies,
-        memory: tuple[Allocate, Allocate],
-        fired: Callable[[Any], bool],
-    ) -> None:
-        """`memory` allocates pinned host memory and device memory; `fired`: whether an event has."""
-        pinned, device = memory
-        super().__init__(specs, slots, allocate=pinned)
-        self.copies = copies
+    def __init__(self, specs: Sequence[TensorSpec], slots: int, in_stream: InStream) -> None:
+        runtime = in_stream.runtime
+        super().__init__(specs, slots, allocate=runtime.pinned)
+        self._in_stream = in_stream
         #: Per input the device buffer [slots, *bounds]; None for rows of any length, which each unit copies itself.
         self.rows = [
-            device((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None for spec in specs
+            runtime.empty((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None
+            for spec in specs
         ]
         #: Per slot the number of the copy of its row, 0 for none, and the in-event that follows that copy.
         self.numbers = [0] * slots
         self.events: list[Any] = [None] * slots
-        self._fired = fired
         self._late: list[int] = []  # given back, but their copies may not be over
-        self._arrived: list[int] = []  # slots that no launcher has come to
+        self._arrived: deque[int] = deque()  # slots that no launcher has come to
 
-    def arrive(self, slots: Slots) -> bool:
-        """The rows in `slots` have been written. True if the launchers do not know of any yet."""
-        with self.copies.arriving:
-            alone = not self._arrived
-            self._arrived += slots
-            for slot in slots:
-                self.numbers[slot] = _TO_COME
-        return alone
+    def arrive(self, slots: Slots) -> None:
+        """The rows in `slots` have been written."""
+        for slot in slots:
+            self.numbers[slot] = _TO_COME
+        self._arrived.extend(slots)
 
-    def copy_arrived(self, runtime: CudaRuntime, stream: Any) -> None:
+    def copy_arrived(self) -> None:
         """Enqueue the copy of all rows that have arrived, if no other launcher has done so. On any launcher's thread:
         when this returns, whatever arrived before has a number and an event.
         """
-        copies = self.copies
-        with copies.enqueuing:
-            with copies.arriving:
-                slots, self._arrived = self._arrived, []
+        arrivals = self._in_stream
+        with arrivals.lock:
+            slots = [self._arrived.popleft() for _ in range(len(self._arrived))]
             if slots:
-                self.copy_in(runtime, stream, slots)
-                copies.last += 1
+                self._copy_in(slots)
+                arrivals.last += 1
                 for slot in slots:
-                    self.numbers[slot], self.events[slot] = copies.last, self.events[slots[0]]
+                    self.numbers[slot], self.events[slot] = arrivals.last, self.events[slots[0]]
 
-    def copy_in(self, runtime: CudaRuntime, stream: Any, slots: Slots) -> None:
+    def _copy_in(self, slots: Slots) -> None:
         """Enqueue the copy of the rows and record their in-event."""
-        runtime.enqueue(stream, lambda: self._move(slots))
-        event = self.events[slots[0]]
-        if event is None:
-            event = self.events[slots[0]] = runtime.event()
+        runtime, stream = self._in_stream.runtime, self._in_stream.stream
+        runtime.enqueue(stream, partial(self.move, slots))
         # A row of an older request may still refer to this event. It then waits for a later copy than its own, which
         # is longer than needed and never too short.
-        runtime.record(event, stream)
-
-    def _move(self, slots: Slots) -> None:
-        self.move(sorted(slots))  # neighbours are one copy
+        if self.events[slots[0]] is None:
+            self.events[slots[0]] = runtime.event()
+        runtime.record(self.events[slots[0]], stream)
 
     def move(self, slots: Slots) -> None:
-        """Copy the rows to the device, on the current stream."""
-        for first, end in runs(slots):
+        """Copy the rows to the device, on the current stream; neighbours are one copy."""
+        for first, end in runs(sorted(slots)):
             for host, device in zip(self.slabs, self.rows, strict=True):
                 if device is not None and host is not None:
                     device[first:end].copy_(host[first:end], non_blocking=True)
 
-    def in_event(self, slots: Slots) -> tuple[int, Any]:
-        """The highest number among the slots' copies, and its event: rule 2."""
-        last = max(slots, key=self.numbers.__getitem__)
-        return self.numbers[last], self.events[last]
+    def in_event(self, slots: Slots) -> Any:
+        """The event of the last copy of these slots: rule 2."""
+        return self.events[max(slots, key=self.numbers.__getitem__)]
 
     def renew(self, slots: Slots) -> None:
         """The rows in these slots have been copied, or will never be: what is written there next is to be copied."""
@@ -150,15 +131,13 @@ class StreamPool(Pool):
         return super().take(n)
 
     def _copied(self, slot: int) -> bool:
-        """Whether the copy of a slot's row, if there was one, is known to be over."""
+        """Whether the copy of a slot's row, if there was one, is over."""
         number = self.numbers[slot]
-        return number <= self.copies.done or (number != _TO_COME and self._fired(self.events[slot]))
+        return not number or (number != _TO_COME and self._in_stream.runtime.fired(self.events[slot]))
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:
-    """The slots as half-open ranges of neighbours, in their order."""
-    if isinstance(slots, range):
-        return [(slots.start, slots.stop)]
+    """The slots, ascending, as half-open ranges of neighbours."""
     found: list[tuple[int, int]] = []
     for slot in slots:
         if found and found[-1][1] == slot:

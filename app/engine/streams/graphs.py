@@ -1,4 +1,4 @@
-"""CUDA graphs: which batches of a model get one, the graphs of a worker, and the memory that their results wait in.
+"""CUDA graphs: which batches of a model get one, and the graphs of a worker.
 
 A graph is one shape. Batches between two shapes are padded to the next, in rows and in length. That is right for a
 model whose answers do not depend on padding: the row check at load compares rows in batches of their own length and of
@@ -15,30 +15,19 @@ and again, so that rows no shorter than the least of these lengths are padded to
 A model in stages has a graph for each of them, captured together: a batch has all or none. What a stage reads is put
 into memory where its graph finds it, the same for all graphs of the worker, since one of them runs at a time.
 
-A graph writes the same tensors at each replay. If the out-stream read them there, the next replay would have to wait
-until the results of the last were on the host. So each unit sets its outputs aside: behind its replay, on the worker's
-stream, they are copied into a buffer on the device, and the out-stream reads the buffer. There are two sets of output
-memory then, the graphs' own and the buffer, and a replay runs while the results before it leave.
-
-What that costs is one copy within the device, about 3 us and then 1 us for each 2 MB, and the buffer, as large as the
-outputs of the largest batch. Graphs in pairs, with outputs of their own, would need no copy, but a second memory pool
-for all that a batch allocates, since graphs of one pool write over each other's outputs, and twice the time to
-capture. A second buffer would help only where results take longer to leave than a batch to compute, and there the link
-to the host sets the pace in any case.
+A graph writes the same tensors at each replay. What it leaves is copied behind the replay, on the worker's stream, to
+memory of the step's own, so that the next replay does not wait until the results have left for the host.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from app.contract import Model, axis_bounds
 from app.engine.pool import Allocate
-from app.engine.streams.results import laid_out_bytes, lay_out
 
 _MOST = 64
 _EACH = 16  # of fixed shapes every size up to here has a graph of its own, then powers of two: 21 for 512 rows
@@ -47,10 +36,10 @@ _SHORTEST = 8  # a batch of shorter rows takes no less time, on a GPU
 
 
 class Shape(NamedTuple):
-    """Rows of a batch, and the length that they are padded to; 0 if they have none."""
+    """The length that the rows of a batch are padded to, 0 if they have none, and their number."""
 
+    length: int
     size: int
-    length: int = 0
 
 
 def variable_axis(model: Model) -> tuple[str, int] | None:
@@ -95,69 +84,39 @@ class Piece(NamedTuple):
     inputs: Sequence[torch.Tensor] = ()
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Graph:
-    """A captured batch, by stage, and where its outputs are set aside."""
-
-    shape: Shape
-    pieces: Sequence[Piece]
-    aside: list[torch.Tensor]
-
-    @property
-    def outputs(self) -> list[torch.Tensor]:
-        return self.pieces[-1].outputs
-
-    def set_aside(self) -> None:
-        for target, output in zip(self.aside, self.outputs, strict=True):
-            target.copy_(output, non_blocking=True)
-
-
 class WorkerGraphs:
-    """The graphs of one worker and model.
+    """The graphs of one worker and model: by shape, ascending, a Piece for each stage.
 
     They do not run at the same time, so they share a memory `pool`. Nothing else happens on the `stream` that they are
-    captured on. `kept`: all that was captured, of use or not: none may go before the others of the stream.
+    captured on. `kept`: all that was captured, of use or not: none may go before the others of the stream. `tried`:
+    shapes that have graphs, or cannot have them.
     """
 
     def __init__(self, pool: Any, stream: Any) -> None:
         self.pool = pool
         self.stream = stream
         self.kept: list[Any] = []
-        self.graphs: dict[Shape, Graph] = {}
-        #: The out-event of the last unit whose outputs were set aside: until it fires the buffer is being read.
-        self.left: Any = None
-        self._sizes: dict[int, list[int]] = {}  # by length, ascending both
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._inputs = torch.empty(0, dtype=torch.uint8)
+        self.tried: set[Shape] = set()
+        self.pieces: dict[Shape, list[Piece]] = {}
+        self._inputs: dict[int, list[torch.Tensor]] = {}  # by stage
 
-    def find(self, size: int, length: int, most: int) -> Graph | None:
-        """The graph that a batch of so many rows, the longest so long, is padded to: to a length of `most` at most."""
-        for captured, sizes in self._sizes.items():
-            if captured >= length:
-                at = bisect_left(sizes, size)
-                return self.graphs[Shape(sizes[at], captured)] if captured <= most and at < len(sizes) else None
-        return None
+    def find(self, size: int, length: int, most: int) -> Shape | None:
+        """The shape that a batch of so many rows, the longest so long, is padded to: to a length of `most` at most."""
+        fits = (shape for shape in self.pieces if shape.size >= size and length <= shape.length <= most)
+        return next(fits, None)
 
-    def inputs(self, like: Sequence[torch.Tensor], size: int, empty: Allocate) -> list[torch.Tensor]:
-        """Memory for what a stage reads, of these shapes. It grows as that for the outputs does."""
-        nbytes = laid_out_bytes(like, size)
-        if nbytes > self._inputs.numel():
-            self._inputs = empty((nbytes,), torch.uint8)
-        return [place.target for place in lay_out(self._inputs, like, size)]
+    def inputs(self, stage: int, like: Sequence[torch.Tensor], empty: Allocate) -> list[torch.Tensor]:
+        """Memory for what a stage reads, of these shapes. The largest batch comes first, and has enough for all."""
+        kept = self._inputs.get(stage)
+        if kept is None or any(one.numel() < value.numel() for one, value in zip(kept, like, strict=True)):
+            kept = self._inputs[stage] = [empty(tuple(value.shape), value.dtype) for value in like]
+        return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
 
-    def add(self, shape: Shape, pieces: Sequence[Piece], empty: Allocate) -> None:
-        """`empty` allocates device memory. The buffer grows with the largest; older graphs keep theirs."""
-        outputs = pieces[-1].outputs
-        nbytes = laid_out_bytes(outputs, shape.size)
-        if nbytes > self._buffer.numel():
-            self._buffer = empty((nbytes,), torch.uint8)
-        aside = [place.target for place in lay_out(self._buffer, outputs, shape.size)]
-        self.graphs[shape] = Graph(shape, pieces, aside)
-        sizes = {length: sorted(one.size for one in self.graphs if one.length == length) for _, length in self.graphs}
-        self._sizes = dict(sorted(sizes.items()))
+    def add(self, shape: Shape, pieces: list[Piece]) -> None:
+        self.pieces = dict(sorted({**self.pieces, shape: pieces}.items()))
 
     def clear(self) -> None:
         """Let the graphs go; one by one, so that others get the interpreter lock in between: each takes its time."""
-        self.graphs.clear()
+        self.pieces.clear()
         while self.kept:
             self.kept.pop()

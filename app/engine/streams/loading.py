@@ -1,6 +1,6 @@
 """Before a model serves on a device of streams: it is placed, its graphs are captured, every worker runs every size.
 
-Models are loaded while others serve, so nothing here goes through the launcher but units that have run before.
+Models are loaded while others serve, so nothing here goes through the launchers but units that have run before.
     1. A batch that is new to the model runs first on the loading thread and its stream. Compiling takes up to minutes;
        allocations, kernels that are loaded and libraries that make their plans take milliseconds.
     2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; what other
@@ -21,128 +21,234 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 
-from app.contract import Model
+from app.contract import Array, Model
 from app.engine.device import Completion, Job, Ran
+from app.engine.executor import copied
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise
-from app.engine.streams.device_pool import StreamPool
-from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import WorkerGraphs
-from app.engine.streams.trying import Trying
-from app.engine.streams.worker import StreamWorker
+from app.engine.streams.device_pool import InStream, StreamPool
+from app.engine.streams.executor import StreamExecutor, WorkerMemory
+from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
+from app.engine.streams.threads import StreamWorker
+from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
 
 log = logging.getLogger("starling.engine")
 
-_STEPS = 8  # of a recurrent model: their median is that of steps which have run before
-
 
 class Loader:
-    """Places models and tries them, on a stream of its own. Blocks: not for the event loop nor the device's threads.
-
-    `run` has a worker run a job, with or without graphs, and waits for it. `push_depth`: units that a worker may have.
-    """
+    """Places models and tries them, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
 
     def __init__(
-        self,
-        trying: Trying,
-        streams: Streams,
-        workers: Sequence[StreamWorker],
-        placement: Placement,
-        push_depth: int,
-        run: Callable[[StreamWorker, Job, bool], Completion],
+        self, streams: Streams, workers: Sequence[StreamWorker], placement: Placement, in_stream: InStream
     ) -> None:
-        self._trying = trying
-        self._runtime = trying.runtime
+        self._runtime = in_stream.runtime
+        self._health = workers[0].health
         self._streams = streams
         self._workers = workers
         self._placement = placement
-        self._push_depth = push_depth
-        self._run_job = run
+        self._in_stream = in_stream
+        self._stream = streams.take(0)
         self._lock = threading.Lock()  # held by whoever uses the stream
 
-    def open(self, model: Model, slots: int, make_pool: Callable[[], StreamPool], *, graphs: bool) -> StreamExecutor:
+    def perform(self, work: Callable[[], object]) -> None:
+        """Run something on the stream and wait for it. Raises what it raises; whether the device has failed with it is
+        said now, and not when the next request comes."""
+        errors: list[BaseException] = []
+
+        def attempt() -> None:
+            try:
+                work()
+            except BaseException as exc:
+                errors.append(exc)
+
+        self._wait_for(attempt)
+        if errors:
+            self.try_device()
+            raise errors[0]
+
+    def try_device(self) -> None:
+        """Something has failed: was it the device?"""
+        self._wait_for(lambda: None)
+
+    def _wait_for(self, work: Callable[[], object]) -> None:
+        try:
+            event = self._runtime.event()
+            self._runtime.enqueue(self._stream, work)
+            self._runtime.record(event, self._stream)
+            self._runtime.synchronize(event)
+        except BaseException as exc:
+            self._health.lose(exc)
+            raise
+
+    # placing
+
+    def open(self, model: Model, slots: int, *, graphs: bool) -> StreamExecutor:
         """Move the model's weights and allocate its memory."""
         warn_of_indices(model)
         placed: list[Model] = []
         with self._lock:
             try:
-                self._trying.perform(lambda: placed.append(place(model, self._placement)))
-                pool = make_pool()
+                self.perform(lambda: placed.append(place(model, self._placement)))
+                pool = StreamPool(model.info.client_inputs, slots, self._in_stream)
                 if stepwise(placed[0]):
-                    executor: StreamExecutor = CellStreamExecutor(placed[0], pool, graphs, slots)
+                    executor: StreamExecutor = CellStreamExecutor(placed[0], pool, self._runtime, graphs, slots)
                 else:
-                    executor = StreamExecutor(placed[0], pool, graphs)
+                    executor = StreamExecutor(placed[0], pool, self._runtime, graphs)
                 for worker in self._workers:
-                    executor.add_memory(self._runtime, self._trying.stream, worker.spec.capacity, self._push_depth)
+                    executor.memories.append(self._memory(executor, worker))
             except torch.OutOfMemoryError as exc:
                 message = f"model {model.info.name!r}: does not fit into the device's memory: {exc}"
                 raise ConfigError(message) from exc
-            if executor.graphs:
-                self._take_capture_streams(executor)
         return executor
 
-    def _take_capture_streams(self, executor: StreamExecutor) -> None:
-        for worker, memory in zip(self._workers, executor.memories, strict=True):
-            stream = self._streams.take_unused(worker.spec.priority)
-            if stream is None:
-                log.warning(
-                    "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name
-                )
-                executor.graphs = False
-                return
-            memory.graphs = WorkerGraphs(self._runtime.graph_pool(), stream)
+    def _memory(self, executor: StreamExecutor, worker: StreamWorker) -> WorkerMemory:
+        info = executor.model.info
+        largest = min(worker.spec.capacity, info.batching.max_batch)
+        index = self._runtime.empty((executor.index_rows, largest), torch.int64)
+        self.perform(index.zero_)  # whatever it gathers are slots
+        if not executor.graphs:
+            return WorkerMemory(index, None)
+        stream = self._streams.take_unused(worker.spec.priority)
+        if stream is None:
+            log.warning("model %s: no stream is left to capture on: it runs without graphs", info.name)
+            executor.graphs = False
+            return WorkerMemory(index, None)
+        return WorkerMemory(index, WorkerGraphs(self._runtime.graph_pool(), stream))
 
-    def trial(self, executor: StreamExecutor, slots: Slots, size: int) -> Ran:
-        """Run the rows in `slots` as a batch of `size` on each worker that takes it, after its graph has been captured.
+    # trying
 
-        Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
+    def trial(
+        self, executor: StreamExecutor, slots: Slots, size: int, run: Callable[[StreamWorker, Job], Completion]
+    ) -> Ran:
+        """Run the rows in `slots` as a batch of `size`: its outputs, and its times as it will be served.
+
+        The outputs are those of a batch that is padded to the longest of its rows, and that has no graph. The row check
+        compares these: if it compared outputs of graphs, where short rows are padded to one length, a model that
+        depends on padding would pass. Then each worker that takes the batch runs it twice, because a first run has
+        costs of its own; `run` has a worker run a job and waits for it. The times are those of the fastest second run.
+        Raises what the model raises.
         """
         workers = [worker for worker in self._workers if worker.spec.capacity >= size]
         if not workers:
             raise ConfigError(f"model {executor.model.info.name!r}: no worker takes a batch of {size} rows")
         with self._lock, torch.inference_mode():
             self._runtime.attach()
-            self._trying.perform(lambda: executor.pool.move(slots))
-            self._trying.perform(lambda: executor.try_row(slots, self._runtime.empty))
-            self._trying.warm(executor, slots, size, executor.longest(slots))
-            if executor.graphs:
-                for worker in workers:
-                    self._trying.prepare(executor, slots, worker.index, size)
+            self.perform(lambda: executor.pool.move(slots))
+            try:
+                self.perform(lambda: executor.rehearse_row(slots))
+            except torch.OutOfMemoryError as exc:
+                name, bound = executor.model.info.name, len(executor.pool.numbers)
+                raise ConfigError(
+                    f"model {name!r}: {bound} rows under way do not fit into the device's memory: {exc}; a lower"
+                    " max_queue makes them fewer"
+                ) from exc
+            outputs, lengths = executor.answers(self._run_whole(executor, slots, size))
+            for worker in workers:
+                self._capture_size(executor, slots, executor.memories[worker.index], size)
         executor.pool.renew(slots)
-        job = Job(-1, executor, slots, size)
-        rans = [self._run_on(worker, job) for worker in workers]
+        seconds: list[Ran] = []
+        for worker in workers:
+            _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
+            seconds.append(second)
         executor.pool.renew(slots)
-        return min(rans, key=lambda ran: ran.busy_ns)
+        return replace(min(seconds, key=lambda ran: ran.busy_ns), outputs=outputs, lengths=lengths)
 
-    def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
-        """Run a batch twice: the first run has costs of its own.
+    def _run_whole(self, executor: StreamExecutor, slots: Slots, size: int) -> list[Array]:
+        index = next(memory.index for memory in executor.memories if memory.largest >= size)
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        executor.write_index(slots, size, table.numpy())
+        found: list[torch.Tensor] = []
 
-        Returns the times of the batch as it will be served, and outputs of rows that were padded no further than the
-        longest of them. The row check compares these. If it compared outputs of graphs, where short rows are padded to
-        one length, a model that depends on padding would pass.
+        def whole() -> None:
+            index.copy_(table)
+            keywords = executor.keywords(padded(slots, size))
+            *_, last = executor.whole(index, size, executor.longest(slots), executor.stage(slots, size), **keywords)
+            found.extend(value[: len(slots)].cpu() for value in last)
+
+        self.perform(whole)
+        return [
+            copied(value, spec, len(slots)) for value, spec in zip(found, executor.model.info.returned, strict=True)
+        ]
+
+    # capturing
+
+    def _capture_size(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, size: int) -> None:
+        """Capture the graphs for batches of this size that the worker has not; but first that of its largest batch.
+
+        The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
+        A shape in which the model fails has no graph, and is no fault of the batch that is being tried.
         """
-        executor = job.executor
-        assert isinstance(executor, StreamExecutor)
-        if isinstance(executor, CellStreamExecutor) and executor.steps is not None:
-            if max(executor.limits(job.slots)) < _STEPS:
-                self._run(worker, job)
-            return self._run(worker, job)  # of many steps the first few do not matter
-        self._run(worker, job)
-        ran = self._run(worker, job)
-        longest = max(executor.longest(job.slots).values(), default=0)
-        graph = executor.graph(worker.index, job.size, longest)
-        if graph is not None and graph.shape.length > longest:
-            ran.outputs = self._run(worker, job, graphs=False).outputs
-        return ran
+        graphs, name = memory.graphs, executor.model.info.name
+        if graphs is None:
+            return
+        largest, *_ = executor.shapes(memory.largest, memory.largest)
+        for shape in (largest, *executor.shapes(memory.largest, size)):
+            if not executor.graphs or shape in graphs.tried:
+                continue
+            graphs.tried.add(shape)
+            try:
+                pieces = self._capture(executor, slots, memory.index, graphs, shape)
+                if pieces is not None:
+                    graphs.add(shape, pieces)
+            except Exception as exc:
+                if self._health.lost is not None:
+                    raise
+                of_length = f" of length {shape.length}" * (shape.length > 0)
+                why = f"{type(exc).__name__}: {exc}"
+                log.info("model %s: batches of %d rows%s have no graph: %s", name, shape.size, of_length, why)
 
-    def _run(self, worker: StreamWorker, job: Job, *, graphs: bool = True) -> Ran:
-        completion = self._run_job(worker, job, graphs)
-        if completion.ran is None:
-            raise completion.cause or ConfigError(completion.message)
-        return completion.ran
+    def _capture(
+        self, executor: StreamExecutor, slots: Slots, index: torch.Tensor, graphs: WorkerGraphs, shape: Shape
+    ) -> list[Piece] | None:
+        """A graph of each stage; None if one cannot be captured, and the model will have no more.
+
+        Each is replayed once: the first run of a graph has costs of its own.
+        """
+        longest, size = executor.padded_to(shape, executor.longest(slots)), shape.size
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        executor.write_index(slots, size, table.numpy())
+        seen: list[list[torch.Tensor]] = []
+        self.perform(lambda: index.copy_(table))
+        self.perform(lambda: seen.extend(executor.rehearse(index, slots, size, longest)))
+        pieces: list[Piece] = []
+        for stage in range(executor.last + 1):
+            inputs = graphs.inputs(stage, seen[stage - 1], self._runtime.empty) if stage else []
+            self.perform(partial(_fill, inputs, seen[stage - 1] if stage else ()))
+            work = partial(executor.captured_stage, stage, inputs, index, size, longest)
+            try:
+                piece = Piece(*self._runtime.capture(graphs.stream, graphs.pool, work, graphs.kept), inputs)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as exc:
+                self.try_device()
+                log.warning(
+                    "model %s: runs without further CUDA graphs: a batch could not be captured: %s: %s",
+                    executor.model.info.name, type(exc).__name__, exc,
+                )  # fmt: skip
+                executor.graphs = False
+                return None
+            graphs.kept.append(piece)
+            self.perform(piece.replay)
+            pieces.append(piece)
+        return pieces
+
+
+def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
+
+
+def _ran(completion: Completion) -> Ran:
+    """What a unit gave. Raises what its model raised."""
+    if completion.ran is None:
+        raise completion.cause or ConfigError(completion.message)
+    return completion.ran

@@ -11,59 +11,46 @@ of, and it is planned when that one has ended.
 When rows end, the unit ends, or reports them and continues without them. Where a step fails, those behind it do
 nothing; the unit ends with the step before it, or fails if that was its first one.
 
-To measure a model and to try it out, a batch runs WHOLE: through all stages, or all steps of its rows. That is one
-unit, with the times of all its steps. It fails where one of them does, and nothing is kept of its rows.
+To measure a model, a batch runs WHOLE: through all stages, or all steps of its rows. That is one unit, with the times
+of all its steps. It fails where one of them does, and nothing is kept of its rows; those of a cell have no outputs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
-from app.contract import Array, ModelInfo
 from app.engine.device import NO_BOUND, WHOLE, Job, Ran, Report, completed, failed, fault_of
-from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.runtime import Health
-from app.engine.streams.step import CellStep, Failed, Plan, Step
-from app.engine.streams.worker import StreamWorker
+from app.engine.streams.step import CellStep, Plan, Step
+from app.engine.streams.threads import StreamWorker
 from app.scheduler.types import Fault
 
 MOST_AHEAD = 8  # steps behind the one that runs: each has pinned memory of its own
 
 
+class Failed(NamedTuple):
+    """What came of a step in place of a `Ran`."""
+
+    fault: Fault
+    error: BaseException
+
+
 class UnitRun:
-    """`launch` is the launcher's, `step_ended` the completer's of its worker.
+    """`launch` is called on its worker's launcher, `_complete` on its completer, once for each step."""
 
-    `launch_next` has the launcher call `launch` again; False if it takes no more messages. `graphs`: see `Step`.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        worker: StreamWorker,
-        report: Report,
-        launch_next: Callable[[UnitRun], bool],
-        push_ahead_ns: int,
-        *,
-        graphs: bool,
-    ) -> None:
+    def __init__(self, job: Job, worker: StreamWorker, report: Report, push_ahead_ns: int) -> None:
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         self.job = job
         self.worker = worker
         self.executor = executor
         self._report = report
-        self._launch_next = launch_next
         self._push_ahead_ns = push_ahead_ns
-        self._graphs = graphs
-        self._cell = executor if isinstance(executor, CellStreamExecutor) and executor.steps is not None else None
+        self._cell = executor if isinstance(executor, CellStreamExecutor) else None
         # of the launcher
         self._begun = False
         self._last: Step | None = None
@@ -75,7 +62,7 @@ class UnitRun:
         self._stage = 0 if self._whole or not executor.last else job.stage
         self._left = job.steps
         if self._whole:
-            self._left = NO_BOUND if self._cell is not None else len(executor.calls)
+            self._left = len(executor.calls) if self._cell is None else NO_BOUND
         self._done: list[int] = []  # of a cell: by row, steps that it will have made by then
         self._planned: deque[Plan] = deque()  # and not launched
         self._first = True
@@ -83,13 +70,12 @@ class UnitRun:
         self._under_way = 0  # planned, and not ended
         self._step_ns = 0  # what the last one took
         self._rans: list[Ran] = []  # since the last report
-        self._ended: list[tuple[Slots, list[Array]]] = []  # of a whole batch: rows that have, and their outputs
         self._failed: Failed | None = None
 
     # planning: on the launcher's thread before the first step is launched, then on the completer's
 
     def _plan(self) -> bool:
-        """Plan steps as far ahead as may be; whether there is a new one."""
+        """Plan steps as far ahead as may be; whether there is a new one. Of a unit that is recalled, its first."""
         planned = False
         while self._left and self._under_way < self._most_under_way() and (self._first or not self._ends()):
             self._planned.append(self._next())
@@ -98,7 +84,7 @@ class UnitRun:
         return planned
 
     def _ends(self) -> bool:
-        return self._failed is not None or self.job.recalled or self.executor.memories[self.worker.index].unloaded
+        return self._failed is not None or self.job.recalled
 
     def _most_under_way(self) -> int:
         if (self._cell is not None and self._cell.flags) or not self._push_ahead_ns:
@@ -111,11 +97,11 @@ class UnitRun:
         if self._cell is None:
             self._stage += 1
             return Plan(slots, size, self._stage - 1)
-        limits = self._cell.limits(slots)
         done = self._done
         self._done = [made + 1 for made in done]
         if self._cell.flags:
             return Plan(slots, size, 0, done)
+        limits = self._cell.limits(slots)
         ends = [place for place, made in enumerate(self._done) if made >= limits[place]]
         if ends:
             self._leave(ends)
@@ -131,54 +117,51 @@ class UnitRun:
 
     # launching
 
-    def launch(self, runtime: CudaRuntime, health: Health, clock: Callable[[], int]) -> None:
+    def launch(self) -> None:
         """Launch the steps that are planned."""
-        if self.executor.memories[self.worker.index].unloaded:
-            self._stopped = Failed(Fault.MODEL, RuntimeError("the model has been unloaded"))
+        try:
+            self.executor.pool.copy_arrived()
+        except BaseException as exc:
+            self.worker.health.lose(exc)
         if not self._begun:
             self._begun = True
             if self._cell is not None:
                 self._done = [self._cell.rows.made.get(slot, 0) for slot in self._slots]
             self._plan()
-        while (plan := self._take()) is not None:
-            self._launch(plan, runtime, health, clock)
+        while self._planned:  # only this thread takes
+            self.worker.completer.send(self._complete, self._launch(self._planned.popleft()))
 
-    def _take(self) -> Plan | None:
-        """The next planned step, for whichever thread comes first."""
-        try:
-            return self._planned.popleft()
-        except IndexError:
-            return None
-
-    def _launch(self, plan: Plan, runtime: CudaRuntime, health: Health, clock: Callable[[], int]) -> None:
-        worker = self.worker
-        if health.lost is not None:
+    def _launch(self, plan: Plan) -> Step | None:
+        """None: it could not be launched, nor can those behind it."""
+        health = self.worker.health
+        if self._stopped is None and health.lost is not None:
             self._stopped = Failed(Fault.DEVICE, RuntimeError(health.lost))
-        if self._stopped is None:
-            kind = Step if self._cell is None else CellStep
-            try:
-                step = kind(self.executor, worker.index, plan, self._last, clock(), graphs=self._graphs)
-            except BaseException as exc:  # no pinned memory for another block, if not worse
-                fault = fault_of(exc)
-                if fault is not Fault.OOM:
-                    fault = Fault.DEVICE
-                    health.lose(exc)
-                self._stopped = Failed(fault, exc)
         if self._stopped is not None:
-            worker.launched(self._stopped, self.step_ended)
-            return
+            return None
         try:
-            step.enqueue(runtime, worker.stream, worker.out)
-        except BaseException as exc:
-            step.lost = exc
-            health.lose(exc)
+            if self._cell is None:
+                step = Step(self.executor, self.worker, plan, self._last)
+            else:
+                step = CellStep(self._cell, self.worker, plan, self._last)
+        except BaseException as exc:  # no pinned memory, if not worse
+            fault = fault_of(exc)
+            if fault is not Fault.OOM:
+                fault = Fault.DEVICE
+                health.lose(exc)
+            self._stopped = Failed(fault, exc)
+            return None
         self._last = step
-        worker.launched(step, self.step_ended)
+        try:
+            step.launch()
+        except BaseException as exc:
+            health.lose(exc, step)
+        return step
 
     # its end
 
-    def step_ended(self, step: Step | None, result: Ran | Failed) -> None:
-        """The oldest of its steps has ended; None: it was not launched."""
+    def _complete(self, step: Step | None) -> None:
+        """Wait for the oldest of its steps until it is over, and see what follows."""
+        result = self._result(step)
         self._under_way -= 1
         ended: Sequence[int] = ()
         if isinstance(result, Failed):
@@ -191,26 +174,35 @@ class UnitRun:
             ended = result.ended
             if ended and self._cell is not None and self._cell.flags:
                 self._leave(ended)
-            if self._whole and result.outputs:
-                rows = step.slots if self._cell is None else [step.slots[place] for place in ended]
-                self._ended.append((rows, [*result.outputs, *([] if result.lengths is None else [result.lengths])]))
-                result.outputs = []
-        if step is not None and step.lost is None:  # otherwise nobody knows what the device still reads
+        if step is not None and self.worker.health.lost is None:
             step.end()
-        if self._plan() and not self._launch_next(self):
-            self._failed = Failed(Fault.DEVICE, RuntimeError("the device is closed"))
-            while self._take() is not None:
-                self._under_way -= 1
+        if self._plan():
+            self.worker.launcher.send(self.launch)
         if not self._under_way:
             self._send(continues=False)
         elif ended and not self._whole:
             self._send(continues=True)
 
+    def _result(self, step: Step | None) -> Ran | Failed:
+        health = self.worker.health
+        if step is None or not step.launched:
+            return self._stopped or Failed(Fault.DEVICE, RuntimeError(health.lost))
+        try:
+            self.worker.runtime.synchronize(step.out_event)
+            step.conclude()
+            if step.error is None:
+                return step.result()
+        except BaseException as exc:
+            health.lose(exc, step)
+            return Failed(Fault.DEVICE, exc)
+        fault = fault_of(step.error)
+        if fault is Fault.DEVICE:
+            health.lose(step.error)
+        return Failed(fault, step.error)
+
     def _send(self, *, continues: bool) -> None:
         """Report the steps since the last report."""
         failure = self._failed
-        if self._whole and self._left and failure is None:  # it ended early
-            failure = Failed(Fault.MODEL, RuntimeError("the model has been unloaded"))
         if failure is not None and (not self._rans or self._whole or failure.fault is Fault.DEVICE):
             completion = failed(self.job.unit_id, failure.fault, failure.error)
         else:
@@ -225,12 +217,9 @@ class UnitRun:
     def _ran(self, *, continues: bool) -> Ran:
         first, last, times = self._rans[0], self._rans[-1], tuple(ran.infer_ns for ran in self._rans)
         staged = self.executor.activations is not None
-        outputs, lengths = last.outputs, last.lengths
-        if self._whole:
-            outputs = _in_order(self.executor.model.info, self.job.slots, self._ended)
-            lengths = None if lengths is None else outputs.pop()
+        unheard = self._whole and self._cell is not None
         return Ran(
-            outputs,
+            [] if unheard else last.outputs,
             first.input_ns,
             sum(times),
             last.output_ns,
@@ -240,26 +229,5 @@ class UnitRun:
             steps=len(times),
             ended=last.ended,
             continues=continues,
-            lengths=lengths,
+            lengths=None if unheard else last.lengths,
         )
-
-
-def _in_order(info: ModelInfo, slots: Slots, ended: Sequence[tuple[Slots, list[Array]]]) -> list[Array]:
-    """The outputs of all rows in their order, with zeros behind shorter ones; `ended`: rows that ended together.
-
-    Those with an axis of their own are as long as rows may run, so that they do not depend on the batch.
-    """
-    if len(ended) == 1 and not info.own_axes:
-        return ended[0][1]
-    position = {slot: number for number, slot in enumerate(slots)}
-    outputs = []
-    for spec, arrays in zip(info.returned, zip(*(arrays for _, arrays in ended), strict=True), strict=True):
-        longest = list(map(max, zip(*(array.shape[1:] for array in arrays), strict=True)))
-        if info.has_own_length(spec):
-            longest[0] = max(longest[0], spec.bounds[0])
-        whole = np.zeros((len(slots), *longest), arrays[0].dtype)
-        for (rows, _), array in zip(ended, arrays, strict=True):
-            place: tuple[Any, ...] = ([position[slot] for slot in rows], *map(slice, array.shape[1:]))
-            whole[place] = array
-        outputs.append(whole)
-    return outputs
