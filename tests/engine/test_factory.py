@@ -39,4 +39,4 @@ def test_streams_are_asked_for_with_their_priorities() -> None:
     device = StreamDevice(runtime, worker_specs((2, 4), KEEPS))
     found = [(worker.stream.priority, worker.out.priority) for worker in device.workers]
     assert found == [(0, 0), (-1, -1)]
-    assert device.in_stream.priority == 0
+    assert device.in_stream.stream.priority == 0

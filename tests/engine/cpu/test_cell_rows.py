@@ -58,21 +58,6 @@ class TestSlabs:
         assert {row.place for row in kept.rows_of([20, 21, 22, 23])} == before
 
 
-def test_rows_stand_where_a_step_left_them() -> None:
-    kept = begun(4)
-    kept.keep_state([13, 10], [0, 2], (torch.tensor([[1.0], [2.0], [3.0]]),))
-    kept.keep_state([11, 12], [0, 1], (torch.tensor([[4.0], [5.0]]),))
-    (state,) = kept.state([10, 11, 12, 13])
-    assert state.flatten().tolist() == [3, 4, 5, 1]
-
-
-def test_a_state_may_be_written_into() -> None:
-    kept = begun(4)
-    (state,) = kept.state([10, 11])
-    state += 1
-    assert kept.state([10, 11])[0].sum() == 0
-
-
 def test_a_slab_is_no_larger_than_its_bound() -> None:
     rows = CellRows()
     rows.reserve(1 << 20, 1 << 12, torch.zeros(1, 1 << 10), {})

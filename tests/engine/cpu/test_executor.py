@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.contract import DATATYPES, Model
 from app.engine.cpu.executor import CpuExecutor
@@ -42,17 +40,6 @@ class Keeper:
 
 
 # gathering
-
-
-@pytest.mark.parametrize(
-    "slots", [range(2, 5), [2, 3, 4], [4, 3, 2], [6, 0, 3], [5]], ids=["range", "list", "reversed", "scattered", "one"]
-)
-@pytest.mark.parametrize("copies", [False, True])
-def test_views_and_gathers_give_the_same(slots, copies: bool):
-    executor = filled(make_model(lambda x: x * 3))
-    executor.copies = copies
-    (got,) = executor.run(slots, len(slots)).outputs
-    assert np.array_equal(got, rows_of(*[10.0 + slot for slot in slots]) * 3)
 
 
 def test_neighbours_are_a_view_and_others_are_not():
@@ -110,12 +97,6 @@ def test_outputs_are_memory_of_their_own(call, by: int):
     assert first.tobytes() == (rows_of(10.0, 11.0) * by).tobytes()
     first[:] = 7
     assert not executor.pool.slabs[0].any()
-
-
-def test_times_are_those_of_the_parts():
-    ran = filled(make_model()).run(range(2), 2)
-    assert min(ran.input_ns, ran.infer_ns, ran.output_ns) > 0
-    assert ran.busy_ns == ran.input_ns + ran.infer_ns + ran.output_ns
 
 
 @pytest.mark.parametrize(
@@ -204,29 +185,6 @@ def test_no_column_of_an_earlier_caller_survives(datatype: str, slots: list[int]
         expected[slot, :length] = slot
     (got,) = executor.run(slots, 3).outputs
     assert np.array_equal(got, expected[slots])
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=5),
-    order=st.randoms(use_true_random=False),
-    extra=st.integers(0, 2),
-)
-def test_two_axes_are_padded_beyond_each_rows_own(lengths, order, extra):
-    spec = tensor("image", "INT32", ("h", 3), 2, ("w", 4), pad_value=-7)
-    executor = make(make_model(lambda x: x, [spec], [tensor("y", "INT32", ("h", 3), 2, ("w", 4))]))
-    poison(executor)
-    slots = list(range(8))
-    order.shuffle(slots)
-    slots = slots[: len(lengths)]
-    tallest, widest = (max(axis) for axis in zip(*lengths, strict=True))
-    expected = np.full((len(slots), tallest, 2, widest), -7, np.int32)
-    for position, (slot, (h, w)) in enumerate(zip(slots, lengths, strict=True)):
-        put(executor, slot, np.full((h, 2, w), position + 1, np.int32), h=h, w=w)
-        expected[position, :h, :, :w] = position + 1
-    before = executor.pool.slabs[0].clone()
-    (got,) = executor.run(slots, len(slots) + extra).outputs
-    assert np.array_equal(got, expected)
-    assert torch.equal(executor.pool.slabs[0], before)
 
 
 # models that write into their input

@@ -29,54 +29,6 @@ def put(executor: CpuExecutor, slot: int, *values: Array, **lengths: int) -> Non
     executor.pool.set_lengths([slot], lengths)
 
 
-class Kept:
-    """Gives its first input back, and keeps all of them."""
-
-    def __call__(self, *inputs):
-        self.inputs = [value.clone() for value in inputs]
-        return inputs[0]
-
-
-@pytest.mark.parametrize("bound", [6, UNBOUNDED])
-def test_made_inputs_in_their_declared_places(bound: int):
-    """Mixed lengths in any order, padding rows, one row; the batch is as long as its longest row."""
-    kept = Kept()
-    ids, y = tensor("ids", "INT64", ("tokens", bound), pad_value=-1), tensor("y", "INT64", ("tokens", bound))
-    mask = tensor("mask", "FP32", ("tokens", bound), mask_of="ids")
-    executor = make([ids, mask, tensor("n", "INT32", lengths_of="tokens")], [y], kept)
-    for slot, length in enumerate((2, 4, 1)):
-        put(executor, slot, np.full(length, slot), tokens=length)
-    executor.run([2, 0, 1], 5)
-    assert kept.inputs[0].tolist() == [[2, -1, -1, -1], [0, 0, -1, -1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
-    assert kept.inputs[1].tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
-    assert (kept.inputs[2].tolist(), kept.inputs[2].dtype) == ([1, 2, 4, 4, 4], torch.int32)
-    executor.run([0], 1)
-    assert [value.tolist() for value in kept.inputs] == [[[0, 0]], [[1, 1]], [2]]
-
-
-def test_a_made_input_comes_first():
-    kept = Kept()
-    n, ids = tensor("n", "INT64", lengths_of="tokens"), tensor("ids", "INT64", ("tokens", 4))
-    executor = make([n, ids], [tensor("y", "INT64")], kept)
-    put(executor, 0, np.arange(3), tokens=3)
-    assert executor.run([0], 1).outputs[0].tolist() == [3]
-    assert kept.inputs[1].tolist() == [[0, 1, 2]]
-
-
-def test_lengths_along_each_of_two_axes():
-    kept = Kept()
-    image = tensor("image", "INT32", ("h", 4), ("w", UNBOUNDED))
-    made = [tensor("hs", "INT64", lengths_of="h"), tensor("ws", "INT64", lengths_of="w")]
-    mask = tensor("mask", "INT8", ("h", 4), ("w", UNBOUNDED), mask_of="image")
-    executor = make([image, *made, mask], [tensor("y", "INT32", ("h", 4), ("w", UNBOUNDED))], kept)
-    for slot, (h, w) in enumerate([(2, 1), (1, 3)]):
-        put(executor, slot, np.ones((h, w)), h=h, w=w)
-    executor.run([0, 1], 2)
-    assert [kept.inputs[1].tolist(), kept.inputs[2].tolist()] == [[2, 1], [1, 3]]
-    assert torch.equal(kept.inputs[0], kept.inputs[3].int())
-    assert kept.inputs[3].tolist() == [[[1, 0, 0], [1, 0, 0]], [[1, 1, 1], [0, 0, 0]]]
-
-
 def test_a_model_that_writes_into_what_is_made():
     def masked(ids, mask, n):
         return ids * mask.logical_not_().logical_not_() + n.add_(1)[:, None]
@@ -110,23 +62,6 @@ def test_rows_without_bound_are_cast():
     executor = make([tensor("x", "FP16", ("n", UNBOUNDED))], [tensor("y", "FP16", ("n", UNBOUNDED))], lambda x: x)
     put(executor, 0, np.array([1, 2]), n=2)
     assert executor.run([0], 1).outputs[0].dtype == np.float16
-
-
-def test_a_wrong_number_of_rows_or_values_is_an_error():
-    pool = Pool([tensor("x", "FP32", ("n", UNBOUNDED))], 4)
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        pool.write(range(2), 0, np.zeros((3, 5), np.float32))
-    with pytest.raises(ValueError, match="reshape"):
-        pool.write(range(2), 0, memoryview(bytes(12)), {"n": 2})
-
-
-def test_a_model_that_writes_into_rows_without_bound():
-    executor = make(
-        [tensor("x", "FP32", ("n", UNBOUNDED))], [tensor("y", "FP32", ("n", UNBOUNDED))], lambda x: x.add_(1)
-    )
-    put(executor, 0, np.zeros(2, np.float32), n=2)
-    for _ in range(2):  # a unit that is run again sees the same input
-        assert executor.run([0], 1).outputs[0].tolist() == [[1, 1]]
 
 
 @given(

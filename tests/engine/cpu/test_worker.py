@@ -76,6 +76,7 @@ class Unusual(RuntimeError):
         (Unusual("DefaultCPUAllocator: not by torch"), Fault.MODEL),
         (AssertionError(), Fault.MODEL),
         (StopIteration(), Fault.MODEL),
+        (SystemExit(1), Fault.MODEL),
         (MemoryError("python's"), Fault.OOM),
         (torch.OutOfMemoryError("the device's"), Fault.OOM),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), Fault.OOM),
@@ -99,26 +100,11 @@ def test_long_messages_are_cut(desk: Desk):
     assert len(desk.run(raising(ValueError("x" * 10_000))).message) == 500
 
 
-def test_a_model_that_calls_exit_fails_its_unit_alone():
-    desk = Desk()
-    completion = desk.run(raising(SystemExit(1)))
-    assert (completion.outcome.error, completion.message) == (Fault.MODEL, "SystemExit: 1")
-    assert desk.run(lambda x: x).outcome.error is None
-
-
 def test_a_crash_names_its_model():
     """The stack that Python leaves then has no other word of it where a model brings no code of its own."""
     seen: list[str] = []
     Desk().run(lambda x: seen.extend(frame.filename for frame in traceback.extract_stack()) or x)
     assert "<model 'm' version 1>" in seen
-
-
-def test_inference_mode_is_the_units_alone(desk: Desk):
-    seen: list[bool] = []
-    desk.run(raising(ValueError("leaves the mode as it was")))
-    desk.run(lambda x: seen.append(torch.is_grad_enabled()) or x)
-    assert seen == [False]
-    assert not torch.is_inference_mode_enabled()
 
 
 class Word:
@@ -170,31 +156,12 @@ def test_let_begin_waits_for_nobody_who_is_at_work_or_has_nothing(desk: Desk, wo
     assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(2)] == [1, 2]
 
 
-def test_a_word_that_nobody_waited_for_is_not_taken_for_that_of_the_next_unit(desk: Desk, word: Word):
-    desk.run(lambda x: x)
-    assert not word.locked()  # said, and not heard
-    jobs, desk.worker._jobs = desk.worker._jobs, queue.SimpleQueue()  # the thread waits at the first
-    desk.push(lambda x: x)
-    assert word.locked()
-    desk.worker._jobs = jobs
-
-
 def test_let_begin_gives_up_on_a_thread_that_has_ended():
     desk = Desk()
     desk.run(raising(GeneratorExit(1)))
     assert desk.worker.close(WAIT_S)
     desk.push(lambda x: x)
     desk.worker.let_begin()
-
-
-def test_close_lets_it_finish_what_it_has_in_order():
-    desk, hold = Desk(), threading.Event()
-    desk.push(lambda x: hold.wait(WAIT_S) and x)
-    for _ in range(5):
-        desk.push(lambda x: x)
-    hold.set()
-    assert desk.worker.close(WAIT_S)
-    assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_close_of_one_that_hangs():
@@ -205,14 +172,6 @@ def test_close_of_one_that_hangs():
     assert desk.worker.alive
     hold.set()
     assert desk.worker.close(WAIT_S)
-
-
-def test_a_hung_worker_cannot_keep_the_process():
-    desk = Desk()
-    daemons: list[bool] = []
-    desk.run(lambda x: daemons.append(threading.current_thread().daemon) or x)
-    assert desk.worker.close(WAIT_S)
-    assert daemons == [True]
 
 
 # the device of them
@@ -244,21 +203,6 @@ def test_workers_have_their_threads():
     assert {reports.get(timeout=WAIT_S).worker for _ in range(2)} == {0, 1}
     assert seen == [2, 2]
     assert torch.get_num_threads() == 2  # here too, where warm-up is started
-    assert device.close(WAIT_S)
-
-
-def test_device_with_one_hung_worker_closes_the_others():
-    device = CpuDevice((4, 4), threads=1, cores=2)
-    begun, hold = threading.Event(), threading.Event()
-    reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
-    device.start(reports.put)
-    executor = device.open(make_model(lambda x: begun.set() or (hold.wait(WAIT_S) and x)), 1)
-    executor.pool.write(executor.pool.take(1), 0, rows_of(10.0))
-    device.push(0, Job(1, executor, [0], 1))
-    assert begun.wait(WAIT_S)
-    assert not device.close(0.01)
-    assert device.dead() == "worker 1 has died"  # closed, that is: only the one that hangs is left
-    hold.set()
     assert device.close(WAIT_S)
 
 

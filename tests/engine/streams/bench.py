@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
+from app.contract import Array, Model
 from app.engine.device import Completion, DeviceOptions, Job
-from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Graph
+from app.engine.streams.graphs import Shape
 
+from ..conformance.stepped import Stepped
+from ..conformance.trials import try_batch
 from ..rig import make_model, rows_of
-from .stepped import Stepped
 
-EAGER = DeviceOptions(graphs=False)
+EAGER, GRAPHS = DeviceOptions(graphs=False), DeviceOptions()
 
 
 class Double(nn.Module):
+    """y = 2 x + 1."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1
 
@@ -28,27 +30,62 @@ class Bench:
     """A stepped device with one model, and what it reported. Streams move only when told."""
 
     def __init__(
-        self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | None = None, seed: int = 0
+        self,
+        *capacities: int,
+        options: DeviceOptions = EAGER,
+        model: nn.Module | Model | None = None,
+        seed: int = 0,
+        tried: tuple[int, ...] = (),
     ) -> None:
+        """`tried`: the sizes of batches that have run before it serves."""
         self.runtime = FakeRuntime(seed)
         self.device = Stepped(self.runtime, capacities or (4,), options)
-        self.executor = self.device.watched_executor(make_model(model or Double(), max_batch=4), 8)
+        if not isinstance(model, Model):
+            model = make_model(model or Double(), max_batch=4)
+        self.executor = self.device.watched(model, 8)
         self.pool = self.executor.pool
         self.reports: list[Completion] = []
         self.device.start(self.reports.append)
+        for size in tried:
+            self.try_batch(size)
+
+    def try_batch(self, size: int, **lengths: int) -> None:
+        try_batch(self.device, self.executor, size, lengths)
 
     def arrive(self, *values: float) -> list[int]:
-        slots = self.pool.take(len(values))
-        self.pool.write(slots, 0, rows_of(*values))
+        return self.arrive_rows(rows_of(*values))
+
+    def arrive_rows(self, rows: Any) -> list[int]:
+        """Rows of any input; of one with a variable axis, each of its own length."""
+        slots = self.pool.take(len(rows))
+        for slot, row in zip(slots, rows, strict=True):
+            lengths = {axis: len(row) for axis in self.pool.lengths}
+            self.pool.set_lengths([slot], lengths)
+            self.pool.write([slot], 0, row[None], lengths)
         self.device.arrive(self.executor, slots)
         return list(slots)
 
-    def push(self, slots: list[int], worker: int = 0, unit: int = 0) -> None:
-        self.device.push(worker, Job(unit, self.executor, slots, len(slots)))
+    def push(self, slots: list[int], worker: int = 0, unit: int = 0, stage: int = -1, steps: int = 1) -> None:
+        self.device.push(worker, Job(unit, self.executor, slots, len(slots), stage, steps))
+
+    def ran(self, slots: list[int], **options: int) -> Completion:
+        """What a unit gives when all has ended."""
+        self.push(slots, unit=len(self.reports), **options)
+        self.settle()
+        return self.reports[-1]
+
+    def outputs(self, unit: int) -> Array:
+        ran = self.reports[unit].ran
+        assert ran is not None
+        return ran.outputs[0]
 
     def launch(self) -> None:
-        """The launcher does what it has."""
+        """The launchers do what they have."""
         self.device.launch()
+
+    def settle(self) -> None:
+        while self.device.turn():
+            pass
 
     def run(self, stream: FakeStream, at_most: int = 1000) -> int:
         """One stream does what it can, or so many pieces of work; how many it did."""
@@ -66,17 +103,12 @@ class Bench:
 
     @property
     def arrivals(self) -> FakeStream:
-        stream = self.device.in_stream
+        stream = self.device.in_stream.stream
         assert isinstance(stream, FakeStream)
         return stream
 
-
-def graphs_of(executor: StreamExecutor) -> list[Graph]:
-    return [graph for memory in executor.memories for graph in memory.graphs.graphs.values()]
-
-
-def raising(error: Exception) -> Callable[..., Any]:
-    def call(*_: object) -> None:
-        raise error
-
-    return call
+    @property
+    def shapes(self) -> list[Shape]:
+        """Those that the first worker has graphs of."""
+        graphs = self.executor.memories[0].graphs
+        return [] if graphs is None else list(graphs.pieces)

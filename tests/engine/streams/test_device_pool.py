@@ -1,4 +1,4 @@
-"""Ebird's rules of slots, one by one; test_device.py holds them all at once, in any order."""
+"""Ebird's rules of slots, one by one; conformance/test_any_order.py holds them all at once, in any order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from runtimes import FakeRuntime
 
-from app.engine.streams.device_pool import Copies, StreamPool, runs
+from app.engine.streams.device_pool import InStream, StreamPool, runs
 
 from ..rig import X, answers, rows_of, tensor
 from .bench import Bench
@@ -19,10 +19,9 @@ def test_adjacent_rows_of_a_call_are_one_copy_and_one_event():
     assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
 
 
-def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_message_a_copy_and_an_event():
+def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_copy_and_an_event():
     bench = Bench()
     rows = [bench.arrive(float(number)) for number in range(4)]
-    assert bench.device.copier.messages.qsize() == 1
     bench.launch()
     assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
     bench.run(bench.arrivals)
@@ -30,9 +29,8 @@ def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_message_a_co
     bench.push([rows[1][0], last])
     bench.launch()
     assert bench.run(bench.device.workers[0].stream) == 0, "the later row's copy is not over"
-    while bench.device.turn():
-        pass
-    assert np.array_equal(bench.reports[0].ran.outputs[0], answers(rows_of(1.0, 9.0)))
+    bench.settle()
+    assert np.array_equal(bench.outputs(0), answers(rows_of(1.0, 9.0)))
 
 
 def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
@@ -46,12 +44,9 @@ def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
     bench.arrive(3.0)
     bench.launch()
     worker = bench.device.workers[0].stream
-    assert bench.run(worker) == 0
-    bench.run(bench.arrivals, at_most=1)  # the first copy
-    bench.run(bench.arrivals, at_most=1)  # its event
+    bench.run(bench.arrivals, at_most=2)  # the first copy, and its event
     assert bench.run(worker) == 0, "the last slot's copy is not over"
-    bench.run(bench.arrivals, at_most=1)
-    bench.run(bench.arrivals, at_most=1)
+    bench.run(bench.arrivals, at_most=2)
     assert bench.run(worker) > 0
     assert len(bench.arrivals.work) == 2, "the third row's copy has not begun"
 
@@ -72,22 +67,13 @@ def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over
     assert (pool.used, pool.free) == (8, 0)
 
 
-@pytest.mark.parametrize(
-    ("slots", "expected"),
-    [
-        (range(3, 6), [(3, 6)]),
-        ([3, 4, 5], [(3, 6)]),
-        ([5, 4], [(5, 6), (4, 5)]),
-        ([1, 2, 7, 8, 3], [(1, 3), (7, 9), (3, 4)]),
-    ],
-)
-def test_runs_of_neighbours(slots, expected):
-    assert runs(slots) == expected
+def test_runs_of_neighbours():
+    assert runs([]) == []
+    assert runs([1, 2, 5, 7, 8]) == [(1, 3), (5, 6), (7, 9)]
 
 
 def test_a_pool_is_staged_once_for_each_input():
     runtime = FakeRuntime()
-    specs = [X, tensor("ids", "INT64", ("n", 5))]
-    pool = StreamPool(specs, 6, Copies(), (runtime.pinned, runtime.empty), runtime.fired)
+    pool = StreamPool([X, tensor("ids", "INT64", ("n", 5))], 6, InStream(runtime, runtime.stream()))
     assert [rows.shape for rows in pool.rows] == [(6, 2), (6, 5)]
     assert all(rows.is_contiguous() for rows in pool.rows)

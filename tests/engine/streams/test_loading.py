@@ -1,4 +1,4 @@
-"""Models come and go: what they hold, and when they let go of it."""
+"""Models come and go: what runs before they serve, what they hold, and when they let go of it."""
 
 from __future__ import annotations
 
@@ -16,32 +16,67 @@ from hypothesis import strategies as st
 from runtimes import FakeRuntime, HostRuntime, InlineRuntime
 from torch import nn
 
+from app.contract import Model
 from app.engine.device import Completion, DeviceOptions, Job
+from app.engine.profiling.warmup import warm_up
 from app.engine.streams.device import StreamDevice
+from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import Shape
 from app.errors import ConfigError
-from app.scheduler.types import Fault, WorkerSpec
+from app.scheduler.types import WorkerSpec
 
-from ..rig import answers, make_model, rows_of
-from .bench import Bench, Double, graphs_of
-from .stepped import Stepped
-from .worlds import fixed, try_batch, warmed
+from ..conformance.models import plain, sums
+from ..conformance.stepped import Stepped
+from ..conformance.trials import try_batch
+from ..conformance.world import World
+from ..rig import answers, make_model, rows_of, tensor
+from .bench import EAGER, GRAPHS, Bench, Double
+
+SEEDS = st.integers(0, 2**32 - 1)
 
 
-class Gate(nn.Module):
-    """y = 2 x + 1. Once armed, its next batch waits at the gate."""
+class Sees(nn.Module):
+    """y = 2 x + 1. `calls` has each batch: the thread that ran it, its rows, and whether it was captured."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls: list[tuple[str, int, bool]] = []
+        self.captures = lambda: 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append((threading.current_thread().name, len(x), bool(self.captures())))
+        return x * 2 + 1
+
+
+# the loop and other models go on meanwhile
+
+
+class Gate(nn.Module):
+    """y = 2 x + 1. Once armed, its next batch waits at the gate. `runtime`: it also reads a value of the device."""
+
+    def __init__(self, runtime: InlineRuntime | None = None) -> None:
+        super().__init__()
         self.armed = False
+        self.runtime = runtime
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.runtime is not None:
+            self.runtime.synchronize(self.runtime.event())
         if self.armed:
             self.armed = False
             self.reached.set()
             assert self.opened.wait(10)
         return x * 2 + 1
+
+
+def opened(device: StreamDevice, model: Model) -> StreamExecutor:
+    """Loaded, tried, and with a row of 3 in its first slot."""
+    executor = device.open(model, 4)
+    assert isinstance(executor, StreamExecutor)
+    try_batch(device, executor, 2, {})
+    executor.pool.write(executor.pool.take(1), 0, rows_of(3.0))
+    return executor
 
 
 @pytest.mark.parametrize("where", ["first run", "capture"])
@@ -51,8 +86,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
     with HostRuntime() as runtime:
         device = StreamDevice(runtime, (WorkerSpec(2),))
         device.start(reports.put)
-        serving, gate = device.open(make_model(Double(), max_batch=2), 4), Gate()
-        try_batch(device, serving, 2, {})
+        serving, gate = opened(device, make_model(Double(), max_batch=2)), Gate()
         loading = device.open(make_model(gate, name="loading", max_batch=2), 4)
         capture = runtime.capture
 
@@ -65,171 +99,256 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
         trial = threading.Thread(target=try_batch, args=(device, loading, 2, {}), daemon=True)
         trial.start()
         assert gate.reached.wait(10)
-        serving.pool.write(serving.pool.take(1), 0, rows_of(3.0))
         device.push(0, Job(7, serving, [0], 1))
         assert reports.get(timeout=10).outcome.unit_id == 7
         gate.opened.set()
         trial.join(10)
-        assert [sorted(memory.graphs.graphs) for memory in loading.memories] == [[Shape(2)]]
+        assert [sorted(memory.graphs.pieces) for memory in loading.memories] == [[Shape(0, 2)]]
         assert device.close(10)
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=15)
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(
+    graphs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gate opens when another worker's unit has ended: in vain if that waits for the gate."""
+    reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+    runtime = InlineRuntime()
+    device = StreamDevice(runtime, (WorkerSpec(2), WorkerSpec(2)), DeviceOptions(graphs=graphs))
+    device.start(reports.put)
+    reads = Gate(runtime)
+    other = opened(device, make_model(Double(), max_batch=2))
+    blocking = opened(device, make_model(reads, name="reads", max_batch=2))
+    assert (other.graphs, blocking.graphs) == (graphs, False)
+    assert ("model reads: runs without further CUDA graphs" in caplog.text) == graphs
+    reads.armed = True
+    device.push(0, Job(1, blocking, [0], 1))
+    assert reads.reached.wait(10)
+    device.push(1, Job(2, other, [0], 1))
+    assert reports.get(timeout=10).outcome.unit_id == 2
+    assert not device.close(0.01)
+    reads.opened.set()
+    completion = reports.get(timeout=10)
+    assert completion.ran is not None
+    assert np.array_equal(completion.ran.outputs[0], answers(rows_of(3.0)))
+    assert device.close(10)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10)
 def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
     """In any order; the runtime notices work on a stream that graphs are captured on."""
-    world = warmed(fixed(Stepped(FakeRuntime(seed), (4, 2))))
+    world = World(Stepped(FakeRuntime(seed), (4, 2)), plain()).tried()
 
     class Beside(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(20):
+            for _ in range(20 * world.device.fake.captures):
                 world.act()
             return x * 2 + 1
 
     loading = world.device.open(make_model(Beside(), name="loading", max_batch=4), 8)
     for size in (1, 4):
         try_batch(world.device, loading, size, {})
-    assert any(unit.reports for unit in world.units)
+    assert any(unit.over for unit in world.units)
     world.settle()
 
 
-def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
-    """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
-    calls: list[tuple[str, int]] = []
+class Waits(nn.Module):
+    """Cannot be captured: it waits for the device."""
 
-    class Sees(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            calls.append((threading.current_thread().name, len(x)))
-            return x * 2 + 1
-
-    device = StreamDevice(InlineRuntime(), (WorkerSpec(4),), DeviceOptions(graphs=False))
-    device.start(lambda completion: None)
-    executor = device.open(make_model(Sees(), max_batch=4), 8)
-    for size in (4, 4, 3):
-        try_batch(device, executor, size, {})
-    loader, launcher = threading.current_thread().name, device.workers[0].launcher.thread.name
-    launched = [(launcher, 4)] * 2
-    assert calls == [(loader, 4), *launched, *launched, (loader, 3), (launcher, 3), (launcher, 3)]
-    assert device.close(10)
-
-
-def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
-    bench = Bench(options=DeviceOptions())
-    bench.runtime.breaks_at = bench.runtime.done + 3
-    with pytest.raises(torch.AcceleratorError):
-        try_batch(bench.device, bench.executor, 1, {})
-    assert "illegal memory access" in (bench.device.dead() or "")
-
-
-class Slow(nn.Module):
-    """Takes 20 ms a row by its own clock, and its first batch much longer, as if it were compiled."""
-
-    def __init__(self) -> None:
+    def __init__(self, runtime: FakeRuntime) -> None:
         super().__init__()
-        self.now = 0
+        self.runtime = runtime
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.now += 20_000_000 * len(x) if self.now else 10**12
+        self.runtime.refuse_in_capture()
         return x * 2 + 1
 
 
-def test_batches_that_take_long_have_no_graphs() -> None:
-    model = Slow()
-    device = Stepped(FakeRuntime(), (4,), clock=lambda: model.now)
-    executor = device.open(make_model(model, max_batch=4), 8)
-    for size in range(1, 5):
+def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = FakeRuntime()
+    device = Stepped(runtime, (4,))
+    executor = device.open(make_model(Waits(runtime), max_batch=4), 8)
+    for size in (1, 2):
         try_batch(device, executor, size, {})
-    (memory,) = executor.memories
-    assert set(memory.graphs.graphs) == {Shape(1), Shape(2)}
+    assert not executor.memories[0].graphs.pieces
+    assert caplog.text.count("runs without further CUDA graphs") == 1
 
 
-def test_a_batch_that_no_worker_takes_is_refused() -> None:
-    bench = Bench(2)
-    with pytest.raises(ConfigError, match="model 'm': no worker takes a batch of 3 rows"):
-        try_batch(bench.device, bench.executor, 3, {})
+# trials
+
+
+@pytest.mark.parametrize("options", [EAGER, GRAPHS], ids=["eager", "graphs"])
+def test_a_batch_runs_first_on_the_thread_that_loads(options: DeviceOptions) -> None:
+    """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
+    sees = Sees()
+    device = StreamDevice(InlineRuntime(), (WorkerSpec(4),), options)
+    device.start(lambda completion: None)
+    executor = device.open(make_model(sees, max_batch=4), 8)
+    for size in (4, 3):
+        try_batch(device, executor, size, {})
+    threads = [[name for name, rows, _ in sees.calls if rows == size] for size in (4, 3)]
+    launcher = device.workers[0].launcher.thread.name
+    for names in threads:
+        assert names[0] == threading.current_thread().name
+        assert names[-2:] == [launcher] * 2
+    assert device.close(10)
 
 
 def test_the_largest_batch_is_captured_first() -> None:
     """Its memory serves the others."""
-    captured: list[int] = []
-
-    class Sees(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if bench.runtime.captures:
-                captured.append(len(x))
-            return x * 2 + 1
-
-    bench = Bench(options=DeviceOptions(), model=Sees())
+    sees = Sees()
+    bench = Bench(options=GRAPHS, model=sees)
+    sees.captures = lambda: bench.runtime.captures
     for size in (1, 2):
-        try_batch(bench.device, bench.executor, size, {})
-    assert captured == [4, 1, 2]
+        bench.try_batch(size)
+    assert [rows for _, rows, captured in sees.calls if captured] == [4, 1, 2]
+    assert bench.shapes == [Shape(0, 1), Shape(0, 2), Shape(0, 4)]
 
 
-def test_an_unloaded_model_goes_at_once():
+def test_a_batch_that_no_worker_takes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model 'm': no worker takes a batch of 3 rows"):
+        Bench(2, tried=(3,))
+
+
+def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
+    bench = Bench(options=GRAPHS)
+    bench.runtime.breaks_at = bench.runtime.done + 3
+    with pytest.raises(torch.AcceleratorError):
+        bench.try_batch(1)
+    assert "illegal memory access" in (bench.device.dead() or "")
+
+
+@pytest.mark.parametrize("when", ["placed", "tried"])
+def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Stepped(FakeRuntime(), (4,))
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    executor = device.open(sums().model, 8)
+    monkeypatch.setattr(device.runtime, "empty", full)
+    with pytest.raises(
+        ConfigError, match=r"model 'm': (8 rows under way do|does) not fit into the device's memory: full"
+    ):
+        device.open(sums().model, 8) if when == "placed" else try_batch(device, executor, 1, {"n": 1})
+
+
+IDS, SUM = tensor("ids", "INT64", ("n", 40), pad_value=7), tensor("sum", "INT64")
+
+
+class Sums(nn.Module):
+    """The sum of each row's values that are not padding. Fails on rows of `fails`; `shapes` has all batches."""
+
+    def __init__(self, fails: int = 0) -> None:
+        super().__init__()
+        self.fails = fails
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(tuple(ids.shape))
+        if ids.shape[1] == self.fails:
+            raise ValueError("too long")
+        return torch.where(ids == 7, 0, ids).sum(1)
+
+
+def of_length(model: nn.Module, options: DeviceOptions = GRAPHS) -> Bench:
+    """Batches of 3 rows have been tried at length 12."""
+    bench = Bench(options=options, model=make_model(model, [IDS], [SUM], max_batch=4, row_check="refuse"))
+    bench.try_batch(3, n=12)
+    if isinstance(model, Sums):
+        model.seen, model.shapes = model.shapes, []
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fails", "options", "padded"),
+    [
+        ((1, 2, 3), 0, GRAPHS, 10),
+        ((10, 4, 1), 0, GRAPHS, 10),
+        ((1, 11, 1), 0, GRAPHS, 20),
+        ((40, 1, 1), 0, GRAPHS, 40),
+        ((1, 11, 3), 0, EAGER, 11),
+        ((12, 1, 1), 40, GRAPHS, 20),
+        ((30, 1, 1), 40, GRAPHS, 30),
+    ],
+)
+def test_a_batch_is_padded_to_the_next_length_that_was_captured(
+    lengths: tuple[int, ...], fails: int, options: DeviceOptions, padded: int
+) -> None:
+    """A shape in which the model fails has no graph, and the others do."""
+    model = Sums(fails)
+    bench = of_length(model, options)
+    slots = bench.arrive_rows([np.ones(length, np.int64) for length in lengths])
+    assert bench.ran(slots).ran.outputs[0].tolist() == list(lengths)
+    assert model.shapes == [(3, padded)]
+
+
+def test_every_graph_runs_before_the_model_serves() -> None:
+    model = Sums()
+    bench = of_length(model)
+    assert bench.shapes == [Shape(10, 3), Shape(20, 3), Shape(40, 3), Shape(40, 4)]
+    assert all(model.seen.count((size, length)) >= 3 for length, size in bench.shapes), "eagerly, captured, replayed"
+
+
+def test_trials_return_outputs_of_rows_that_are_padded_no_further_than_the_longest() -> None:
+    """Or the row check would compare rows that graphs have padded to one length."""
+
+    class Width(nn.Module):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(ids),), ids.shape[1])
+
+    bench = of_length(Width())
+    for length in (12, 20):
+        bench.pool.write(range(3), 0, np.ones((3, length), np.int64))
+        bench.pool.set_lengths(range(3), {"n": length})
+        assert bench.device.trial(bench.executor, range(3), 3).outputs[0].tolist() == [length] * 3
+
+
+def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:
+    model = Sums()
+    device = Stepped(FakeRuntime(), (4,))
+    executor = device.open(make_model(model, [IDS], [SUM], max_batch=4), 12)
+    warm_up(device, executor)
+    assert (4, 40) in model.shapes
+
+
+# what an unloaded model held
+
+
+def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over():
     """The collector may have been told to leave alone what was there when the first models had loaded."""
-    bench = Bench(4, 2, options=DeviceOptions())
-    try_batch(bench.device, bench.executor, 4, {})
-    bench.push(bench.arrive(3.0))
-    while bench.device.turn():
-        pass
-    executor, graphs = weakref.ref(bench.executor), [weakref.ref(graph) for graph in graphs_of(bench.executor)]
+    bench = Bench(4, 2, options=GRAPHS, tried=(4,))
+    bench.ran(bench.arrive(3.0))
+    bench.pool.give_back(bench.arrive(4.0))  # the caller has left
+    executor = weakref.ref(bench.executor)
+    captured = bench.executor.memories[0].graphs.pieces.values()
+    graphs = [weakref.ref(piece.replay) for pieces in captured for piece in pieces]
+    del captured
     assert graphs
-    assert bench.reports
     collects = gc.isenabled()
     gc.disable()
     try:
         bench.device.free(bench.executor)
-        while bench.device.turn():
-            pass
-        assert {graph() for graph in graphs} == {None}
+        bench.launch()
         del bench.executor, bench.pool
         bench.reports.clear()
+        assert executor() is not None
+        bench.settle()
+        assert {graph() for graph in graphs} == {None}
         assert executor() is None
     finally:
         if collects:
             gc.enable()
 
 
-@given(seed=st.integers(0, 2**32 - 1), units=st.integers(0, 4))
-@settings(max_examples=20)
-def test_a_model_may_be_unloaded_whatever_is_in_flight(seed: int, units: int) -> None:
-    """What was pushed before runs to its end with all that it needs; what is pushed later fails, and nothing else."""
-    bench = Bench(2, 2, options=DeviceOptions(), seed=seed)
-    for size in (1, 2):
-        try_batch(bench.device, bench.executor, size, {})
-    pushed = {}
-    for unit in range(units):
-        values = (10.0 + unit, 20.0 + unit)
-        bench.push(bench.arrive(*values), worker=unit % 2, unit=unit)
-        pushed[unit] = rows_of(*values)
-    for _ in range(bench.runtime.random.randrange(30)):
-        bench.device.turn()
-    graphs = [list(map(weakref.ref, memory.graphs.graphs.values())) for memory in bench.executor.memories]
-    bench.device.free(bench.executor)
-    bench.push([0], unit=99)
-    while bench.device.turn():
-        for worker, of_worker in zip(bench.device.workers, graphs, strict=True):
-            busy = worker.stream.work or worker.out.work
-            assert all(graph() is not None for graph in of_worker) or not busy
-    assert sorted(report.outcome.unit_id for report in bench.reports) == [*pushed, 99]
-    for report in bench.reports:
-        unit = report.outcome.unit_id
-        if unit == 99:
-            assert (report.outcome.error, report.message) == (Fault.MODEL, "RuntimeError: the model has been unloaded")
-        else:
-            assert np.array_equal(report.ran.outputs[0], answers(pushed[unit]))
-    assert {graph() for of_worker in graphs for graph in of_worker} == {None}
-    assert bench.device.dead() is None
-
-
 def test_streams_of_an_unloaded_model_are_used_again():
-    bench = Bench(4, 2, options=DeviceOptions())
+    bench = Bench(4, 2, options=GRAPHS)
     before = len(bench.runtime.streams)
     for _ in range(3):
         bench.device.free(bench.executor)
-        while bench.device.turn():
-            pass
-        bench.executor = bench.device.watched_executor(make_model(Double(), max_batch=4), 8)
+        bench.settle()
+        bench.executor = bench.device.watched(make_model(Double(), max_batch=4), 8)
     assert len(bench.runtime.streams) == before
 
 
@@ -240,4 +359,3 @@ def test_streams_have_the_priority_of_their_worker():
     in_stream, loading, captures = [0], [0], [-1, 0]
     of_workers = [-1, -1, 0, 0]  # to compute on and for results
     assert [stream.priority for stream in runtime.streams] == in_stream + of_workers + loading + captures
-    assert device.close(10)

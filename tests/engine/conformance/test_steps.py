@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from app.contract import Model
-from app.engine.device import Completion, Device, DeviceOptions, Executor, Job
+from app.engine.device import Completion, Device, DeviceOptions, Job
+from app.engine.executor import Executor
 from app.engine.streams.device import StreamDevice
 from app.models import Recurrent
 from app.scheduler.types import Fault, WorkerSpec
 
-from .rig import CountDown, make_model, recurrent, rows_of, tensor
-from .test_conformance import OnStreams, OnThreads, bench_of
+from ..rig import CountDown, make_model, recurrent, rows_of, tensor
+from .test_units import OnStreams, OnThreads, bench_of
 
 
 class WithoutGraphs(OnStreams):
@@ -167,14 +168,6 @@ def test_a_unit_continues_without_rows_that_end(bench: Any) -> None:
     assert [outputs(one) for one in found] == [[4], [15], [9]]
 
 
-def test_rows_join_others_at_steps_of_their_own(bench: Any) -> None:
-    unit = summing(bench, [1] * 9, [2] * 4)
-    assert unit.push([0], steps=5).outcome.ended == ()
-    completion = unit.push([1, 0], steps=4)
-    assert completion.outcome.ended == (0, 1)
-    assert outputs(completion) == [8, 9]
-
-
 def test_a_unit_of_a_cell_that_is_recalled_ends_with_its_first_step(bench: Any) -> None:
     unit = summing(bench, [1] * 9)
     assert unit.push([0], steps=9, recalled=True, continue_without=True).outcome.steps == 1
@@ -200,13 +193,3 @@ def test_a_cell_ends_rows_by_itself(bench: Any) -> None:
         found.append(unit.next())
     assert [one.outcome.steps for one in found] == [2, 2, 6]
     assert [outputs(one) for one in found] == [[[1, 0]], [[3, 2, 1, 0]], [list(range(20, 10, -1))]]
-
-
-def test_nothing_is_kept_of_rows_that_are_let_go(bench: Any) -> None:
-    for unit in (staged(bench, 1.0, 2.0), summing(bench, [1] * 9, [2] * 4)):
-        kept = unit.executor.activations
-        assert kept is not None
-        unit.push([0, 1], steps=2)
-        assert kept.rows == 2
-        kept.let_go([0, 1])
-        assert (kept.rows, kept.nbytes) == (0, 0)

@@ -21,7 +21,7 @@ from app.engine.device import Completion, Device, DeviceOptions, Job
 from app.engine.streams.device import StreamDevice
 from app.scheduler.types import Fault, WorkerSpec
 
-from .rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
+from ..rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
 
 
 class OnThreads:
@@ -146,16 +146,6 @@ def test_a_model_in_stages_can_run_whole(bench):
     executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
     bench.device.push(0, Job(7, executor, [1, 0], 2))
     assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0, 10.0)))
-
-
-def test_units_of_one_worker_end_in_order(bench):
-    executor = loaded(bench, *[float(i) for i in range(10, 14)])
-    for unit in range(20):
-        bench.device.push(0, Job(unit, executor, [unit % 4], 1))
-        completion = bench.next()
-        assert completion.outcome.unit_id == unit
-        assert np.array_equal(completion.ran.outputs[0], answers(rows_of(10.0 + unit % 4)))
-    assert bench.end() == []
 
 
 def test_workers_work_side_by_side(bench):

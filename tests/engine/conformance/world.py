@@ -1,4 +1,4 @@
-"""Rows that go through stages, or steps, on a stepped device: batches change at every boundary, at random."""
+"""A scheduler that cuts units from rows at one boundary, in any order, recalls some, and loses callers: at random."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ import numpy as np
 
 from app.contract import Array, Model
 from app.engine.device import Completion, Job
-from app.engine.streams.executor import StreamExecutor
 from app.scheduler.types import Fault
 
-from .stepped import Stepped
+from .stepped import Stepped, SteppedCpu
+from .trials import try_batch
 
 
 @dataclass(frozen=True)
 class Trips:
     """What a world's rows are. `rows` makes the input of a number, `expected` its outputs, `steps` how many it takes.
 
-    `cells`: rows that have made different numbers of steps share a unit. `known`: the host knows when a row ends.
-    `bad`: by number, the step at which it fails.
+    `cells`: rows that have made different numbers of steps share a unit. `bad`: by number, the step at which it fails;
+    every other one for want of memory.
     """
 
     model: Model
     rows: Callable[[int], Array]
     expected: Callable[[int], list[Array]]
-    steps: Callable[[int], int]
+    steps: Callable[[int], int] = lambda number: 1
     cells: bool = False
-    known: bool = True
     bad: dict[int, int] = field(default_factory=dict)
+
+
+def fault_of(number: int) -> Fault:
+    """Of a bad row."""
+    return Fault.OOM if number % 2 else Fault.MODEL
 
 
 @dataclass(eq=False)
@@ -55,39 +59,55 @@ class Unit:
 
 
 class World:
-    """A scheduler that cuts units of several steps from rows at one boundary, in any order, and recalls some."""
+    """`answered` and `refused`: numbers of rows. `several`: units that made more than a step. `lost`: somebody has been
+    told that the device is, and no more calls are taken."""
 
-    def __init__(self, device: Stepped, trips: Trips, slots: int = 16) -> None:
+    def __init__(self, device: Stepped | SteppedCpu, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
-        self.executor: StreamExecutor = device.watched_executor(trips.model, slots)
+        self.executor = device.watched(trips.model, slots)
+        self.axes = sorted(self.executor.pool.lengths)
         self.random = device.fake.random
         self.rows: list[Row] = []
         self.units: list[Unit] = []
+        self.held: list[tuple[int, list[Array]]] = []  # answers that somebody still reads
         self.flying: Counter[int] = Counter()
         self.number = 100
         self.answered: list[int] = []
         self.refused: list[int] = []
-        self.several = 0  # units that made more than a step
+        self.several = 0
         self.lost = False
         device.start(self.heard)
 
+    def tried(self) -> World:
+        """As a model is before it serves."""
+        for size in range(1, 5):
+            try_batch(self.device, self.executor, size, dict.fromkeys(self.axes, 1 + size % 4))
+        return self
+
+    def lives(self, turns: int) -> World:
+        """So many things happen; then everything ends."""
+        for _ in range(turns):
+            self.act()
+        self.settle()
+        return self
+
     def arrive(self) -> None:
-        if self.lost:
-            return
         try:
-            (slot,) = self.executor.pool.take(1)
+            slots = [] if self.lost else self.executor.pool.take(self.random.randint(1, 3))
         except MemoryError:
             return
-        self.number += 1
-        values = self.trips.rows(self.number)
-        lengths = dict.fromkeys(self.executor.axes, values.size)
-        self.executor.pool.set_lengths([slot], lengths)
-        self.executor.pool.write([slot], 0, values[None], lengths)
-        self.rows.append(Row(slot, self.number))
-        self.device.arrive(self.executor, [slot])
+        for slot in slots:
+            self.number += 1
+            values = self.trips.rows(self.number)
+            lengths = dict.fromkeys(self.axes, len(values) if values.ndim else 0)
+            self.executor.pool.set_lengths([slot], lengths)
+            self.executor.pool.write([slot], 0, values[None], lengths)
+            self.rows.append(Row(slot, self.number))
+        if self.random.random() < 0.7:  # others are announced when their unit is pushed
+            self.device.arrive(self.executor, slots)
 
     def push(self) -> None:
-        worker = self.random.randrange(len(self.device.workers))
+        worker = self.random.randrange(len(self.device.spec.workers))
         ready = [row for row in self.rows if not row.runs]
         if self.flying[worker] == 3 or not ready:
             return
@@ -121,41 +141,35 @@ class World:
                 job.continue_without = False
 
     def leave(self) -> None:
+        """Somebody goes who has not been served."""
         waiting = [row for row in self.rows if not row.runs]
         if waiting:
             self.let_go(self.random.choice(waiting))
 
     def let_go(self, row: Row) -> None:
         self.rows.remove(row)
-        assert self.executor.activations is not None
-        self.executor.activations.let_go([row.slot])
+        if self.executor.activations is not None:
+            self.executor.activations.let_go([row.slot])
         self.executor.pool.give_back([row.slot])
+
+    def read(self) -> None:
+        """An answer has been read to its end."""
+        if self.held:
+            self.check(*self.held.pop(self.random.randrange(len(self.held))))
 
     def heard(self, completion: Completion) -> None:
         outcome, ran = completion.outcome, completion.ran
         unit = self.units[outcome.unit_id]
         assert not unit.over, "reported twice"
+        assert completion.worker == unit.worker
         rows = unit.rows
         if ran is None:
-            self.lost = self.lost or outcome.error is Fault.DEVICE
-            assert self.lost or self.trips.bad, completion.message
-            for row in rows:
-                row.alone = True
-                if len(rows) == 1 and self.trips.bad.get(row.number) == row.made:
-                    row.over = True
-                    self.refused.append(row.number)
+            self.failed(rows, completion)
         else:
             assert outcome.steps == ran.steps >= 1
             self.several += ran.steps > 1
             for position, row in enumerate(rows):
-                row.made += ran.steps
-                row.alone = False
-                assert row.made <= self.trips.bad.get(row.number, row.made), "a step that fails has ended well"
-                if row.made == self.trips.steps(row.number):
-                    place = outcome.ended.index(position) if self.trips.cells else position
-                    self.check(row, [output[place] for output in ran.outputs])
-                else:
-                    assert position not in outcome.ended
+                self.went_on(row, position, completion)
         if outcome.continues:
             assert 0 < len(outcome.ended) < len(rows)
             unit.rows = [row for row in rows if not row.over]
@@ -168,16 +182,44 @@ class World:
             if row.over or (self.lost and not row.runs):
                 self.let_go(row)
 
-    def check(self, row: Row, outputs: list[Array]) -> None:
-        for got, expected in zip(outputs, self.trips.expected(row.number), strict=True):
-            assert np.array_equal(got[tuple(map(slice, expected.shape))], expected), (row.number, got, expected)
-        row.over = True
-        self.answered.append(row.number)
+    def failed(self, rows: list[Row], completion: Completion) -> None:
+        fault = completion.outcome.error
+        self.lost = self.lost or fault is Fault.DEVICE
+        culprits = [row for row in rows if self.trips.bad.get(row.number) == row.made]
+        assert self.device.fake.broken if self.lost else culprits, completion.message
+        for row in rows:
+            row.alone = True
+        if len(rows) == 1 and culprits:
+            assert self.lost or fault is fault_of(rows[0].number)
+            rows[0].over = True
+            self.refused.append(rows[0].number)
+
+    def went_on(self, row: Row, position: int, completion: Completion) -> None:
+        """A unit of this row has run well."""
+        ran, ended = completion.ran, completion.outcome.ended
+        assert ran is not None
+        row.made += ran.steps
+        row.alone = False
+        assert row.made <= self.trips.bad.get(row.number, row.made), "a step that fails has ended well"
+        if self.trips.cells and position not in ended:
+            assert row.made < self.trips.steps(row.number)
+        elif row.made == self.trips.steps(row.number):
+            place = ended.index(position) if self.trips.cells else position
+            row.over = True
+            self.answered.append(row.number)
+            self.held.append((row.number, [output[place] for output in ran.outputs]))
+            self.check(*self.held[-1])
+        else:
+            assert not self.trips.cells
+
+    def check(self, number: int, outputs: list[Array]) -> None:
+        for got, expected in zip(outputs, self.trips.expected(number), strict=True):
+            assert np.array_equal(got[tuple(map(slice, expected.shape))], expected), (number, got, expected)
 
     def act(self) -> None:
-        kinds: list[Callable[[], Any]] = [self.arrive, self.push, self.leave, self.recall]
+        kinds: list[Callable[[], Any]] = [self.arrive, self.push, self.leave, self.recall, self.read]
         if self.random.random() < 0.4:
-            self.random.choices(kinds, [3, 8, 0.3, 1])[0]()
+            self.random.choices(kinds, [3, 8, 0.3, 1, 1])[0]()
         else:
             self.device.turn()
 
@@ -192,9 +234,11 @@ class World:
                     self.let_go(row)
         while self.device.turn():
             pass
+        while self.held:
+            self.read()
         assert all(unit.over for unit in self.units)
         kept = self.executor.activations
-        assert kept is not None
-        assert (kept.rows, kept.nbytes) == (0, 0)
+        assert kept is None or (kept.rows, kept.nbytes) == (0, 0)
         if not self.device.fake.broken:
             assert self.executor.pool.used == 0
+            assert self.device.dead() is None

@@ -1,0 +1,252 @@
+"""What worlds are of: models in one piece, in stages and recurrent, and what their rows and answers are.
+
+A bad row makes the model raise at one of its steps: an odd number for want of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.contract import UNBOUNDED, Model
+from app.models import Recurrent
+from app.models.recurrent.cells import recurrent_model
+from app.scheduler.types import Fault
+
+from ..rig import make_model, tensor
+from .world import Trips, fault_of
+
+Bad = dict[int, int]
+LENGTHS = {"max_batch": 4, "length_buckets": (1, 2), "row_check": "refuse"}
+
+
+def fail(number: int) -> None:
+    raise torch.OutOfMemoryError("too heavy") if fault_of(number) is Fault.OOM else ValueError("poisoned")
+
+
+class Affine(nn.Module):
+    """y = 2 x + 1, written into the same memory for each batch of a size; it writes into its input, too."""
+
+    def __init__(self, bad: Bad) -> None:
+        super().__init__()
+        self.bad = bad
+        self.memory: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number in map(int, x[:, 0].tolist()):
+            if number in self.bad:
+                fail(number)
+        answer = x.mul_(2).add_(1)
+        return self.memory.setdefault(len(x), torch.empty_like(answer)).copy_(answer)
+
+
+def plain(bad: Bad | None = None) -> Trips:
+    return Trips(
+        make_model(Affine(bad or {}), max_batch=4),
+        lambda number: np.array([number, number + 0.5], np.float32),
+        lambda number: [np.array([2 * number + 1, 2 * number + 2], np.float32)],
+        bad=bad or {},
+    )
+
+
+class Masked(nn.Module):
+    """The sum of each row's values, of which a mask tells, and its length a hundredfold; the rows themselves."""
+
+    def forward(self, mask: torch.Tensor, x: torch.Tensor, n: torch.Tensor) -> Any:
+        return (x * mask).sum(1, keepdim=True) + 100 * n[:, None], x
+
+
+def of_lengths(bound: int = 4) -> Trips:
+    """Rows of one to four numbers, whose mask and lengths are made; padding is not 0."""
+    x, n = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("n", "INT32", lengths_of="n")
+    mask, y, same = (
+        tensor("mask", "FP32", ("n", bound), mask_of="x"),
+        tensor("y", "FP32", 1),
+        tensor("z", "FP32", ("n", bound)),
+    )
+    model = make_model(Masked(), [mask, x, n], [y, same], **LENGTHS)
+    return Trips(
+        model,
+        lambda number: np.full(number % 4 + 1, number, np.float32),
+        lambda number: [np.array([(number + 100) * (number % 4 + 1)], np.float32), np.full(number % 4 + 1, number)],
+    )
+
+
+def staged(bad: Bad | None = None) -> Trips:
+    """y = x + 4 in four stages. The second writes into its argument; the last compares what came which way."""
+    bad = bad or {}
+
+    def look(x: torch.Tensor, stage: int) -> None:
+        for number in x[:, 0].tolist():
+            if bad.get(int(number) - stage) == stage:
+                fail(int(number) - stage)
+
+    def first(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        look(x, 0)
+        return x + 1, x * 10
+
+    def second(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        look(x, 1)
+        return x.add_(1), y
+
+    def third(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        look(x, 2)
+        return x + 1, y
+
+    def fourth(x: torch.Tensor, y: torch.Tensor, again: torch.Tensor) -> torch.Tensor:
+        look(x, 3)
+        return x + 1 + (y - again * 10) + (x - 3 - again)
+
+    return Trips(
+        make_model(stages=[first, second, third, fourth], again=[(), (), (), (0,)], max_batch=4),
+        lambda number: np.array([number, number + 0.5], np.float32),
+        lambda number: [np.array([number + 4, number + 4.5], np.float32)],
+        lambda number: 4,
+        bad=bad,
+    )
+
+
+def staged_of_lengths(bound: int = 4) -> Trips:
+    """Rows of one to four numbers; padding is not 0 and is masked at the end, by a mask and by a context. What else is
+    passed on is always as wide as the longest row, and must stay so."""
+
+    def first(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x.sum(1, keepdim=True).expand(-1, 4)
+
+    def second(x: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, wide
+
+    def last(x: torch.Tensor, wide: torch.Tensor, mask: torch.Tensor, half: torch.Tensor) -> torch.Tensor:
+        assert wide.shape[1] == 4
+        return (x * mask * half * 2).sum(1, keepdim=True)
+
+    x, y = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("y", "FP32", 1)
+    model = make_model(
+        None,
+        [x, tensor("mask", "FP32", ("n", bound), mask_of="x")],
+        [y],
+        stages=[first, second, last],
+        again=[(), (), (1, 2)],
+        context=lambda x, mask: (mask / 2,),
+        **LENGTHS,
+    )
+    return Trips(
+        model,
+        lambda number: np.full(number % 4 + 1, number, np.float32),
+        lambda number: [np.array([(2 * number + 1) * (number % 4 + 1)], np.float32)],
+        lambda number: 3,
+    )
+
+
+def cell(module: nn.Module, inputs: Any, outputs: Any, most: int | None = None) -> Model:
+    made = make_model(None, inputs, outputs, max_batch=4, row_check="refuse")
+    call, info = recurrent_model(Recurrent(module, ((),), most), made.info)
+    return Model(info, call, row_check="refuse")
+
+
+POISON = -1000.0  # less the number of the row
+
+
+class Sums(nn.Module):
+    """What a row has read, at each of its steps and in all. It writes into its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        for value in x.tolist():
+            if value <= POISON:
+                fail(int(POISON - value))
+        total = state[0].add_(x * self.one)
+        return (total, total), (total,)
+
+
+def sums(bad: Bad | None = None, bound: int = 6, most: int | None = None) -> Trips:
+    """Rows of one to six numbers. A bad one is poisoned at one of its steps."""
+    bad = bad or {}
+    every = tensor("every", "FP32", ("n", bound)) if most is None else tensor("every", "FP32", ("steps", 0))
+    model = cell(Sums(), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most)
+
+    def rows(number: int) -> np.ndarray:
+        values = np.arange(number, number + (6 if number in bad else 1 + number % 6), dtype=np.float32)
+        if number in bad:
+            values[bad[number]] = POISON - number
+        return values
+
+    def expected(number: int) -> list[np.ndarray]:
+        totals = rows(number)[:most].cumsum()
+        return [totals, totals[-1]]
+
+    return Trips(model, rows, expected, lambda number: len(rows(number)[:most]), cells=True, bad=bad)
+
+
+class Counts(nn.Module):
+    """Feeds itself: counts down to 0, and says so. `finish` makes the outputs."""
+
+    def __init__(self, bad: Bad) -> None:
+        super().__init__()
+        self.bad = bad
+        self.one = nn.Parameter(torch.ones((), dtype=torch.int64), requires_grad=False)
+        self.flags = torch.zeros(64, dtype=torch.bool)
+
+    def start(self, first: torch.Tensor) -> Any:
+        return None, (first,)
+
+    def step(self, x: None, state: Any) -> Any:
+        flags = self.flags[: len(state[0])].copy_(state[0] == 0)  # its own memory, each time the same
+        return state[0], (state[0] - self.one,), flags
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        for value in ys[:, 0].tolist():
+            if value >= 40:
+                fail(value)
+        return ys * 10, state[0] + lengths
+
+
+def counts(bad: Bad | None = None) -> Trips:
+    """Rows that make one to five steps, or as many as are allowed. A bad one fails when it is finished."""
+    bad = bad or {}
+    outputs = [tensor("every", "INT64", ("steps", 0)), tensor("all", "INT64")]
+    model = cell(Counts(bad), [tensor("n", "INT64")], outputs, 5)
+
+    def first(number: int) -> int:
+        return number if number in bad else number % 7
+
+    def expected(number: int) -> list[np.ndarray]:
+        ran = list(range(first(number), -1, -1))[:5]
+        return [np.array(ran) * 10, np.array(ran[-1] - 1 + len(ran))]
+
+    return Trips(
+        model,
+        lambda number: np.array(first(number)),
+        expected,
+        lambda number: min(first(number) + 1, 5),
+        cells=True,
+        bad=bad,
+    )
+
+
+MODELS: dict[str, Callable[[], Trips]] = {
+    "whole": plain,
+    "whole, lengths": of_lengths,
+    "whole, lengths without bound": lambda: of_lengths(UNBOUNDED),
+    "stages": staged,
+    "stages, lengths": staged_of_lengths,
+    "stages, lengths without bound": lambda: staged_of_lengths(UNBOUNDED),
+    "cell": sums,
+    "cell, shortened": lambda: sums(most=3),
+    "cell that ends rows by itself": counts,
+}
+
+#: By model, the numbers of bad rows and the step at which they fail.
+FAILING: dict[str, Callable[[], Trips]] = {
+    "whole": lambda: plain({102: 0, 105: 0, 109: 0}),
+    "stages": lambda: staged({103: 0, 106: 1, 110: 2, 113: 3, 116: 1}),
+    "cell": lambda: sums({103: 0, 106: 2, 109: 1, 113: 5}),
+    "cell that ends rows by itself": lambda: counts({104: 4, 107: 4}),
+}

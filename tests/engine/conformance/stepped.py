@@ -1,0 +1,158 @@
+"""Devices on one thread, taken through their turns at random, and what must be true at each of them."""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from runtimes import FakeRuntime, Mark
+
+from app.contract import Model
+from app.engine.cpu.device import CpuDevice, run
+from app.engine.device import Completion, DeviceOptions, Job, Report
+from app.engine.executor import Executor
+from app.engine.pool import Slots
+from app.engine.streams.device import StreamDevice
+from app.engine.streams.device_pool import StreamPool
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.step import Step
+from app.scheduler.types import WorkerSpec
+
+
+class SteppedCpu(CpuDevice):
+    """A CPU whose workers are no threads: `turn` has a random one run its oldest unit to its next report."""
+
+    def __init__(self, runtime: FakeRuntime, capacities: Sequence[int]) -> None:
+        super().__init__(tuple(capacities), 1, len(capacities))
+        self.fake = runtime
+        self._queues: list[deque[Job]] = [deque() for _ in capacities]
+
+    def start(self, report: Report) -> None:
+        self._report = report
+
+    def push(self, worker: int, job: Job) -> None:
+        self._queues[worker].append(job)
+
+    def dead(self) -> str | None:
+        return None
+
+    def turn(self) -> bool:
+        busy = [worker for worker, jobs in enumerate(self._queues) if jobs]
+        if busy:
+            worker = self.fake.random.choice(busy)
+            with torch.inference_mode():
+                completion = run(self._queues[worker][0])
+            completion.worker = worker
+            if not completion.outcome.continues:
+                self._queues[worker].popleft()
+            self._report(completion)
+        return bool(busy)
+
+    def watched(self, model: Model, slots: int) -> Executor:
+        return self.open(model, slots)
+
+
+class WatchedSlots(StreamPool):
+    """Fails where a slot is handed out, or its device row written, while anything still uses it."""
+
+    copying: Counter[int]
+    out: dict[int, Mark]  # per slot: the out-event of the last unit that read it
+    before: deque[list[Mark]]  # the same for each copy on the in-stream
+
+    def take(self, n: int) -> Slots:
+        slots = super().take(n)
+        for slot in slots:
+            assert not self.copying[slot], "handed out before its in-event"
+            assert slot not in self.out or self.out[slot].fired, "handed out before its unit's out-event"
+        return slots
+
+    def _copy_in(self, slots: Slots) -> None:
+        self.copying.update(slots)
+        self.before.append([self.out[slot] for slot in slots if slot in self.out])  # units of earlier rows
+        super()._copy_in(slots)
+
+    def move(self, slots: Slots) -> None:
+        if self.copying[slots[0]]:  # else a trial's
+            assert all(mark.fired for mark in self.before.popleft()), "overwritten while a unit reads it"
+            self.copying.subtract(slots)
+        super().move(slots)
+
+
+class Steps(queue.SimpleQueue):
+    """What a completer waits for; `latest` is the step that was launched last. Notes which of them reads a slot."""
+
+    latest: Step | None = None
+
+    def put(self, message: Any) -> None:
+        step = None if message is None else message[1][0]
+        if step is None or not step.launched:
+            super().put(message)
+            return
+        function, _ = message
+        self.latest, mark = step, step.out_event.mark
+        if isinstance(step.executor.pool, WatchedSlots):
+            step.executor.pool.out.update((slot, mark) for slot in step.slots)
+
+        def completed() -> None:
+            function(step)
+            assert mark.fired or step.worker.health.lost is not None, "ended before its out-event"
+            if self.latest is step:
+                self.latest = None
+
+        super().put((completed, ()))
+
+
+class Stepped(StreamDevice):
+    """Streams without threads: `turn` does one thing that a thread of the device, or a stream, might do next."""
+
+    def __init__(
+        self,
+        runtime: FakeRuntime,
+        capacities: Sequence[int],
+        options: DeviceOptions | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        specs = tuple(WorkerSpec(capacity) for capacity in capacities)
+        super().__init__(runtime, specs, options, clock=clock or runtime.clock)
+        self.fake = runtime
+
+    def start(self, report: Report) -> None:
+        self._report = report
+        for worker in self.workers:
+            worker.completer.messages = Steps()
+
+    def _wait_for(self, done: Future[Completion]) -> Completion:
+        while not done.done():
+            assert self.turn(), "nothing is left to do, and nobody has answered"
+        return done.result()
+
+    def watched(self, model: Model, slots: int) -> StreamExecutor:
+        executor = self.open(model, slots)
+        assert isinstance(executor, StreamExecutor)
+        executor.pool.__class__ = WatchedSlots
+        executor.pool.copying, executor.pool.out, executor.pool.before = Counter(), {}, deque()
+        return executor
+
+    def turn(self) -> bool:
+        """One random thing happens; False if nothing can."""
+        threads = [*self.launchers, *self.waiters]
+        choices: list[Callable[[], object]] = [one.next for one in threads if not one.messages.empty()]
+        if any(stream.ready for stream in self.fake.streams) and not self.fake.broken:
+            choices += [self.fake.step] * 2
+        if choices:
+            with torch.inference_mode():
+                self.fake.random.choice(choices)()
+        return bool(choices)
+
+    def launch(self) -> None:
+        """The launchers do what they have."""
+        while waiting := [launcher for launcher in self.launchers if not launcher.messages.empty()]:
+            waiting[0].next()
+
+    def complete_next(self, index: int) -> None:
+        """A worker's completer waits for one step."""
+        self.workers[index].completer.next()

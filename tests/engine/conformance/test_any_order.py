@@ -1,0 +1,64 @@
+"""Invariant, on every device and of every kind of model: whatever rows a unit is cut from and whoever fails or leaves
+beside it, a row gets the outputs of its own values; each unit is reported once; nothing is kept of rows that ended.
+
+On streams, in whatever order these and the threads take their turns: a unit reads rows that have arrived, a result
+leaves after its out-event and not before, and a slot is reused by nobody too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtimes import FakeRuntime
+
+from app.engine.device import DeviceOptions
+
+from .models import FAILING, MODELS
+from .stepped import Stepped, SteppedCpu
+from .world import World
+
+SEEDS = st.integers(0, 2**32 - 1)
+EAGER = DeviceOptions(graphs=False)
+
+DEVICES: dict[str, Callable[[FakeRuntime], Stepped | SteppedCpu]] = {
+    "cpu": lambda runtime: SteppedCpu(runtime, (4, 2)),
+    "eager": lambda runtime: Stepped(runtime, (4, 2), EAGER),
+    "graphs": lambda runtime: Stepped(runtime, (4, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("device", DEVICES)
+@given(seed=SEEDS)
+@settings(max_examples=5)
+def test_each_row_gets_its_own_outputs(device: str, model: str, seed: int) -> None:
+    world = World(DEVICES[device](FakeRuntime(seed)), MODELS[model]()).tried()
+    captured = [bool(memory.graphs and memory.graphs.pieces) for memory in getattr(world.executor, "memories", [])]
+    assert all(captured) == any(captured) == (device == "graphs" and "without bound" not in model)
+    assert world.lives(250).answered
+
+
+@pytest.mark.parametrize("model", FAILING)
+@pytest.mark.parametrize("device", DEVICES)
+@given(seed=SEEDS)
+@settings(max_examples=5)
+def test_a_row_that_fails_at_any_step_takes_nobody_with_it(device: str, model: str, seed: int) -> None:
+    """Its unit ends with the step before, and what was launched behind that one does nothing."""
+    world = World(DEVICES[device](FakeRuntime(seed)), FAILING[model]()).tried().lives(250)
+    bad = set(world.trips.bad)
+    assert set(world.refused) <= bad
+    assert not set(world.answered) & bad
+
+
+@pytest.mark.parametrize("model", ["whole", "stages", "cell that ends rows by itself"])
+@given(seed=SEEDS, breaks_at=st.integers(1, 150))
+@settings(max_examples=10)
+def test_when_the_device_fails_each_unit_is_reported_once(model: str, seed: int, breaks_at: int) -> None:
+    runtime = FakeRuntime(seed)
+    world = World(Stepped(runtime, (4, 2)), MODELS[model]()).tried()
+    runtime.breaks_at = runtime.done + breaks_at
+    world.lives(200)
+    assert not world.lost or "AcceleratorError" in (world.device.dead() or "")

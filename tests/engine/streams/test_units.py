@@ -1,0 +1,241 @@
+"""A unit ends once, whatever it meets: its own error, another unit's, or the end of the device; and what it takes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runtimes import TICK_NS
+from torch import nn
+
+from app.engine.device import DeviceOptions
+from app.engine.executor import Steps, copied
+from app.scheduler.types import AT_ONCE, Fault
+
+from ..conformance.models import counts, staged, sums
+from ..rig import answers, rows_of, tensor
+from .bench import EAGER, GRAPHS, Bench
+
+
+def raising(error: BaseException) -> Any:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+# times
+
+
+def test_a_unit_takes_its_own_time_and_not_that_of_copies() -> None:
+    """Each piece of work of a stream is a tick. Another stream works for ten before the row's copy begins."""
+    bench = Bench()
+    bench.push(bench.arrive(1.0))
+    bench.launch()
+    busy = bench.runtime.stream()
+    for _ in range(10):
+        bench.runtime.enqueue(busy, lambda: None)
+    for stream in (busy, bench.arrivals, bench.device.workers[0].stream, bench.device.workers[0].out):
+        bench.run(stream)
+    bench.device.complete_next(0)
+    (completion,) = bench.reports
+    ran = completion.ran
+    assert ran is not None
+    copied_in, waited = 2, 2  # copy, in-event; wait for it, began
+    computed, out = 2, 3  # model, computed; wait for it, copy, out-event
+    ticks = (10 + copied_in + waited, computed, out)
+    assert (ran.input_ns, ran.infer_ns, ran.output_ns) == tuple(tick * TICK_NS for tick in ticks)
+    assert completion.outcome.compute_ns == computed * TICK_NS
+
+
+def test_a_unit_behind_another_waits_from_when_that_one_has_computed() -> None:
+    bench = Bench()
+    for unit, slots in enumerate([bench.arrive(1.0), bench.arrive(2.0)]):
+        bench.push(slots, unit=unit)
+    bench.launch()
+    worker = bench.device.workers[0]
+    bench.run(bench.arrivals)
+    for _ in range(2):
+        bench.run(worker.stream, at_most=4)  # wait for the copy, began, model, computed
+        bench.run(worker.out)
+        bench.device.complete_next(0)
+    first, second = (completion.ran.input_ns // TICK_NS for completion in bench.reports)
+    assert first == 2 + 2  # the copy and its event, since its launch
+    assert second == 3 + 2  # the first's results, since it had computed
+
+
+@pytest.mark.parametrize("options", [EAGER, GRAPHS], ids=["eager", "graphs"])
+def test_a_batch_does_not_wait_until_the_results_before_it_have_left(options: DeviceOptions) -> None:
+    bench = Bench(options=options, tried=(2,))
+    assert bool(bench.shapes) == options.graphs
+    for unit, values in enumerate([(3.0, 4.0), (5.0, 6.0)]):
+        bench.push(bench.arrive(*values), unit=unit)
+    bench.launch()
+    worker = bench.device.workers[0]
+    second = worker.completer.messages.latest
+    bench.run(bench.arrivals)
+    bench.run(worker.stream)
+    assert second.computed.mark.fired, "the second unit waits for the results of the first"
+    assert worker.out.work, "the results of the first have not left"
+    bench.settle()
+    assert np.array_equal(bench.outputs(0), answers(rows_of(3.0, 4.0)))
+    assert np.array_equal(bench.outputs(1), answers(rows_of(5.0, 6.0)))
+
+
+# memory
+
+
+def test_outputs_are_held_until_their_out_event():
+    """The worker's stream may be given the memory of a tensor that nobody holds; the out-stream still reads it."""
+    bench = Bench()
+    bench.push(bench.arrive(1.0, 2.0))
+    bench.launch()
+    step = bench.device.workers[0].completer.messages.latest
+    bench.run(bench.arrivals)
+    bench.run(bench.device.workers[0].stream)
+    assert [output.shape for output in step.outputs] == [(2, 2)]
+    bench.run(bench.device.workers[0].out)
+    assert step.outputs
+    bench.device.complete_next(0)
+    assert not step.outputs
+
+
+def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
+    bench = Bench(model=staged().model)
+    slots = bench.arrive(1.0)
+    bench.ran(slots, stage=0)
+    read = weakref.ref(bench.executor.kept.places_of(slots, 0)[0][0].tensors[0])
+    bench.push(slots, stage=1)
+    bench.launch()
+    while bench.runtime.step():  # it has run, and nobody has heard of it
+        pass
+    gc.collect()
+    assert read() is not None
+    bench.settle()
+    gc.collect()
+    assert read() is None
+
+
+def test_outputs_of_every_kind_are_copied():
+    for name in ("BOOL", "UINT8", "FP64", "BF16", "INT64", "UINT32"):
+        spec = tensor("y", name, 3)
+        dtype = torch.bfloat16 if name == "BF16" else getattr(torch, str(spec.dtype))
+        value = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]]).to(dtype)
+        got = copied(value, spec, 2)
+        assert got.dtype == spec.dtype
+        assert np.array_equal(got, (value.view(torch.uint16) if name == "BF16" else value)[:2].numpy())
+        assert not np.shares_memory(got, value.view(torch.uint8).numpy())
+
+
+# errors
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
+    class Launches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x[0, 0] == 66.0:
+                error = torch.AcceleratorError("invalid argument")
+                error.error_code = code
+                raise error
+            return x * 2 + 1
+
+    bench = Bench(model=Launches())
+    bench.push(bench.arrive(66.0), unit=0)
+    bench.push(bench.arrive(5.0), unit=1)
+    bench.settle()
+    assert [report.outcome.error for report in bench.reports] == [Fault.OOM if code == 2 else Fault.MODEL, None]
+    assert bench.device.dead() is None
+
+
+def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost():
+    class Leaves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise GeneratorExit("enough")
+
+    bench = Bench(model=Leaves())
+    for _ in range(2):
+        assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.DEVICE
+    assert bench.device.dead() == "GeneratorExit: enough"
+
+
+def test_a_unit_without_pinned_memory_runs_out_of_memory_and_the_device_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "pinned", raising(MemoryError("no pinned memory")))
+        assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
+    assert bench.ran(bench.arrive(2.0)).outcome.error is None
+    assert bench.device.dead() is None
+
+
+def test_a_stage_that_is_not_the_rows_next_fails_its_unit_alone() -> None:
+    bench = Bench(model=staged().model)
+    slots = bench.arrive(1.0)
+    assert "a row has not begun" in bench.ran(slots, stage=1).message
+    bench.ran(slots, stage=0)
+    assert "a row comes from stage 0" in bench.ran(slots, stage=2).message
+    assert [bench.ran(slots, stage=stage).outcome.error for stage in (1, 2, 3)] == [None] * 3
+
+
+# cells
+
+
+def test_a_step_too_many_fails_its_unit_alone() -> None:
+    bench = Bench(model=sums().model, tried=(1,))
+    slots = bench.arrive_rows([np.ones(2, np.float32)])
+    assert [bench.ran(slots, stage=0).outcome.ended for _ in range(2)] == [(), (0,)]
+    assert "a row has made all its steps" in bench.ran(slots, stage=0).message
+    assert bench.device.dead() is None
+
+
+def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
+    bench = Bench(model=counts().model, options=GRAPHS, tried=(1, 3))
+    assert bench.executor.steps == Steps(5, True)
+    cell, finished = bench.executor.cell.cell, []
+    finish = cell.finish
+    cell.finish = lambda state, *rest: (finished.append(len(state[0])), finish(state, *rest))[1]
+    slots = bench.arrive_rows(np.array([5, 6, 0]))  # the last one ends at once
+    ended = [bench.ran(slots, stage=0).outcome.ended, *[bench.ran(slots[:2], stage=0).outcome.ended for _ in range(4)]]
+    assert ended == [(2,), (), (), (), (0, 1)]
+    assert finished == [1, 2]
+
+
+def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
+    bench = Bench(model=counts().model, tried=(1,))
+    ends, goes_on = ([slot] for slot in bench.arrive_rows(np.array([0, 5])))
+    bench.push(ends, unit=0, stage=0)
+    bench.launch()
+    never = bench.runtime.event()
+    never.mark.fired = False
+    bench.runtime.wait(bench.device.workers[0].stream, never)  # from here on the stream is somebody else's
+    bench.push(goes_on, unit=1, stage=0)
+    bench.launch()
+    bench.device.complete_next(0)
+    assert bench.device.dead() is None
+    assert bench.reports[0].outcome.ended == (0,)
+
+
+@pytest.mark.parametrize(
+    ("itself", "push_ahead_ns", "under_way"),
+    [(False, 1, [2, 2]), (False, 0, [1, 1]), (False, AT_ONCE, [2, 4]), (True, None, [1, 1])],
+    ids=["the next one", "none ahead", "as far as may be", "nobody knows which rows end"],
+)
+def test_steps_are_launched_ahead_of_the_one_that_runs(
+    itself: bool, push_ahead_ns: int | None, under_way: list[int]
+) -> None:
+    """At the launch, when nothing is known of how long a step takes, and when the first one has ended."""
+    options = DeviceOptions(push_ahead_ns=push_ahead_ns)
+    bench = Bench(model=(counts() if itself else sums()).model, options=options, tried=(1,))
+    bench.push(bench.arrive_rows(np.array([6]) if itself else [np.ones(6, np.float32)]), stage=0, steps=5)
+    launched = []
+    for _ in range(2):
+        bench.launch()
+        launched.append(bench.device.workers[0].completer.messages.qsize())
+        bench.device.complete_next(0)
+    assert launched == under_way
+    bench.settle()
+    assert [report.outcome.steps for report in bench.reports] == [5]
