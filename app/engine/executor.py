@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,11 +49,11 @@ class Executor:
             return {}
         return {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
 
-    def stacked(self, position: int, rows: Sequence[int], allocate: Callable[..., Array] = np.empty) -> Any:
+    def stacked(self, position: int, rows: Sequence[int]) -> Any:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""
         spec, values = self.pool.specs[position], self.pool.objects[position]
         assert values is not None  # an input has a slab or objects, see Pool
-        batch = stack([values[slot] for slot in rows], spec, allocate)
+        batch = stack([values[slot] for slot in rows], spec)
         return batch if spec.datatype == "BYTES" else torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
 
     def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, TypeVar
 
@@ -48,11 +48,10 @@ def padded(slots: Slots, size: int) -> list[int]:
     return [*slots, *[slots[-1]] * (size - len(slots))]
 
 
-def stack(rows: list[Any], spec: TensorSpec, allocate: Callable[..., Array] = np.empty) -> Array:
+def stack(rows: list[Any], spec: TensorSpec) -> Array:
     """Rows that lie apart as one array; shorter ones are padded. A text without axes may come bare.
 
-    `allocate` makes the array, of a shape and a dtype. Raises MemoryError if padding would make the batch many times as
-    large as its rows.
+    Raises MemoryError if padding would make the batch many times as large as its rows.
     """
     if isinstance(rows[0], bytes):
         bare: Array = np.empty(len(rows), object)
@@ -61,12 +60,11 @@ def stack(rows: list[Any], spec: TensorSpec, allocate: Callable[..., Array] = np
     longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
     shape = (len(rows), *longest)
     if all(row.shape == longest for row in rows):
-        return np.stack(rows, out=allocate(shape, spec.dtype))
+        return np.stack(rows, out=np.empty(shape, spec.dtype))
     nbytes = len(rows) * prod(longest) * spec.dtype.itemsize
     if nbytes > max(_ROOM, _STRETCH * sum(row.nbytes for row in rows)):
         raise MemoryError(f"input {spec.name!r}: {len(rows)} rows padded to {list(longest)} would take {nbytes} bytes")
-    batch = allocate(shape, spec.dtype)
-    batch.fill(padding(spec))
+    batch = np.full(shape, padding(spec), spec.dtype)
     for position, row in enumerate(rows):
         place: tuple[Any, ...] = (position, *map(slice, row.shape))
         batch[place] = row

@@ -29,8 +29,8 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.device import WHOLE, Job, Ran
-from app.engine.executor import Executor
 from app.engine.engine import Engine
+from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.service import Profiling
 from app.models.loading import load

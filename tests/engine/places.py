@@ -72,6 +72,12 @@ class Place:
         assert device.close(10)
 
 
+def captured(served: ServedModel) -> bool:
+    """Whether every worker has graphs of the model."""
+    memories = getattr(served.executor, "memories", [])
+    return bool(memories) and all(memory.graphs is not None and memory.graphs.pieces for memory in memories)
+
+
 def only(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("place", kinds, indirect=True)
 

@@ -21,7 +21,7 @@ from app.models.recurrent import layer_steps
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.types import AT_ONCE
 
-from .places import BAD, Place, crowd, only, turn
+from .places import BAD, Place, captured, crowd, only, turn
 from .rig import answers, ask, make_model, recurrent, rows_of, started, tensor
 
 LONG = 200
@@ -59,7 +59,7 @@ async def test_calls_get_their_own_answers_through_stages(place: Place, policy: 
     """Beside rows of NaN, and one that fails at a later stage."""
     async with place.serving() as engine:
         served = await started(engine, staged(bad=not place.graphs, policy=policy))
-        assert getattr(served.executor, "captured", False) == place.graphs
+        assert captured(served) == place.graphs
         bad = asyncio.create_task(ask(served, rows_of(BAD)))
         poison = [asyncio.create_task(ask(served, rows_of(np.nan))) for _ in range(10)]
         for wave in range(3):
@@ -174,7 +174,7 @@ async def test_rows_join_and_leave_between_steps(place: Place, policy: str, boun
         served = await started(engine, sums(bound, policy=policy))
         by_steps = place.kind == "cpu" or bound != UNBOUNDED
         assert (served.executor.steps is not None) == by_steps
-        assert bound == UNBOUNDED or getattr(served.executor, "captured", False) == place.graphs
+        assert bound == UNBOUNDED or captured(served) == place.graphs
         await asyncio.gather(*(one(served, number) for number in range(30)))
         if by_steps:
             assert_settled(served)

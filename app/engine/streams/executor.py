@@ -3,8 +3,8 @@
 A batch runs on a stream, inside a closure that the runtime was given. So it runs in the stream's order and not in the
 launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
 
-Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
-copies them on its worker's stream.
+Rows of inputs without a largest length have no memory on the device: a unit puts its own together on the host and
+copies them on its worker's stream, for which its launcher waits.
 
 Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that launchers hardly
 need the interpreter lock (`graphs.py`). A model that takes parameters runs eagerly, and so do some of variable length,
@@ -187,19 +187,11 @@ class StreamExecutor(Executor):
         return self.complete(sent, lengths, longest)
 
     def stage(self, slots: Slots, size: int) -> dict[int, torch.Tensor]:
-        """The inputs whose rows have no memory on the device, by position: copied there on the current stream."""
-
-        def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-            # torch keeps pinned memory that nobody holds until the copies from it are over.
-            memory: Array = self.runtime.pinned((int(np.prod(shape)) * dtype.itemsize,), torch.uint8).numpy()
-            return memory.view(dtype).reshape(shape)
-
-        rows = padded(slots, size)
-        return {
-            position: self.stacked(position, rows, pinned).to(self.runtime.device, non_blocking=True, copy=True)
-            for position, memory in enumerate(self.pool.rows)
-            if memory is None
-        }
+        """The inputs whose rows have no memory on the device, by position: copied there on the current stream. Blocks
+        until they are there."""
+        rows, device = padded(slots, size), self.runtime.device
+        memories = enumerate(self.pool.rows)
+        return {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}
 
     def outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""

@@ -32,11 +32,11 @@ class Health:
     def __init__(self, name: str) -> None:
         self._name = name
         self.lost: str | None = None
-        self._held: list[Any] = []
+        #: Kept for good once it is lost: what it may still read and write, for all that anybody knows. Besides, torch
+        #: cannot take pinned memory back then: it ends the process.
+        self.held: list[Any] = []
 
-    def lose(self, exc: BaseException, *held: Any) -> None:
-        """`held`: what the device may still read and write, for all that anybody knows. It is kept for good."""
-        self._held += held
+    def lose(self, exc: BaseException) -> None:
         if self.lost is None:
             self.lost = f"{type(exc).__name__}: {exc}"
             log.error("%s: the device has failed: %s", self._name, self.lost)

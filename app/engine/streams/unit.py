@@ -154,7 +154,7 @@ class UnitRun:
         try:
             step.launch()
         except BaseException as exc:
-            health.lose(exc, step)
+            health.lose(exc)
         return step
 
     # its end
@@ -174,8 +174,11 @@ class UnitRun:
             ended = result.ended
             if ended and self._cell is not None and self._cell.flags:
                 self._leave(ended)
-        if step is not None and self.worker.health.lost is None:
-            step.end()
+        if step is not None:
+            if self.worker.health.lost is None:
+                step.end()
+            else:
+                self.worker.health.held.append(step)
         if self._plan():
             self.worker.launcher.send(self.launch)
         if not self._under_way:
@@ -193,7 +196,7 @@ class UnitRun:
             if step.error is None:
                 return step.result()
         except BaseException as exc:
-            health.lose(exc, step)
+            health.lose(exc)
             return Failed(Fault.DEVICE, exc)
         fault = fault_of(step.error)
         if fault is Fault.DEVICE:

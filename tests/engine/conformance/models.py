@@ -14,10 +14,9 @@ from torch import nn
 
 from app.contract import UNBOUNDED, Model
 from app.models import Recurrent
-from app.models.recurrent.cells import recurrent_model
 from app.scheduler.types import Fault
 
-from ..rig import make_model, tensor
+from ..rig import make_model, recurrent, tensor
 from .world import Trips, fault_of
 
 Bad = dict[int, int]
@@ -143,9 +142,7 @@ def staged_of_lengths(bound: int = 4) -> Trips:
 
 
 def cell(module: nn.Module, inputs: Any, outputs: Any, most: int | None = None) -> Model:
-    made = make_model(None, inputs, outputs, max_batch=4, row_check="refuse")
-    call, info = recurrent_model(Recurrent(module, ((),), most), made.info)
-    return Model(info, call, row_check="refuse")
+    return recurrent(Recurrent(module, ((),), most), inputs, outputs, row_check="refuse")
 
 
 POISON = -1000.0  # less the number of the row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +63,13 @@ class Decoding:
             self.texts[slot] = text.decode()
         self.let_go(ended)
         return ran
+
+    def write(self, slots: Iterable[int], steps: int) -> int:
+        """Units of so many steps of all of these rows, until each has its text; how many steps they made."""
+        made = 0
+        while left := [slot for slot in slots if slot not in self.texts]:
+            made += self.run(left, steps).steps
+        return made
 
     def let_go(self, slots: Sequence[int]) -> None:
         self.executor.activations.let_go(slots)
@@ -157,11 +164,8 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
     rows = {decoding.add(ids): (ids, MOST) for ids in ([5, 6], long, also)}
     first, *others = rows
     decoding.run([first], 2)
-    steps = 0
-    while len(decoding.texts) < len(rows):
-        left = [slot for slot in (first, *others) if slot not in decoding.texts]
-        ran = decoding.run(left[: 2 if steps < 3 else 3], 2)  # the third comes while the second reads
-        steps += ran.steps
+    steps = sum(decoding.run([first, others[0]], 2).steps for _ in range(2))  # the third comes while the second reads
+    steps += decoding.write(rows, 2)
     assert decoding.texts == texts_of(model, rows)
     assert steps >= MOST + pieces
 
@@ -189,10 +193,7 @@ def test_rows_of_about_one_length_read_together_for_a_bounded_time(
     reads_for(monkeypatch, 10**12)
     decoding.run(list(rows), 1)
     assert read[1:] == [[30, 31], [13]]
-    for _ in range(MOST):
-        decoding.run([slot for slot in rows if slot not in decoding.texts] or [0], 1)
-        if len(decoding.texts) == len(rows):
-            break
+    decoding.write(rows, 1)
     assert decoding.texts == texts_of(model, rows)
 
 
@@ -232,8 +233,7 @@ def test_reading_holds_up_steps_no_longer_than_is_said(
     monkeypatch.setattr(reading_module, "_FIRST", 50)
     lengths = [3, 70, 20, 22, 21, 40, 75, 18, 33]
     rows = {decoding.add(ids): (ids, MOST) for ids in ([random.randrange(2, 200)] * length for length in lengths)}
-    while left := [slot for slot in rows if slot not in decoding.texts]:
-        decoding.run(left, MOST)
+    decoding.write(rows, MOST)
     assert decoding.texts == texts_of(model, rows)
     assert sum(held_ms) >= sum(lengths) - len(lengths)
     assert bound_ms - 10 < max(held_ms) <= bound_ms, "as long as they may"
@@ -259,8 +259,7 @@ def test_rows_that_are_let_go_leave_their_places(kind: str, folders: Any) -> Non
         decoding.let_go([slot for slot in slots if slot not in decoding.texts])
     ids = prompts(1)[0]
     slot = decoding.add(ids)
-    while slot not in decoding.texts:
-        decoding.run([slot], 7)
+    decoding.write([slot], 7)
     assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
     assert decoding.free == 4
 
@@ -287,10 +286,7 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
     with pytest.raises(RuntimeError, match="a faulty step"):
         decoding.run(first, 5)
     failing[0] = False
-    left = set(rows)
-    while left:
-        decoding.run(sorted(left), 4)
-        left -= set(decoding.texts)
+    decoding.write(rows, 4)
     assert decoding.texts == texts_of(model, rows)
 
 
@@ -316,8 +312,7 @@ def test_rows_that_cannot_read_leave_those_that_have_read_as_they_are(
         decoding.run(list(rows), 3)
     assert decoding.executor.activations.rows == 2  # the second has read before
     failing[0] = False
-    while len(decoding.texts) < len(rows):
-        decoding.run([slot for slot in rows if slot not in decoding.texts], 3)
+    decoding.write(rows, 3)
     assert decoding.texts == texts_of(model, rows)
 
 
@@ -336,8 +331,7 @@ def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, m
 
     monkeypatch.setattr(decoding.call, "step", step)
     assert decoding.run([slot], 10).steps == 2
-    while slot not in decoding.texts:
-        decoding.run([slot], 10)
+    decoding.write([slot], 10)
     assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
 
 
@@ -386,10 +380,7 @@ def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
     decoding.run(others, 2)
     beside = decoding.add(ids, **asked)
     other_seed = decoding.add(ids, **{**asked, "seed": 12})
-    for _ in range(MOST):
-        decoding.run([slot for slot in (*others, beside, other_seed) if slot not in decoding.texts] or [beside], 1)
-        if beside in decoding.texts and other_seed in decoding.texts:
-            break
+    decoding.write([*others, beside, other_seed], 1)
     assert decoding.texts[beside] == decoding.texts[alone] != decoding.texts[other_seed]
 
 
