@@ -115,11 +115,9 @@ class CellStreamExecutor(StreamExecutor):
         """Run the first step of a row, once, and allocate what the rows of all slots may need."""
         if self._slabs is not None:
             return
-        memory, cell = self.memories[0], self.cell
-        table = torch.zeros(memory.index.shape, dtype=torch.int64)
-        self.write_index(slots[:1], 1, table.numpy())
-        memory.index.copy_(table)
-        begun = self._begin(memory.index, 1, self.longest(slots[:1]), **self.keywords(slots[:1]))
+        index, cell = self.memories[0].index, self.cell
+        self.put_index(index, slots[:1], 1)
+        begun = self._begin(index, 1, self.longest(slots[:1]), **self.keywords(slots[:1]))
         stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
         steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
         self._slabs = Slabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)

@@ -139,6 +139,7 @@ class StreamExecutor(Executor):
 
     def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
         """All that units of this size do, so that it can be captured: what each stage returned."""
+        self.put_index(index, slots, size)
         return self.whole(index, size, longest)
 
     def captured_stage(
@@ -202,6 +203,12 @@ class StreamExecutor(Executor):
                 raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
             outputs.append(tensor.contiguous())
         return outputs
+
+    def put_index(self, index: torch.Tensor, slots: Slots, size: int) -> None:
+        """Say on the device what a batch is made of that no unit has. Blocks."""
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        self.write_index(slots, size, table.numpy())
+        index.copy_(table)
 
     # on the host
 

@@ -164,12 +164,10 @@ class Loader:
 
     def _run_whole(self, executor: StreamExecutor, slots: Slots, size: int) -> list[Array]:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
-        table = torch.zeros(index.shape, dtype=torch.int64)
-        executor.write_index(slots, size, table.numpy())
         found: list[torch.Tensor] = []
 
         def whole() -> None:
-            index.copy_(table)
+            executor.put_index(index, slots, size)
             keywords = executor.keywords(padded(slots, size))
             *_, last = executor.whole(index, size, executor.longest(slots), executor.stage(slots, size), **keywords)
             found.extend(value[: len(slots)].cpu() for value in last)
@@ -214,10 +212,7 @@ class Loader:
         Each is replayed once: the first run of a graph has costs of its own.
         """
         longest, size = executor.padded_to(shape, executor.longest(slots)), shape.size
-        table = torch.zeros(index.shape, dtype=torch.int64)
-        executor.write_index(slots, size, table.numpy())
         seen: list[list[torch.Tensor]] = []
-        self.perform(lambda: index.copy_(table))
         self.perform(lambda: seen.extend(executor.rehearse(index, slots, size, longest)))
         pieces: list[Piece] = []
         for stage in range(executor.last + 1):
