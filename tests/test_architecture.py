@@ -54,13 +54,15 @@ DOORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("http", "observe"): ("app.observe.last_errors", "app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }
 #: What every kind of device is made of.
-DEVICE = ("app.engine.activations", "app.engine.device", "app.engine.pool", "app.engine.tensors")
+DEVICE = (
+    "app.engine.activations", "app.engine.device", "app.engine.executor", "app.engine.pool", "app.engine.tensors",
+)  # fmt: skip
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {
     "app.engine.cpu": DEVICE,
     "app.engine.streams": DEVICE,
     **dict.fromkeys(DEVICE, DEVICE),
-    "app.engine.profiling": ("app.engine.device", "app.engine.pool"),
+    "app.engine.profiling": ("app.engine.device", "app.engine.executor", "app.engine.pool"),
     "app.http.codecs": ("app.http.body",),
     "app.http.connection": (),
     "app.observe.last_errors": (),

@@ -220,9 +220,9 @@ class UnitRun:
     def _ran(self, *, continues: bool) -> Ran:
         first, last, times = self._rans[0], self._rans[-1], tuple(ran.infer_ns for ran in self._rans)
         staged = self.executor.activations is not None
-        unheard = self._whole and self._cell is not None
+        silent = self._whole and self._cell is not None
         return Ran(
-            [] if unheard else last.outputs,
+            [] if silent else last.outputs,
             first.input_ns,
             sum(times),
             last.output_ns,
@@ -232,5 +232,5 @@ class UnitRun:
             steps=len(times),
             ended=last.ended,
             continues=continues,
-            lengths=None if unheard else last.lengths,
+            lengths=None if silent else last.lengths,
         )
