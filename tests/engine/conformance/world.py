@@ -198,19 +198,17 @@ class World:
         """A unit of this row has run well."""
         ran, ended = completion.ran, completion.outcome.ended
         assert ran is not None
-        row.made += ran.steps
+        steps = self.trips.steps(row.number)
+        row.made = min(row.made + ran.steps, steps)  # a row of a cell may wait a few steps for others that end
         row.alone = False
         assert row.made <= self.trips.bad.get(row.number, row.made), "a step that fails has ended well"
-        if self.trips.cells and position not in ended:
-            assert row.made < self.trips.steps(row.number)
-        elif row.made == self.trips.steps(row.number):
+        assert not self.trips.cells or (position in ended) == (row.made == steps)
+        if row.made == steps:
             place = ended.index(position) if self.trips.cells else position
             row.over = True
             self.answered.append(row.number)
             self.held.append((row.number, [output[place] for output in ran.outputs]))
             self.check(*self.held[-1])
-        else:
-            assert not self.trips.cells
 
     def check(self, number: int, outputs: list[Array]) -> None:
         for got, expected in zip(outputs, self.trips.expected(number), strict=True):
