@@ -223,15 +223,18 @@ class TimedStages(TimedExecutor, StagedExecutor):
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         ran = super().run(slots, size, stage, job)
         if stage == WHOLE:
-            return replace(ran, input_ns=0, infer_ns=sum(ran.stages_ns), output_ns=0)
+            return self._whole(ran, size)
         times = [self._weight(stage + passed) * self.batch_ns(size) for passed in range(ran.steps)]
         times[0] -= ran.input_ns
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
 
-    def _whole(self, slots: Slots, size: int, *, tried: bool) -> Ran:
+    def trial(self, slots: Slots, size: int) -> Ran:
+        return self._whole(super().trial(slots, size), size)
+
+    def _whole(self, ran: Ran, size: int) -> Ran:
         times = tuple(self._weight(stage) * self.batch_ns(size) for stage in range(len(self.model.stages)))
-        return Ran(super()._whole(slots, size, tried=tried).outputs, 0, sum(times), 0, stages_ns=times)
+        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
 
     def _weight(self, stage: int) -> int:
         return self.weights[stage] if self.weights else 1
