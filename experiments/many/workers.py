@@ -21,6 +21,7 @@ from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.optimal.tables import ControlTables
 from app.sim.device import Device
+from app.sim.two_workers import curves, peak
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.policies import noisy_profiles
@@ -46,22 +47,6 @@ _PATIENCE = 30  # a hold ends after that many times the expected wait
 def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
     """The profile of two that run at once, each `factor` times as slow as alone."""
     return replace(profile, concurrency_ns={2: tuple(round(time * factor) for time in profile.batch_ns)})
-
-
-def curves(profile: ModelProfile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """By rows: nanoseconds while two run, then alone, then the sizes at which they are run.
-
-    Where the profile does not say what two at once take, they do not slow each other.
-    """
-    both = profile.times(2) if profile.concurrency_ns else profile.batch_ns
-    together, sizes = padded(tuple(time + (profile.handover_ns or 0) for time in both))
-    return together, tuple(profile.occupied_ns[size - 1] for size in sizes), sizes
-
-
-def peak(profile: ModelProfile) -> float:
-    """Rows per second at best, with two workers or with one where that is faster."""
-    together, apart, _ = curves(profile)
-    return max(size * 1e9 / min(both / 2, one) for size, (both, one) in enumerate(zip(together, apart, strict=True), 1))
 
 
 def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, ControlTables]:

@@ -204,25 +204,6 @@ class TestWorkers:
         assert tables.peak == pytest.approx(peak(self.TIMES[0]))
         assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
 
-    @pytest.mark.parametrize(("slow", "load"), [(1.0, 0.3), (1.2, 0.8), (3.0, 0.3)])
-    def test_two_are_near_the_optimum(self, slow: float, load: float) -> None:
-        """By the exact mean of the table, where each size and 16 phases of the other unit are told apart."""
-        alone = linear(7, 1, 6).batch_ns
-        together = tuple(round(slow * time) for time in alone)
-        tables = solve(Profile(alone, (together,)), workers=2, loads=(load,))
-        fine = TimeLeft(tuple(range(1, 7)), together, 16)
-        best = two_workers.solve(together, alone, load * tables.peak, fine)
-        assert tables.beside is not None
-        left = [(size, time * phase / 16) for size, time in enumerate(together, 1) for phase in range(1, 17)]
-        columns = [0, *(tables.beside.column(size, ns) for size, ns in left)]
-        waiting = range(len(best.table[0]))
-        every = [[min(rows, 6) for rows in waiting]] * len(columns)
-        own = [[tables.serve(0, rows, column) for rows in waiting] for column in columns]
-        own_ns, every_ns = (
-            two_workers.evaluate(together, alone, load * tables.peak, fine, table).mean_ns for table in (own, every)
-        )
-        assert best.mean_ns * 0.999 < own_ns < 1.01 * best.mean_ns < every_ns
-
     def test_large_batches_are_solved_in_groups_of_rows(self) -> None:
         tables = solve(Profile(linear(4, 0.1, 130).batch_ns), workers=2, loads=(0.5,))
         assert tables.beside is not None
