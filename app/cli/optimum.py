@@ -1,7 +1,8 @@
-"""`starling optimum`: the best that any policy could do for one device."""
+"""`starling optimum`: the best that any policy could do for one device, or for two workers that run at once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,12 @@ from app.cli.simulate import BatchOption, LoadOption, ProfileOption, RateOption
 from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
+_SHOWN = 12  # rows that wait, in the decisions shown
+_OF_WORKERS = (
+    ("load", "load", ".2f"), ("rate/s", "rate", ".1f"), ("optimum ms", "mean_ms", ".3f"),
+    ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
+    ("no_wait ms", "no_wait_ms", ".3f"), ("above", "no_wait_above", "+.2%"),
+)  # fmt: skip
 
 
 def register(cli: typer.Typer) -> None:
@@ -30,27 +37,72 @@ def optimum(
     objective: Annotated[
         str, typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1.")
     ] = "latency",
+    workers: Annotated[
+        int, typer.Option(min=1, max=2, help="Batches that run at once, as slowly as the profile's concurrency says.")
+    ] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
 
     Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
-    counts as one watt and an idle one as none.
+    counts as one watt and an idle one as none. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
     """
     if objective == "deadline":
         raise ConfigError(
             "objective: expected latency, balanced, energy or a weight, got 'deadline': the optimum is that of a mean; "
             "starling simulate --objective deadline --deadline-ms 40 counts the requests in time"
         )
+    if workers > 1 and objective != "latency":
+        raise ConfigError("workers: expected 1 with other objectives than latency, got 2")
     with as_config_error():
-        largest, cells = _solved(profile, rate, load, max_batch, length, objective)
+        if workers > 1:
+            pairs = list(_of_two_workers(profile, rate, load, max_batch, length))
+            cells = [cell for cell, _ in pairs]
+        else:
+            largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
     if as_json:
         print_json(cells)
+    elif workers > 1:
+        print("\n".join([*_aligned(_OF_WORKERS, cells), "", *pairs[-1][1]]))
     else:
         print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
 
 
-def _solved(
+def _aligned(columns: Sequence[tuple[str, str, str]], cells: Sequence[dict[str, Any]]) -> list[str]:
+    from app.sim.report import aligned
+
+    rows = [
+        ["grows" if cell[name] is None else format(cell[name], form) for _, name, form in columns] for cell in cells
+    ]
+    return aligned([[title for title, _, _ in columns], *rows])
+
+
+def _of_two_workers(
+    profile: str, rate: str, load: str, max_batch: int, length: int
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """A cell for each rate, and the decisions in words."""
+    from app.sim import options
+    from app.sim.two_workers import compared, peak
+
+    measured = options.profile(profile, max_batch)
+    measured = measured.at(length) if length else measured
+    for one_rate in options.rates(rate, load, peak(measured), "poisson"):
+        if one_rate is not None:
+            best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
+            cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
+            for name, mean_ns in (("adaptive", adaptive_ns), ("no_wait", no_wait_ns)):
+                cell[f"{name}_ms"] = mean_ns and mean_ns / _MS
+                cell[f"{name}_above"] = mean_ns and mean_ns / best.mean_ns - 1
+            cell |= {"columns": columns, "table": best.table}
+            lines = [f"the optimum at load {cell['load']:.2f}: rows waiting across, what the other worker does down"]
+            lines.append(" " * 18 + " ".join(f"{waiting:>4}" for waiting in range(1, _SHOWN + 1)))
+            for name, row in list(zip(columns, best.table, strict=True))[::4]:
+                done = (str(rows) if rows else "wait" for rows in row[1 : _SHOWN + 1])
+                lines.append(f"{name:>17} " + " ".join(f"{text:>4}" for text in done))
+            yield cell, lines
+
+
+def _of_one_piece(
     profile: str, rate: str, load: str, max_batch: int, length: int, objective: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """The largest batch, and a cell for each rate. Raises ValueError for a bad option, as all of these."""

@@ -1,9 +1,14 @@
-"""The optimum for two workers of a profile."""
+"""The optimum for two workers of a profile, and the exact means of `adaptive` and `no_wait` beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
@@ -35,3 +40,35 @@ def solved(profile: ModelProfile, rate: float) -> tuple[Solution, TimeLeft]:
     sizes = tuple(range(1, largest + 1)) if largest <= _EACH else kept_sizes(largest, 2)
     beside = TimeLeft(sizes, tuple(together[size - 1] for size in sizes), _PHASES)
     return two_workers.solve(together, apart, rate, beside), beside
+
+
+def compared(profile: ModelProfile, rate: float) -> tuple[Solution, float | None, float | None, list[str]]:
+    """The best policy, the mean latencies in ns of `adaptive` and `no_wait` at a known rate, and the columns' names.
+
+    None for a policy that does not keep up with the rate.
+    """
+    together, apart, _ = curves(profile)
+    best, beside = solved(profile, rate)
+    stage = replace(profile.stage(2), errors=())
+    tables = control.solve(stage, workers=2, loads=(min(0.98, rate / peak(profile)),))
+    waiting = range(len(best.table[0]))
+    places = [(size, phase, time * phase / _PHASES) for size, phase, time in _places(beside)]
+    ours = [[tables.serve(0, rows) for rows in waiting]]
+    for size, _, left in places:
+        column = tables.beside.column(size, left) if tables.beside is not None else 0
+        ours.append([tables.serve(0, rows, column) for rows in waiting])
+    every = [[min(rows, len(together)) for rows in waiting]] * len(ours)
+
+    def mean(table: Sequence[Sequence[int]]) -> float | None:
+        with suppress(ValueError):  # it does not keep up with the rate
+            return two_workers.evaluate(together, apart, rate, beside, table).mean_ns
+        return None
+
+    return best, mean(ours), mean(every), ["free", *(f"{phase}/{_PHASES} left of {size}" for size, phase, _ in places)]
+
+
+def _places(beside: TimeLeft) -> Iterator[tuple[int, int, int]]:
+    """The columns but the first: rows of the unit beside, phase, and nanoseconds that the unit takes."""
+    for size, time in zip(beside.sizes, beside.times, strict=True):
+        for phase in range(1, beside.phases + 1):
+            yield size, phase, time

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from sim.runs import recorded
+from tiers import full
 
-from app.scheduler.record import Entry
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 
 from .running import assert_refused, invoke, printed, succeeds
 
@@ -65,13 +66,38 @@ def test_optimum() -> None:
     assert found["utilisation"] == pytest.approx(0.638, abs=1e-3)
 
 
+@full
+def test_optimum_of_two_workers() -> None:
+    options = ("optimum", "--workers", "2", "--profile", "linear:7+0.6b", "--max-batch", "3", "--load", "0.5")
+    found = printed(*options)
+    assert 7.6 < found["mean_ms"] <= found["adaptive_ms"] * 1.001 < found["no_wait_ms"]
+    assert len(found["columns"]) == len(found["table"]) == 1 + 3 * 16
+    assert found["table"][0][:4] == [0, 1, 2, 3]
+    shown = succeeds(*options)
+    assert "16/16 left of 3 wait    2    3" in shown
+
+
+def record(path: Path) -> list[Entry]:
+    entries: list[Entry] = []
+    scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
+    scheduler.add_program(Program(1, "echo"), 0)
+    for ident in range(3):
+        now = 10 * ident
+        scheduler.submit(Call(ident, 1, [Row(ident)], Klass.REALTIME, 0, now, None), now)
+        (unit,) = scheduler.step(now).start
+        scheduler.finished(Outcome(unit.id, compute_ns=5), now + 5)
+        scheduler.step(now + 5)
+    write(path, entries)
+    return entries
+
+
 def write(path: Path, entries: list[Entry]) -> None:
     path.write_text("\n".join(map(json.dumps, entries)))
 
 
 def test_replay_of_equal_steps(tmp_path: Path) -> None:
-    path, entries = tmp_path / "record", recorded()
-    write(path, entries)
+    path = tmp_path / "record"
+    entries = record(path)
     assert "6 steps, all equal" in succeeds("simulate", "--replay", str(path))
     write(path, [*entries[:8], {"dropped": 6}])
     assert "a hole of 6 entries" in succeeds("simulate", "--replay", str(path))
@@ -79,7 +105,8 @@ def test_replay_of_equal_steps(tmp_path: Path) -> None:
 
 
 def test_replay_names_the_first_difference(tmp_path: Path) -> None:
-    path, entries = tmp_path / "record", recorded()
+    path = tmp_path / "record"
+    entries = record(path)
     entries[7]["step"]["start"][0][5] = 4
     write(path, entries)
     result = invoke("simulate", "--replay", str(path))
@@ -117,6 +144,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "deadline"), "got 'deadline': the optimum is that of"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
+        (("optimum", *LINEAR, "--load", "0.5", "--workers", "2", "--objective", "energy"), "workers: expected 1 with"),
     ],
 )
 def test_bad_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:

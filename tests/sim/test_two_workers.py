@@ -8,10 +8,8 @@ import pytest
 from tiers import full
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal import tables as control
-from app.scheduler.optimal import two_workers
 from app.sim.fleet import Setup, run
-from app.sim.two_workers import curves, peak, solved
+from app.sim.two_workers import compared, peak, solved
 
 PROFILE = linear(7, 1, 6)
 #: Two at once take 1.2 times, or 3 times as long.
@@ -28,22 +26,12 @@ def test_peak_is_that_of_as_many_as_are_best() -> None:
 @full
 @pytest.mark.parametrize(("slow", "load"), [(1.0, 0.3), (1.2, 0.8), (3.0, 0.3)])
 def test_adaptive_is_near_the_optimum(slow: float, load: float) -> None:
-    """By the exact mean of its table at a known rate; that of `no_wait` is not."""
     profile = SLOWED[slow]
-    rate = load * peak(profile)
-    together, apart, _ = curves(profile)
-    best, beside = solved(profile, rate)
-    tables = control.solve(replace(profile.stage(2), errors=()), workers=2, loads=(load,))
-    waiting = range(len(best.table[0]))
-    columns = [0]  # of a free worker, then by what the other one has left
-    for size, time in zip(beside.sizes, beside.times, strict=True):
-        for phase in range(1, beside.phases + 1):
-            left = time * phase / beside.phases
-            columns.append(tables.beside.column(size, left) if tables.beside is not None else 0)
-    adaptive = [[tables.serve(0, rows, column) for rows in waiting] for column in columns]
-    no_wait = [[min(rows, len(together)) for rows in waiting]] * len(columns)
-    means = [two_workers.evaluate(together, apart, rate, beside, table).mean_ns for table in (adaptive, no_wait)]
-    assert best.mean_ns * 0.999 < means[0] < 1.01 * best.mean_ns < means[1]
+    best, adaptive, no_wait, _ = compared(profile, load * peak(profile))
+    assert adaptive is not None
+    assert no_wait is not None
+    assert best.mean_ns * 0.999 < adaptive < 1.01 * best.mean_ns
+    assert no_wait > 1.01 * best.mean_ns
 
 
 @full
