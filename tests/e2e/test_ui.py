@@ -208,10 +208,14 @@ COMPUTED = """async () => {
   const state = new State();
   const tick = (at, cpu, models = [], batches = []) => state.tick(
     { at: 1e6 * at, not_ready: null, busy_s: [0], machine: [cpu, 64, 0], errors: [], models, batches });
+  const past = (...at) => state.past({
+    at: at.map((s) => 1e6 * s), process: at.map(() => [1, 32, 0, 0]), errors: [],
+    models: [{ name: 'a', version: '1', samples: [[7, 0, 5, 0]] }],
+  });
   state.hello({ started: 1, batch_fields: ['began', 'took', 'batches'] });
-  state.begins({ errors: [] });
+  past(10, 20);
   tick(25, 5, [one(0, 0, [0, 0])], [[24e6, 5e5, 3]]);
-  state.begins({ errors: [] });
+  past(20, 30);
   tick(30.5, 6, [one(0, 4, [0, 0])]);
   tick(31, 7, [one(0, 4, [0, 0])]);
   return [
@@ -222,8 +226,9 @@ COMPUTED = """async () => {
     ['parts add up', means, [2, 0.5, 3, 0.5, 4]],
     ['no call has no parts', parts({ calls: [0, 0], queue: [0, 0], compute: [0, 0, 0] }), []],
     ['a new program is counted anew', track.window().rows, 0],
-    ['over time', state.tracks.get('a\\n1').series.columns[0], [31]],
-    ['cores', state.machine.columns[1], [2]],
+    ['what was before is filled in', state.tracks.get('a\\n1').series.columns[0], [20, 30, 31]],
+    ['and is that of the server', state.tracks.get('a\\n1').series.columns[3], [5, 5, 2]],
+    ['cores', state.machine.columns[1], [1, 1, 1, 2]],
     ['times without messages', state.unseen, [[0, 25], [25, 30.5]]],
     ['batches have ends', state.batches[0].end, 24.5],
     ['events', split('event: a\\ndata: {}\\n\\nevent: b\\nda'), [[['a', '{}']], 'event: b\\nda']],

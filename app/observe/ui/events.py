@@ -1,7 +1,7 @@
 """The messages to the live page: pure functions of what the server counts, plans and has in its index.
 
     hello    once: what serves, and how the others are to be read
-    errors   once: the last errors, from before the page was opened
+    history  once: samples of the last minutes, and the last errors
     models   when it has changed: each version, its state and why; what a model takes, its batch times and its tables
     tick     a few times a second: counters since start (the page takes differences), the batches that ended, errors
     bye      the stream ends, and why
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -23,6 +23,7 @@ from app.http.codecs.files import takes_files
 from app.http.examples import form_body
 from app.observe.metrics import CallStats
 from app.observe.snapshot import Gauges, Snapshot
+from app.observe.ui.history import Machine
 from app.scheduler.types import Outcome, Unit
 
 Event = dict[str, Any]
@@ -37,14 +38,6 @@ FIELDS = (
 _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "began", "took", "batches"))
 
 _MOST_WAITING = 128  # rows that wait, of a table that is sent: beyond them its choice has long been the same
-
-
-class Machine(NamedTuple):
-    """What the process has used: seconds of CPU, bytes of memory; bytes of the device's memory, 0 for a CPU."""
-
-    cpu_s: float
-    memory: int
-    device_memory: int
 
 
 @dataclass(frozen=True, slots=True)

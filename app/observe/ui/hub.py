@@ -1,7 +1,7 @@
 """Sends the state of the server to all who watch the live page, a few times a second.
 
-While nobody watches there is no timer, and the engine reports no batches. Each message is made once, however many
-watch. All of it runs on the event loop.
+While nobody watches there is no timer, and the engine reports no batches; a sample is kept at every tenth tick of the
+rate monitor. Each message is made once, however many watch. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.snapshot import Snapshot
 from app.observe.ui import events
-from app.observe.ui.events import Machine
+from app.observe.ui.history import History, Machine
 from app.scheduler.types import Outcome, Unit
 
 INTERVAL_S = 0.4
@@ -37,7 +37,7 @@ class Watcher:
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
 
     def send(self, message: bytes) -> bool:
-        """Whether there was room. If not, all messages are dropped, and the page needs `errors` and `models` again."""
+        """Whether there was room. If not, all messages are dropped, and the page needs `history` and `models` again."""
         if self._messages.qsize() >= _MOST_MESSAGES:
             while not self._messages.empty():
                 self._messages.get_nowait()
@@ -88,6 +88,7 @@ class Hub:
         self._origin = clock()
         self._errors = errors
         self._machine = machine
+        self._history = History()
         self._batches: list[events.Batch] = []  # since the last tick
         self._errors_sent = 0
         self._watchers: list[Watcher] = []
@@ -109,6 +110,12 @@ class Hub:
         finally:
             self._leave(watcher)
 
+    def record(self) -> None:
+        """Keep a sample for pages that are opened later, where one is due. Called about once a second."""
+        at_us = self._now_us()
+        if self._history.due(at_us):
+            self._history.add(at_us, self._snapshot(), self._machine())
+
     def close(self) -> None:
         """End all streams, saying so."""
         self._end("the server has stopped")
@@ -119,7 +126,7 @@ class Hub:
 
     def _join(self, watcher: Watcher) -> None:
         watcher.send(self._hello)
-        watcher.send(self._last_errors())
+        watcher.send(self._past())
         self._watchers.append(watcher)
         if len(self._watchers) > 1:
             watcher.send(self._models)
@@ -171,11 +178,11 @@ class Hub:
         messages.append(events.encoded("tick", tick))
         for watcher in self._watchers:
             if not all(map(watcher.send, messages)):
-                watcher.send(self._last_errors())
+                watcher.send(self._past())
                 watcher.send(self._models)
 
-    def _last_errors(self) -> bytes:
-        return events.encoded("errors", {"errors": self._errors.since(0)})
+    def _past(self) -> bytes:
+        return events.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
 
     def _on_ended(self, unit: Unit, outcome: Outcome, began: int, ended: int) -> None:
         """Called for each unit while somebody watches."""

@@ -13,7 +13,7 @@ from app.contract import IndexEntry, Plan, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import events
-from app.observe.ui.events import Machine
+from app.observe.ui.history import Machine
 
 MS = 1_000_000
 IDLE = Machine(0.0, 0, 0)

@@ -16,7 +16,8 @@ from app.errors import NotReady, QueueFull
 from app.observe.last_errors import LastErrors
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.events import FIELDS, Machine
+from app.observe.ui.events import FIELDS
+from app.observe.ui.history import EVERY_US, Machine
 from app.observe.ui.hub import MOST_BLOCKS, MOST_WATCHERS, Hub, Watcher
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
 
@@ -91,7 +92,7 @@ async def test_nothing_is_asked_while_nobody_watches() -> None:
     await rig.loop.passes(2 * S)
     assert (rig.source.asked, rig.source.heard) == (0, None)
     with rig.hub.watching() as watcher:
-        assert await names_of(watcher, 4) == ["hello", "errors", "models", "tick"]
+        assert await names_of(watcher, 4) == ["hello", "history", "models", "tick"]
         assert rig.source.heard is not None
     asked = rig.source.asked
     await rig.loop.passes(2 * S)
@@ -103,11 +104,11 @@ async def test_ticks_come_in_time_and_are_made_once_for_all() -> None:
     rig = Rig()
     with rig.hub.watching() as first, rig.hub.watching() as second:
         began = rig.loop.now
-        assert await names_of(first, 8) == ["hello", "errors", "models", *["tick"] * 5]
+        assert await names_of(first, 8) == ["hello", "history", "models", *["tick"] * 5]
         assert rig.loop.now - began == S
         assert await names_of(second, 7) == [
             "hello",
-            "errors",
+            "history",
             "models",
             *["tick"] * 4,
         ]  # the first was told before it came
@@ -117,11 +118,15 @@ async def test_ticks_come_in_time_and_are_made_once_for_all() -> None:
 @virtual
 async def test_a_page_begins_with_what_was_before_it_came() -> None:
     rig = Rig()
+    for _ in range(25):
+        rig.hub.record()
+        await rig.loop.passes(S)
+    assert rig.source.asked == 3
     rig.errors.add("echo", "bad_request", "early")
     with rig.hub.watching() as watcher:
         assert await names_of(watcher, 1) == ["hello"]
         name, told = await next_of(watcher)
-        assert name == "errors"
+        assert (name, told["at"]) == ("history", [0, EVERY_US, 2 * EVERY_US])
         assert [one["message"] for one in told["errors"]] == ["early"]
         await names_of(watcher, 2)
         rig.errors.add("echo", "bad_request", "late")
@@ -169,7 +174,7 @@ async def test_a_page_that_reads_nothing_holds_little_and_is_told_anew() -> None
         await names_of(watcher, 4)
         await rig.loop.passes(5 * S)
         found = await names_of(watcher, 4)
-        assert found[:2] == ["errors", "models"]
+        assert found[:2] == ["history", "models"]
         assert watcher._messages.qsize() <= 16
 
 

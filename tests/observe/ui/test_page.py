@@ -141,7 +141,7 @@ async def test_events_come_until_the_client_goes(app: Any) -> None:
     assert start["status"] == 200
     assert (b"content-type", b"text/event-stream; charset=utf-8") in start["headers"]
     found = [(await client.sent.get())["body"].split(b"\n")[0] for _ in range(5)]
-    assert found == [f"event: {name}".encode() for name in ("hello", "errors", "models", "tick", "tick")]
+    assert found == [f"event: {name}".encode() for name in ("hello", "history", "models", "tick", "tick")]
     client.go()
     await asyncio.wait_for(client.task, 5)
     assert client.sent.get_nowait() == {"type": "http.response.body", "body": b""}

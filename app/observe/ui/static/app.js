@@ -22,7 +22,7 @@ const stream = new Stream("ui/events", {
   refused: askForKey,
   told(name, event) {
     if (name === "hello") begin(event);
-    else if (name === "errors") state.begins(event);
+    else if (name === "history") state.past(event);
     else if (name === "models") told(event.models);
     else if (name === "tick") tick(event);
   },

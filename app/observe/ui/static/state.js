@@ -1,6 +1,6 @@
 // What the page knows: the last of each model's counters, and the differences that it shows.
 
-const HISTORY_S = 900; // of the charts over time
+const HISTORY_S = 900; // of the charts over time: as much as the server keeps
 const WINDOW_S = 30; // of latency and its parts
 const RATE_S = 1; // over which a rate is taken
 const USED_S = 2; // over which the use of workers and CPU is taken
@@ -20,6 +20,12 @@ class Series {
     if (times.length && at <= times.at(-1)) return;
     columns.forEach((column, i) => column.push(i ? values[i - 1] : at));
     while (times[0] < at - HISTORY_S) for (const column of columns) column.shift();
+  }
+
+  /** Samples of the server's history, the last of them at the last of `times`: those that are newer than what is here. */
+  fill(times, samples) {
+    const first = times.length - samples.length;
+    samples.forEach((values, i) => this.add(times[first + i] / 1e6, values));
   }
 }
 
@@ -128,9 +134,11 @@ export class State {
     this.about = about;
   }
 
-  /** The page has been opened or connected again, or has missed messages. */
-  begins(event) {
+  /** What was before the page was opened, or while it was not connected. */
+  past(event) {
     this.unseen.push([this.at, Infinity]);
+    this.machine.fill(event.at, event.process);
+    for (const one of event.models) this.trackOf(one).series.fill(event.at, one.samples);
     this.failures(event.errors);
   }
 
@@ -141,6 +149,12 @@ export class State {
       this.errors.set(key, one);
     }
     while (this.errors.size > MOST_ERRORS) this.errors.delete(this.errors.keys().next().value);
+  }
+
+  trackOf(one) {
+    const key = keyOf(one);
+    if (!this.tracks.has(key)) this.tracks.set(key, new Track());
+    return this.tracks.get(key);
   }
 
   told(models) {
@@ -168,9 +182,7 @@ export class State {
     if (at > first.at) this.machine.add(at, [(cpu - first.cpu) / (at - first.at), ...memory]);
     this.failures(event.errors);
     for (const one of event.models) {
-      const key = keyOf(one);
-      if (!this.tracks.has(key)) this.tracks.set(key, new Track());
-      const track = this.tracks.get(key);
+      const track = this.trackOf(one);
       // While one version replaces another, both are told of: the newer one counts.
       if (!track.ticks.length || one.program >= track.now.program) track.add(at, one);
     }

@@ -1,0 +1,91 @@
+"""What the page shows of the time before it was opened: a sample every ten seconds, of the last fifteen minutes.
+
+Four numbers of four bytes for each sample of each model that is loaded: 1.4 kB a model, and as much for the process.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from app.observe.metrics import ModelStats
+from app.observe.snapshot import Gauges, Snapshot
+
+EVERY_US = 10_000_000
+SAMPLES = 90
+_WIDTH = 4  # numbers of a sample
+
+
+class Machine(NamedTuple):
+    """What the process has used: seconds of CPU, bytes of memory; bytes of the device's memory, 0 for a CPU."""
+
+    cpu_s: float
+    memory: int
+    device_memory: int
+
+
+class History:
+    """Times are microseconds on the page's clock."""
+
+    def __init__(self) -> None:
+        self._at: deque[int] = deque(maxlen=SAMPLES)
+        self._cpu_s = 0.0
+        self._counts: dict[ModelStats, tuple[int, int]] = {}  # answered well, and not, at the last sample
+        # Each ends with the last sample; one of a model that was loaded later is shorter.
+        self._process: array[float] = array("f")
+        self._models: dict[tuple[str, str], array[float]] = {}
+
+    def due(self, at: int) -> bool:
+        return not self._at or at - self._at[-1] >= EVERY_US
+
+    def add(self, at: int, snapshot: Snapshot, machine: Machine) -> None:
+        """A sample of this moment. Of the first, which has none before it, there are no rates."""
+        span_s = (at - self._at[-1]) / 1e6 if self._at else 0.0
+        cores = (machine.cpu_s - self._cpu_s) / span_s if span_s else 0.0
+        self._at.append(at)
+        self._cpu_s = machine.cpu_s
+        _append(self._process, (cores, machine.memory, machine.device_memory, 0.0))
+        counts = {one.stats: _counts(one.stats) for one in snapshot.models}
+        sums: dict[tuple[str, str], list[float]] = {}
+        for one in snapshot.models:
+            # While a version replaces itself there are two of it, and both have calls.
+            key = one.stats.model, one.stats.version
+            values = self._values(one, counts[one.stats], span_s)
+            sums[key] = [a + b for a, b in zip(sums.get(key, [0.0] * _WIDTH), values, strict=True)]
+        self._counts = counts
+        self._models = {key: self._models.get(key, array("f")) for key in sums}
+        for key, values in sums.items():
+            _append(self._models[key], values)
+
+    def _values(self, one: Gauges, counts: tuple[int, int], span_s: float) -> list[float]:
+        before = self._counts.get(one.stats, (0, 0))
+        rates = [(now - then) / span_s if span_s else 0.0 for now, then in zip(counts, before, strict=True)]
+        return [*rates, one.waiting.get("realtime", 0), one.waiting.get("best_effort", 0)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the page: lists of samples, oldest first."""
+        return {
+            "at": list(self._at),
+            "process": _samples(self._process),  # cores, memory, device memory
+            "models": [
+                {"name": name, "version": version, "samples": _samples(values)}  # answered/s, failed/s, rows waiting
+                for (name, version), values in self._models.items()
+            ],
+        }
+
+
+def _append(track: array[float], values: Sequence[float]) -> None:
+    track.extend(values)
+    del track[: -SAMPLES * _WIDTH]
+
+
+def _samples(track: array[float]) -> list[list[float]]:
+    rounded = [round(value, 2) for value in track]
+    return [rounded[i : i + _WIDTH] for i in range(0, len(rounded), _WIDTH)]
+
+
+def _counts(stats: ModelStats) -> tuple[int, int]:
+    outcomes = stats.outcomes
+    return outcomes["ok"], outcomes.total() - outcomes["ok"]
