@@ -42,7 +42,8 @@ from app.models.registry import Registry
 from app.models.repository import Repository
 from app.observe.last_errors import LastErrors
 from app.observe.prometheus import Metrics, of_server
-from app.observe.tracing.setup import open_tracing
+from app.observe.tracing.setup import span_sender
+from app.observe.tracing.tracer import Tracer
 from app.observe.ui.history import Machine
 from app.observe.ui.hub import Hub
 from app.observe.ui.page import Page
@@ -70,10 +71,8 @@ def create_app(
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     access = _access(settings)
     lifecycle.watching.append(access.reread)
-    tracing = open_tracing(
-        settings.otlp_endpoint, settings.trace_sample, __version__, os.environ, https=settings.tls_cert is not None
-    )
-    tracer = None if tracing is None else tracing.tracer
+    spans = span_sender(settings.otlp_endpoint, __version__, os.environ, https=settings.tls_cert is not None)
+    tracer = None if spans is None else Tracer(spans.offer, settings.trace_sample)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
@@ -87,8 +86,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
-            if tracing is not None:
-                await stack.enter_async_context(tracing.running())  # first, so that it ends last
+            if spans is not None:
+                stack.push_async_callback(asyncio.to_thread, spans.close)  # first, so that it ends last
             device = device_of(settings, gpu)
             sink = None if record is None else stack.enter_context(record).sink
             engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink, memory))

@@ -28,6 +28,7 @@ Attributes = dict[str, AttributeValue]
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _GONE = "client_gone"
+FLUSH_S = 3.0  # for spans that are left when the server stops; an orchestrator's patience is a few seconds longer
 _LONGEST_STATE = 512  # bytes of `tracestate`; W3C asks for no more
 
 
@@ -56,7 +57,7 @@ class SpanSender:
         """Send everything offered so far. Blocks: not for the event loop."""
         self._processor.force_flush()
 
-    def close(self, limit_s: float) -> None:
+    def close(self, limit_s: float = FLUSH_S) -> None:
         """Send what is left, for so long; then end. Blocks. The processor itself would wait for up to 30 s."""
         closing = threading.Thread(target=self._processor.shutdown, name="spans-close", daemon=True)
         closing.start()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import ConfigError
-from app.observe.tracing.setup import collector, open_tracing
+from app.observe.tracing.setup import collector, span_sender
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -30,22 +30,22 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     "environment", [{}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"}]
 )
 def test_off(environment: dict[str, str]) -> None:
-    assert open_tracing(None, 1.0, "0", environment) is None
+    assert span_sender(None, "0", environment) is None
 
 
 @pytest.mark.parametrize("name", [BASE, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
 def test_a_standard_variable_switches_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
-    tracing = open_tracing(None, 1.0, "0", {name: "http://one:4318"})
-    assert tracing is not None
-    assert tracing._sender._processor.span_exporter._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
+    sender = span_sender(None, "0", {name: "http://one:4318"})
+    assert sender is not None
+    assert sender._processor.span_exporter._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
 
 
 def test_the_flag_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BASE, "http://one:4318")
-    tracing = open_tracing("http://two:4318", 1.0, "0", {BASE: "http://one:4318"})
-    assert tracing is not None
-    assert tracing._sender._processor.span_exporter._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
+    sender = span_sender("http://two:4318", "0", {BASE: "http://one:4318"})
+    assert sender is not None
+    assert sender._processor.span_exporter._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_where_spans_go(given: str, url: str) -> None:
 @pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])
 def test_no_url(given: str) -> None:
     with pytest.raises(ConfigError, match="otlp_endpoint: expected a URL"):
-        open_tracing(given, 1.0, "0", {})
+        span_sender(given, "0", {})
 
 
 @pytest.mark.usefixtures("without_extra")
 def test_the_extra_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"^otlp_endpoint: .*: pip install opentelemetry-sdk "):
-        open_tracing("http://one:4318", 1.0, "0", {})
-    assert open_tracing(None, 1.0, "0", {BASE: "http://one:4318"}) is None
+        span_sender("http://one:4318", "0", {})
+    assert span_sender(None, "0", {BASE: "http://one:4318"}) is None
     (record,) = caplog.records
     assert record.message.startswith(f"{BASE} is set, but opentelemetry is not installed")
