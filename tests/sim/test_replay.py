@@ -6,23 +6,13 @@ import json
 
 import pytest
 
-from app.scheduler.record import Entry, RecordingScheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 from app.sim.replay import Replayed, replay
+
+from .runs import recorded
 
 
 def record() -> list[str]:
-    """Configuration, program, then three calls, each submitted, started and finished: lines 1, 2 and 3 to 14."""
-    entries: list[Entry] = []
-    scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
-    scheduler.add_program(Program(1, "echo"), 0)
-    for ident in range(3):
-        now = 10 * ident
-        scheduler.submit(Call(ident, 1, [Row(ident)], Klass.REALTIME, 0, now, now + 100), now)
-        (unit,) = scheduler.step(now).start
-        scheduler.finished(Outcome(unit.id, compute_ns=5), now + 5)
-        scheduler.step(now + 5)
-    return [json.dumps(entry) for entry in entries]
+    return [json.dumps(entry) for entry in recorded()]
 
 
 def test_equal() -> None:

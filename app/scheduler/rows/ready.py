@@ -13,8 +13,9 @@ bisection, and what moves behind it is moved in one piece.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 from app.scheduler.types import Klass, Row
 
@@ -27,6 +28,9 @@ Level = tuple[int, int]
 Order = tuple[int, int, int]
 
 _NEVER = 1 << 62
+# Of C: a list comprehension is a function call.
+_order: Callable[[Row], Order] = attrgetter("order")
+_row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
 _SHORTER = 8  # rows that join a batch may be shorter by this part of its length
 
 
@@ -92,7 +96,7 @@ class ReadySet:
     def add(self, rows: Sequence[Row]) -> None:
         """Put rows that have not run in their places. Calls nearly always arrive in order."""
         entries = self._entries
-        added = [(row.order, row) for row in rows]
+        added = list(zip(map(_order, rows), rows, strict=True))
         if not entries:
             self._nonempty[self] = None
         if not entries or entries[-1] < added[0]:
@@ -165,7 +169,7 @@ class ReadySet:
         Rows for which there is no room are passed over: rows behind them may hold the room.
         """
         if n <= room:
-            return [row for _, row in self._entries[:n]]
+            return list(map(_row, self._entries[:n]))
         found: list[Row] = []
         started = self.started
         for _, row in self._entries:
