@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
-from app.contract import Array, Model
+from app.contract import Array, Model, TensorSpec
 from app.engine.executor import Executor
 from app.engine.pool import Slots
+from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
@@ -219,6 +221,21 @@ def fault_of(exc: BaseException) -> Fault:
         return Fault.DEVICE
     # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
     return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+
+
+def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
+    was declared.
+
+    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
+    with a busy event loop that wait is the most expensive part of a small batch.
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach() if value.requires_grad else value
+        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if value.dtype != spec.dtype:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+    return np.array(value[:rows])
 
 
 def completed(unit_id: int, ran: Ran) -> Completion:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
 from app.engine.activations import Activations
 from app.engine.pool import Pool
 from app.engine.tensors import pad_beyond, select_rows, stack
-from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, check_shape, normalise
 from app.models.made import with_made
 
@@ -95,18 +93,3 @@ def gather_rows(
         if axis in lengths:
             pad_beyond(batch, dim, lengths[axis], spec.pad_value)
     return batch
-
-
-def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
-    """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
-    was declared.
-
-    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
-    with a busy event loop that wait is the most expensive part of a small batch.
-    """
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach() if value.requires_grad else value
-        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if value.dtype != spec.dtype:
-        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(value[:rows])

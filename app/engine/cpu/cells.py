@@ -20,8 +20,8 @@ import torch
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran
-from app.engine.executor import Steps, copied
+from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran, copied
+from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State

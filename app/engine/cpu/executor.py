@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import WHOLE, Job, Ran
-from app.engine.executor import Executor, copied, gather_rows
+from app.engine.device import WHOLE, Job, Ran, copied
+from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
 from app.models.base import TORCH_DTYPES
@@ -36,6 +36,7 @@ class CpuExecutor(Executor):
         super().__init__(model, pool)
         self.copies = False
         self.named = _named(f"model {model.info.name!r} version {model.info.version}")
+        self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
@@ -77,8 +78,10 @@ class CpuExecutor(Executor):
         """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
         side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
         index: torch.Tensor | None = None
-        of_rows = {axis: torch.from_numpy(values) for axis, values in lengths.items()} if lengths else _NO_LENGTHS
-        shorter = {axis: own for axis, own in of_rows.items() if lengths[axis].min() != longest[axis]}
+        of_rows = shorter = _NO_LENGTHS
+        if lengths:
+            of_rows = {axis: torch.from_numpy(values) for axis, values in lengths.items()}
+            shorter = {axis: own for axis, own in of_rows.items() if lengths[axis].min() != longest[axis]}
         inputs: list[Any] = []
         for position, spec in enumerate(self.pool.specs):
             slab = self.pool.slabs[position]
@@ -94,6 +97,8 @@ class CpuExecutor(Executor):
             if index is None:
                 index = indices(rows)
             inputs.append(gather_rows(slab, spec, index, shorter, longest))
+        if self._plain_input:
+            return inputs, {}
         return self.complete(inputs, of_rows, longest), self.keywords(rows)
 
     def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:

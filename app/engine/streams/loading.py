@@ -28,8 +28,7 @@ from typing import Any
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import Completion, Job, Ran
-from app.engine.executor import copied
+from app.engine.device import Completion, Job, Ran, copied
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise

@@ -12,8 +12,8 @@ import torch
 from runtimes import TICK_NS
 from torch import nn
 
-from app.engine.device import DeviceOptions
-from app.engine.executor import Steps, copied
+from app.engine.device import DeviceOptions, copied
+from app.engine.executor import Steps
 from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, staged, sums
