@@ -15,7 +15,7 @@ PURE := tests/scheduler tests/sim
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
-	@echo "make test    install once, then lint, type-check and run the whole suite"
+	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
 	@echo "make test-more   the manifests against Kubernetes' schemas, and the documentation as a site: large packages"
 	@echo "make test-experiments   the tests of experiments/, which makes the figures of docs/bench/"

@@ -50,7 +50,7 @@ async def _parsed(
         return codec.decode(served, headers, body, limits)
     own_code = served.model.decode is not None  # which may release the interpreter lock
     parsing, run, best_effort = resources.parsing[klass], resources.threads.run, klass != _REALTIME
-    if type(codec) is V2 and not own_code:
+    if isinstance(codec, V2) and not own_code:
         with suppress(*NOT_PLAIN):  # it is parsed whole, and its fault is named
             async with parsing:
                 pieces = await run(best_effort, codec.in_pieces, served, headers, body, limits)
@@ -58,6 +58,6 @@ async def _parsed(
                 async with parsing:
                     await run(best_effort, pieces.parse)
             async with parsing:
-                return await run(best_effort, pieces.call)
+                return codec.parsed(served, await run(best_effort, pieces.call))
     async with nullcontext() if own_code else parsing:
         return await run(best_effort, codec.decode, served, headers, body, limits)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import Array, Model, ModelInfo, Translated
-from app.errors import BadText
+from app.contract import CLASSES, Array, Model, ModelInfo, Translated
+from app.errors import BadText, DeadlineUnreachable
+from app.http.call import X_CLASS
 from app.http.reading import Readings
 from app.http.threads import HelperThreads
 
@@ -223,3 +224,33 @@ async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Read, 
     assert [reply.json()["y"][0] for reply in replies if reply.status == 200] == [1, 2, 4]
     assert replies[2].json() == {"error": "text: expected a good one"}
     assert (model.open_leases, call.app.resources.bodies.held) == (0, 0)
+
+
+async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Read, letters: Letters) -> None:
+    """Its body counts as held until the thread is done with it, and it takes no slots."""
+    call = caller(model)
+    asking = asyncio.create_task(call(MODEL, b"a" * LONG, {b"content-type": b"text/plain"}))
+    await letters.begun()
+    call.gone.set()
+    await asyncio.wait([asking])
+    assert (model.finished, call.app.resources.bodies.held) == (["client_gone"], LONG)
+    letters.go_on.set()
+    async with asyncio.timeout(WAIT_S):
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+    assert (model.finished, model.asked, call.app.resources.bodies.held, model.open_leases) == (
+        ["client_gone"],
+        {},
+        0,
+        0,
+    )
+
+
+async def test_the_deadline_counts_from_the_arrival(caller: MakeCaller, model: Read, letters: Letters) -> None:
+    """What reading takes is part of it: the model is asked for slots with when the request came."""
+    call = caller(model)
+    letters.go_on.set()
+    model.fails = DeadlineUnreachable("too late", retry_after_s=1)
+    reply = await call(f"{MODEL}?timeout_ms=5", b"a", {b"content-type": b"text/plain", X_CLASS: CLASSES[1].encode()})
+    assert (reply.status, model.asked["timeout_us"], model.asked["klass"]) == (429, 5000, CLASSES[1])
+    assert model.asked["arrived_ns"] > 0

@@ -26,7 +26,10 @@ class InferStream(V2):
     may_stream = True
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        call = super().decode(served, headers, body, limits)
+        return self.parsed(served, super().decode(served, headers, body, limits))
+
+    def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
+        """See V2. Raises BadRequest where the model has nothing to stream, or an output is asked for in binary."""
         info, steps = served.info, served.model.streams
         if not steps:
             other = "; it writes texts: the route is generate_stream" if served.model.writes else ""

@@ -53,6 +53,10 @@ class V2(Codec):
             raise ValueError("a body with binary tensors, or with too much JSON")
         return pieces_of(body, served.info)
 
+    def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
+        """What the route makes of a request that was parsed in pieces."""
+        return call
+
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """The whole body is JSON, unless a header gives the length of the JSON before binary tensors."""
         info, text, tail, length = served.info, body, _NO_TAIL, None

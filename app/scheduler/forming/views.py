@@ -200,7 +200,7 @@ class Views:
             if at > stage:
                 neighbours.longest_downstream = max(neighbours.longest_downstream, other.longest())
             elif at == neighbours.upstream_stage and at:
-                neighbours.longest_upstream = other.longest()
+                neighbours.longest_upstream = max(neighbours.longest_upstream, other.longest())
             elif at == neighbours.upstream_stage and not other.again:
                 neighbours.joinable = len(_length_window(other, neighbours.upstream).joining(neighbours.longest))
 
