@@ -14,6 +14,7 @@ enough for 28 models on one worker, or 13 on two; a model beyond that runs witho
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +29,17 @@ class Streams:
         self._lock = threading.Lock()
         self._free: list[tuple[int, Any]] = []  # priority, stream
         self._made: list[Any] = []
+        self._working: dict[int, deque[Any]] = {}  # by priority
 
     def take(self, priority: int) -> Any:
-        """A stream to work on, which others may use too where torch has no other."""
+        """A stream to work on: where torch has no other, one that others work on too, but none to capture on."""
         stream = self.take_unused(priority)
-        return self._make(priority) if stream is None else stream
+        with self._lock:
+            working = self._working.setdefault(priority, deque())
+            if stream is None:
+                stream = working.popleft() if working else self._make(priority)
+            working.append(stream)
+        return stream
 
     def take_unused(self, priority: int) -> Any:
         """A stream that nobody here uses; None if torch has no other."""

@@ -21,8 +21,6 @@ import torch
 
 from app.errors import ConfigError
 
-_OF_TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # settings of torch's allocators, by whoever starts us
-
 Batch = Callable[[], list[torch.Tensor]]
 
 
@@ -32,6 +30,20 @@ def prepare() -> None:
     Streams beyond the number of hardware queues, 8 unless told otherwise, would wait for one another.
     """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def set_allocators() -> None:
+    """Settings of torch's allocators, beside those of whoever starts us."""
+    settings = torch._C._accelerator_getAllocatorSettings().strip(", ")
+    if "pinned_max" not in settings:
+        # Or every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a whole GiB.
+        # Larger ones are not kept for later either: torch would hand out such a block as one of another size.
+        settings = f"{settings},pinned_max_cached_size_mb:64".lstrip(",")
+        torch._C._accelerator_setAllocatorSettings(settings)
+    if "pinned_free_catch_all" not in settings:
+        # Or pinned memory that is freed when the device has failed ends the process. Not every torch knows it.
+        with suppress(ValueError):
+            torch._C._accelerator_setAllocatorSettings(f"{settings},pinned_free_catch_all:True")
 
 
 def device_index(device: str) -> int | None:
@@ -81,10 +93,7 @@ class CudaRuntime:
                 " can be replayed while another is captured, nor after a capture has failed"
             )
         prepare()
-        if not any(name in os.environ for name in _OF_TORCH):
-            # Or every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a whole GiB.
-            # Larger ones are not kept for later either: torch would hand out such a block as one of another size.
-            torch._C._accelerator_setAllocatorSettings("pinned_max_cached_size_mb:64")
+        set_allocators()
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"

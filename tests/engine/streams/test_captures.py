@@ -29,6 +29,15 @@ def test_streams_are_used_again() -> None:
     assert streams.take(0) == first
 
 
+def test_beyond_what_torch_has_streams_to_work_on_are_shared_and_those_to_capture_on_are_not() -> None:
+    streams = Streams(torch_like())
+    working = [streams.take(0) for _ in range(2)]
+    captures = [streams.take_unused(0) for _ in range(30)]
+    assert streams.take_unused(0) is None
+    assert [streams.take(0) for _ in range(4)] == working * 2
+    assert None not in captures
+
+
 @given(taken=st.integers(0, 40), acts=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60))
 def test_no_stream_to_capture_on_is_in_use(taken: int, acts: list[tuple[bool, int]]) -> None:
     """Models come and go in any order."""
