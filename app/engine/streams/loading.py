@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import Completion, Job, Ran, copied
+from app.engine.device import Completion, Job, Ran, copied, fault_of
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise
@@ -39,6 +39,7 @@ from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
+from app.scheduler.types import Fault
 
 log = logging.getLogger("starling.engine")
 
@@ -71,8 +72,12 @@ class Loader:
 
         self._wait_for(attempt)
         if errors:
-            self.try_device()
-            raise errors[0]
+            error = errors.pop()
+            try:
+                self.try_device()
+                raise error
+            finally:  # or its frames, with the tensors of a batch, would hold one another until the collector comes
+                del error
 
     def try_device(self) -> None:
         """Something has failed: was it the device?"""
@@ -104,7 +109,9 @@ class Loader:
                     executor = StreamExecutor(placed[0], pool, self._runtime, graphs)
                 for worker in self._workers:
                     executor.memories.append(self._memory(executor, worker))
-            except torch.OutOfMemoryError as exc:
+            except Exception as exc:
+                if fault_of(exc) is not Fault.OOM:  # pinned memory has errors of its own
+                    raise
                 message = f"model {model.info.name!r}: does not fit into the device's memory: {exc}"
                 raise ConfigError(message) from exc
         return executor
@@ -130,11 +137,11 @@ class Loader:
     ) -> Ran:
         """Run the rows in `slots` as a batch of `size`: its outputs, and its times as it will be served.
 
-        The outputs are those of a batch that is padded to the longest of its rows, and that has no graph. The row check
-        compares these: if it compared outputs of graphs, where short rows are padded to one length, a model that
-        depends on padding would pass. Then each worker that takes the batch runs it twice, because a first run has
-        costs of its own; `run` has a worker run a job and waits for it. The times are those of the fastest second run.
-        Raises what the model raises.
+        Each worker that takes the batch runs it twice, because a first run has costs of its own; `run` has a worker run
+        a job and waits for it. What the fastest second run gave is returned, so that the checks see what will serve.
+        But a graph may pad short rows further than to the longest of the batch, and a model that depends on padding
+        would pass the row check: then, and of a cell, which gives no outputs when it is measured, the outputs are those
+        of the batch without a graph. Raises what the model raises.
         """
         workers = [worker for worker in self._workers if worker.spec.capacity >= size]
         if not workers:
@@ -155,11 +162,18 @@ class Loader:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
         executor.pool.renew(slots)
         seconds: list[Ran] = []
-        for worker in workers:
-            _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
-            seconds.append(second)
-        executor.pool.renew(slots)
-        return replace(min(seconds, key=lambda ran: ran.busy_ns), outputs=outputs, lengths=lengths)
+        try:
+            for worker in workers:
+                _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
+                seconds.append(second)
+        finally:
+            executor.pool.renew(slots)
+        worker, ran = min(zip(workers, seconds, strict=True), key=lambda one: one[1].busy_ns)
+        longest = executor.longest(slots)
+        shape = executor.shape(worker.index, size, longest)
+        if executor.steps is None and (shape is None or executor.padded_to(shape, longest) == longest):
+            return ran
+        return replace(ran, outputs=outputs, lengths=lengths)
 
     def _run_whole(self, executor: StreamExecutor, slots: Slots, size: int) -> list[Array]:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)

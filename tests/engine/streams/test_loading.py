@@ -219,6 +219,47 @@ def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
     assert "illegal memory access" in (bench.device.dead() or "")
 
 
+def test_trials_return_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the checks of a model at load would not see what is wrong with its graphs."""
+    bench = Bench(options=GRAPHS)
+    nothing = [torch.zeros(4, 2)]
+    monkeypatch.setattr(bench.runtime, "capture", lambda *_: (lambda: None, nothing))
+    bench.pool.write(range(4), 0, rows_of(1.0, 2.0, 3.0, 4.0))
+    assert not bench.device.trial(bench.executor, range(4), 4).outputs[0].any()
+
+
+def test_slots_of_a_trial_that_fails_on_a_worker_are_copied_again() -> None:
+    class Once(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls == 2:  # the first is the loader's
+                raise ValueError("once")
+            return x * 2 + 1
+
+    bench = Bench(model=Once())
+    with pytest.raises(ValueError, match="once"):
+        bench.try_batch(1)
+    assert not any(bench.pool.numbers)
+
+
+def test_a_model_without_pinned_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Stepped(FakeRuntime(), (4,))
+    error = torch.AcceleratorError("CUDA error: out of memory")
+    error.error_code = 2
+
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(device.runtime, "pinned", full)
+    with pytest.raises(ConfigError, match="model 'm': does not fit into the device's memory"):
+        device.open(plain().model, 8)
+    error.error_code = 1
+    with pytest.raises(torch.AcceleratorError):
+        device.open(plain().model, 8)
+
+
 @pytest.mark.parametrize("when", ["placed", "tried"])
 def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Stepped(FakeRuntime(), (4,))
