@@ -15,7 +15,7 @@ Bounds
     measured, and the steps that were planned of one of them.
 Failure
     A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
-    is reported as lost, each unit once.
+    is reported as lost, each unit once. So is what is pushed after `close`; units under way end early then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.contract import Model
-from app.engine.device import NO_BOUND, Completion, Device, DeviceOptions, Job, Ran, Report, push_depth
+from app.engine.device import NO_BOUND, Completion, Device, DeviceOptions, Job, Ran, Report, failed, push_depth
 from app.engine.executor import Executor
 from app.engine.pool import Slots
 from app.engine.streams.captures import Streams
@@ -36,11 +36,11 @@ from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import InStream
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.loading import Loader
-from app.engine.streams.threads import DeviceThread, Health, StreamWorker
+from app.engine.streams.threads import CLOSED, DeviceThread, Health, StreamWorker
 from app.engine.streams.unit import UnitRun
 from app.errors import ConfigError
 from app.models.placement import movable
-from app.scheduler.types import DeviceSpec, WorkerSpec
+from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
@@ -165,7 +165,10 @@ class StreamDevice:
         assert isinstance(executor, StreamExecutor)
         if new := [slot for slot in job.slots if not executor.pool.numbers[slot]]:
             executor.pool.arrive(new)
-        worker.launcher.send(UnitRun(job, worker, report, self.spec.push_ahead_ns).launch)
+        if not worker.launcher.send(UnitRun(job, worker, report, self.spec.push_ahead_ns).launch):
+            completion = failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED))
+            completion.worker = worker.index
+            report(completion)
 
     def let_begin(self) -> None:
         """For models that run on the CPU. Others wait for a launcher, which is handed units ahead of time."""

@@ -31,13 +31,17 @@ _TO_COME = sys.maxsize  # in place of the number of a copy that has not been enq
 
 
 class InStream:
-    """The stream that all rows of all models arrive on. `lock`: numbers are in the order of the stream."""
+    """The stream that all rows of all models arrive on. `lock`: numbers are in the order of the stream.
+
+    `done`: copies up to this number are over, and maybe more. Completers raise it, and may undo the raise of another.
+    """
 
     def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
         self.runtime = runtime
         self.stream = stream
         self.lock = threading.Lock()
         self.last = 0
+        self.done = 0
 
 
 class StreamPool(Pool):
@@ -67,18 +71,22 @@ class StreamPool(Pool):
             self.numbers[slot] = _TO_COME
         self._arrived.extend(slots)
 
-    def copy_arrived(self) -> None:
+    def copy_arrived(self, slots: Slots = ()) -> None:
         """Enqueue the copy of all rows that have arrived, if no other launcher has done so. On any launcher's thread:
-        when this returns, whatever arrived before has a number and an event.
+        when this returns, whatever arrived before has a number and an event. `slots`: the caller needs no others, and
+        does not wait for a launcher that is enqueueing.
         """
+        if slots and all(self.numbers[slot] != _TO_COME for slot in slots):
+            return
         arrivals = self._in_stream
         with arrivals.lock:
-            slots = [self._arrived.popleft() for _ in range(len(self._arrived))]
-            if slots:
-                self._copy_in(slots)
+            arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+            if arrived:
+                self._copy_in(arrived)
                 arrivals.last += 1
-                for slot in slots:
-                    self.numbers[slot], self.events[slot] = arrivals.last, self.events[slots[0]]
+                for slot in arrived:
+                    self.events[slot] = self.events[arrived[0]]
+                    self.numbers[slot] = arrivals.last  # last: who sees it does not ask for the lock
 
     def _copy_in(self, slots: Slots) -> None:
         """Enqueue the copy of the rows and record their in-event."""
@@ -97,9 +105,14 @@ class StreamPool(Pool):
                 if device is not None and host is not None:
                     device[first:end].copy_(host[first:end], non_blocking=True)
 
-    def in_event(self, slots: Slots) -> Any:
-        """The event of the last copy of these slots: rule 2."""
-        return self.events[max(slots, key=self.numbers.__getitem__)]
+    def in_event(self, slots: Slots) -> tuple[int, Any]:
+        """The number of the last copy of these slots, and its event: rule 2."""
+        last = max(slots, key=self.numbers.__getitem__)
+        return self.numbers[last], self.events[last]
+
+    def copied(self, number: int) -> None:
+        """A unit that waited for this copy has ended. So the loop need not ask the device when its slots come back."""
+        self._in_stream.done = max(self._in_stream.done, number)
 
     def renew(self, slots: Slots) -> None:
         """The rows in these slots have been copied, or will never be: what is written there next is to be copied."""
@@ -132,8 +145,8 @@ class StreamPool(Pool):
 
     def _copied(self, slot: int) -> bool:
         """Whether the copy of a slot's row, if there was one, is over."""
-        number = self.numbers[slot]
-        return not number or (number != _TO_COME and self._in_stream.runtime.fired(self.events[slot]))
+        number, arrivals = self.numbers[slot], self._in_stream
+        return number <= arrivals.done or (number != _TO_COME and arrivals.runtime.fired(self.events[slot]))
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,12 +43,36 @@ from app.models.stages.staged import passed_on
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
 
+class Lent:
+    """Pinned memory and events of one step, lent to another when it has ended.
+
+    Kept, because torch looks for pinned memory that is free again no further than the first block of the whole process
+    whose copy is not over, and asks the driver for more behind it.
+    """
+
+    def __init__(self, runtime: CudaRuntime, shape: tuple[int, int]) -> None:
+        """`shape` of the index. Raises what pinned memory raises."""
+        self._runtime = runtime
+        self._results: dict[int, torch.Tensor] = {}
+        self.index = runtime.pinned(shape, torch.int64)
+        self.events = [runtime.event(timed=True) for _ in range(3)]
+
+    def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
+        """Memory for an output of the step. In powers of two, or each batch that is a little larger would ask anew."""
+        memory = self._results.get(number)
+        if memory is None or memory.numel() < value.nbytes:
+            size = 1 << max(9, (value.nbytes - 1).bit_length())
+            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
+        return memory[: value.nbytes].view(value.dtype).view(value.shape)
+
+
 class WorkerMemory:
     """What one worker holds for one model. `graphs`: None where it has none."""
 
     def __init__(self, index: torch.Tensor, graphs: WorkerGraphs | None) -> None:
         self.index = index  # on the device; the graphs read it, so there is one for good
         self.graphs = graphs
+        self.spare: deque[Lent] = deque()  # of steps that have ended; the launcher takes, the completer gives back
 
     @property
     def largest(self) -> int:

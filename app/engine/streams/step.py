@@ -3,8 +3,8 @@
 A unit of several stages or steps is several of these, one behind another on one stream (`unit.py`). One that is
 launched behind another takes over its rows where that will leave them. It fails if that fails, and does nothing then.
 
-Results are copied into pinned memory that torch's allocator lends to the step, and out of it into arrays of the
-callers' own, so that a slot is free as soon as its unit has ended, and a slow reader keeps no pinned memory.
+Results are copied into pinned memory that is lent to the step, and out of it into arrays of the callers' own, so that
+a slot is free as soon as its unit has ended, and a slow reader keeps no pinned memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.engine.activations import Passed, Place
 from app.engine.device import Ran, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.executor import Lent, StreamExecutor
 from app.engine.streams.graphs import Piece
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
@@ -56,15 +56,14 @@ class Step:
         if shape is not None and memory.graphs is not None:
             self.piece = memory.graphs.pieces[shape][self.stage]
             self.size, self.longest = shape.size, dict(executor.padded_to(shape, self.longest))
-        runtime = worker.runtime
+        self.lent = memory.spare.pop() if memory.spare else Lent(worker.runtime, (executor.index_rows, memory.largest))
         #: What it is made of, see `StreamExecutor.write_index`. Zeros are slots: whatever gathers more rows than a unit
         #: has stays within the memory.
-        self.index = runtime.pinned((executor.index_rows, memory.largest), torch.int64)
+        self.index = self.lent.index
         self.table: Array = self.index.numpy()
         self.table[:] = 0
-        self.began = runtime.event(timed=True)  # the rows are on the device, and the stream is free
-        self.computed = runtime.event(timed=True)  # the outputs are in the device's memory
-        self.out_event = runtime.event(timed=True)  # the outputs are on the host
+        #: The rows are on the device, and the stream is free; the outputs are in the device's memory; and on the host.
+        self.began, self.computed, self.out_event = self.lent.events
         #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
         #: go back to an allocator that would hand it to the worker's next batch.
         self.outputs: Sequence[torch.Tensor] = ()
@@ -72,6 +71,7 @@ class Step:
         self.passed: Passed | None = None  # what it leaves for the next stage
         self.results: list[torch.Tensor] = []  # the outputs in pinned memory
         self.error: BaseException | None = None
+        self.copy = 0  # the number of the last one that it waits for
         self.launched = False  # else the device failed, and there is no out-event
 
     # at its launch
@@ -83,7 +83,8 @@ class Step:
         are copied into pinned memory, and the out-event is recorded.
         """
         runtime, stream, out = self.worker.runtime, self.worker.stream, self.worker.out
-        runtime.wait(stream, self.executor.pool.in_event(self.slots))
+        self.copy, arrived = self.executor.pool.in_event(self.slots)
+        runtime.wait(stream, arrived)
         self._prepare()
         runtime.record(self.began, stream)
         runtime.enqueue(stream, partial(self._try, self._compute))
@@ -156,7 +157,7 @@ class Step:
         return executor.run(self.stage, inputs, passed, self.longest, size, **keywords)
 
     def _copy_out(self) -> None:
-        self.results = [self.worker.runtime.pinned(tuple(value.shape), value.dtype) for value in self.outputs]
+        self.results = [self.lent.result(number, value) for number, value in enumerate(self.outputs)]
         for result, value in zip(self.results, self.outputs, strict=True):
             result.copy_(value, non_blocking=True)
 
@@ -193,8 +194,9 @@ class Step:
             self.executor.kept.commit(self.slots, self.passed, range(len(self.slots)))
 
     def end(self) -> None:
-        """Let go what it has held."""
+        """Let go what it has held: its out-event has fired, and its results have been copied."""
         self.outputs, self.places, self.results, self.before = (), (), [], None
+        self.memory.spare.append(self.lent)
 
 
 class CellStep(Step):

@@ -23,6 +23,8 @@ from app.scheduler.types import WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
+CLOSED = "the device has been closed"
+
 Message = tuple[Callable[..., None], tuple[Any, ...]]
 
 
@@ -52,15 +54,23 @@ class DeviceThread:
         self._runtime = runtime
         self._health = health
         self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # nothing is sent behind the end
+        self._ended = False
         # A daemon: a device that hangs must not keep a process alive that has been told to end.
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
-    def send(self, function: Callable[..., None], *args: Any) -> None:
-        self.messages.put((function, args))
+    def send(self, function: Callable[..., None], *args: Any) -> bool:
+        """False once it has been told to end: the function will not be called."""
+        with self._lock:
+            if not self._ended:
+                self.messages.put((function, args))
+            return not self._ended
 
     def end(self) -> None:
         """End the thread after what it has."""
-        self.messages.put(None)
+        with self._lock:
+            self._ended = True
+            self.messages.put(None)
 
     def next(self) -> bool:
         """Handle one message, waiting for it; False at the end."""

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
+from traceback import clear_frames
 from typing import NamedTuple
 
 from app.engine.device import NO_BOUND, WHOLE, Job, Ran, Report, completed, failed, fault_of
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.step import CellStep, Plan, Step
-from app.engine.streams.threads import StreamWorker
+from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 
 MOST_AHEAD = 8  # steps behind the one that runs: each has pinned memory of its own
@@ -120,7 +121,7 @@ class UnitRun:
     def launch(self) -> None:
         """Launch the steps that are planned."""
         try:
-            self.executor.pool.copy_arrived()
+            self.executor.pool.copy_arrived(self.job.slots)
         except BaseException as exc:
             self.worker.health.lose(exc)
         if not self._begun:
@@ -128,8 +129,15 @@ class UnitRun:
             if self._cell is not None:
                 self._done = [self._cell.rows.made.get(slot, 0) for slot in self._slots]
             self._plan()
-        while self._planned:  # only this thread takes
-            self.worker.completer.send(self._complete, self._launch(self._planned.popleft()))
+        while (plan := self._take()) is not None:
+            self.worker.completer.send(self._complete, self._launch(plan))
+
+    def _take(self) -> Plan | None:
+        """The next step that is planned. When the device is closed, two threads may take: see `_give_up`."""
+        try:
+            return self._planned.popleft()
+        except IndexError:
+            return None
 
     def _launch(self, plan: Plan) -> Step | None:
         """None: it could not be launched, nor can those behind it."""
@@ -179,12 +187,22 @@ class UnitRun:
                 step.end()
             else:
                 self.worker.health.held.append(step)
-        if self._plan():
-            self.worker.launcher.send(self.launch)
+        if self._plan() and not self.worker.launcher.send(self.launch):
+            self._give_up()
         if not self._under_way:
             self._send(continues=False)
         elif ended and not self._whole:
             self._send(continues=True)
+
+    def _give_up(self) -> None:
+        """The device has been closed, and its launcher ended: the unit ends as if it had been recalled, without the
+        steps that are planned, but for those that the launcher still has in its queue. One that is to run WHOLE fails.
+        """
+        while self._take() is not None:
+            self._under_way -= 1
+        self.job.recalled = True
+        if self._whole:
+            self._failed = self._failed or Failed(Fault.MODEL, RuntimeError(CLOSED))
 
     def _result(self, step: Step | None) -> Ran | Failed:
         health = self.worker.health
@@ -192,12 +210,16 @@ class UnitRun:
             return self._stopped or Failed(Fault.DEVICE, RuntimeError(health.lost))
         try:
             self.worker.runtime.synchronize(step.out_event)
+            self.executor.pool.copied(step.copy)
             step.conclude()
             if step.error is None:
                 return step.result()
         except BaseException as exc:
             health.lose(exc)
             return Failed(Fault.DEVICE, exc)
+        # Its frames hold the step and whatever the batch had in memory, until the collector comes: what failed for want
+        # of memory would be tried again beside that. The lines where it was raised are kept.
+        clear_frames(step.error.__traceback__)
         fault = fault_of(step.error)
         if fault is Fault.DEVICE:
             health.lose(step.error)

@@ -67,6 +67,40 @@ def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over
     assert (pool.used, pool.free) == (8, 0)
 
 
+def test_slots_come_back_unasked_when_a_unit_that_waited_for_their_copies_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asking costs a call into the driver for each row, on the event loop."""
+    bench = Bench()
+    first, second = bench.arrive(1.0, 2.0), bench.arrive(3.0)
+    bench.ran([*first, *second])
+    later = bench.arrive(4.0)
+    bench.launch()
+    asked: list[object] = []
+    monkeypatch.setattr(bench.runtime, "fired", lambda event: bool(asked.append(event)))
+    bench.pool.give_back([*first, *second])
+    assert not asked
+    assert bench.pool.free == 7
+    bench.pool.give_back(later)
+    assert len(asked) == 1
+    assert bench.pool.free == 7, "its copy is not over"
+
+
+def test_a_unit_whose_rows_have_been_copied_does_not_wait_for_a_launcher_that_copies_others() -> None:
+    bench = Bench()
+    slots = bench.arrive(1.0)
+    bench.launch()
+    others = bench.arrive(2.0)
+    lock = bench.device.in_stream.lock
+    lock.acquire()
+    try:
+        bench.pool.copy_arrived(slots)  # or it hangs
+    finally:
+        lock.release()
+    bench.pool.copy_arrived(others)
+    assert bench.pool.in_event(others)[0] == 2
+
+
 def test_runs_of_neighbours():
     assert runs([]) == []
     assert runs([1, 2, 5, 7, 8]) == [(1, 3), (5, 6), (7, 9)]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runtimes import TICK_NS
+from runtimes import TICK_NS, FakeRuntime
 from torch import nn
 
-from app.engine.device import DeviceOptions, copied
+from app.engine.device import WHOLE, DeviceOptions, Job, copied
 from app.engine.executor import Steps
+from app.engine.streams.executor import Lent
 from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, staged, sums
@@ -120,6 +121,54 @@ def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     assert read() is None
 
 
+def test_what_a_step_is_lent_is_lent_again_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    first = bench.ran(bench.arrive(1.0, 2.0, 3.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "pinned", raising(AssertionError("new memory")))
+        bench.ran(bench.arrive(4.0, 5.0, 6.0)[:2])
+    bench.push(bench.arrive(7.0), unit=2)
+    bench.push(bench.arrive(8.0), unit=3)  # before the one in front has ended
+    bench.settle()
+    assert first.ran is not None
+    assert np.array_equal(first.ran.outputs[0], answers(rows_of(1.0, 2.0, 3.0))), "the caller's own"
+    for unit, values in enumerate([(4.0, 5.0), (7.0,), (8.0,)], 1):
+        assert np.array_equal(bench.outputs(unit), answers(rows_of(*values)))
+
+
+def test_what_is_lent_grows_with_the_outputs() -> None:
+    lent = Lent(FakeRuntime(), (1, 4))
+    small = lent.result(0, torch.zeros(3, 2))
+    assert (small.shape, small.dtype) == ((3, 2), torch.float32)
+    assert lent.result(0, torch.zeros(64, 2)).data_ptr() == small.data_ptr()
+    assert lent.result(0, torch.zeros(65, 2, dtype=torch.bool)).data_ptr() == small.data_ptr()
+    assert lent.result(0, torch.zeros(300, 2)).shape == (300, 2)
+    assert lent.result(1, torch.zeros(0, 2)).shape == (0, 2)
+
+
+def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
+    """It would be tried again beside what the first attempt has left, until the collector comes."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    class Heavy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held = x * 2
+            seen.append(weakref.ref(held))
+            raise torch.OutOfMemoryError("too heavy")
+
+    bench = Bench(model=Heavy())
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
+        with pytest.raises(torch.OutOfMemoryError):
+            bench.try_batch(1)
+        assert [one() for one in seen] == [None, None]
+    finally:
+        if collects:
+            gc.enable()
+
+
 def test_outputs_of_every_kind_are_copied():
     for name in ("BOOL", "UINT8", "FP64", "BF16", "INT64", "UINT32"):
         spec = tensor("y", name, 3)
@@ -169,6 +218,37 @@ def test_a_unit_without_pinned_memory_runs_out_of_memory_and_the_device_lives(mo
         patch.setattr(bench.runtime, "pinned", raising(MemoryError("no pinned memory")))
         assert bench.ran(bench.arrive(1.0)).outcome.error is Fault.OOM
     assert bench.ran(bench.arrive(2.0)).outcome.error is None
+    assert bench.device.dead() is None
+
+
+def test_a_unit_that_is_pushed_when_the_device_has_been_closed_is_reported() -> None:
+    bench = Bench()
+    slots = bench.arrive(1.0)
+    bench.device.close(0)
+    bench.push(slots)
+    assert [(report.outcome.error, report.worker) for report in bench.reports] == [(Fault.DEVICE, 0)]
+
+
+@pytest.mark.parametrize(
+    ("itself", "stage", "steps", "fault"),
+    [(False, 0, [1, 1], None), (True, 0, [1], None), (False, WHOLE, [0], Fault.MODEL)],
+    ids=["one step more is on the stream", "none is", "whole"],
+)
+def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
+    itself: bool, stage: int, steps: list[int], fault: Fault | None
+) -> None:
+    """A row ends with its first step; the others of the unit are not reported again, nor for ever under way."""
+    bench = Bench(model=(counts() if itself else sums()).model, tried=(1,))
+    rows = np.array([0, 6]) if itself else [np.ones(length, np.float32) for length in (1, 6)]
+    job = Job(0, bench.executor, bench.arrive_rows(rows), 2, stage, 5, continue_without=True)
+    bench.device.push(0, job)
+    bench.launch()
+    bench.device.close(0)
+    bench.settle()
+    outcomes = [report.outcome for report in bench.reports]
+    assert [outcome.error for outcome in outcomes] == [fault] * len(steps)
+    assert [report.ran.steps if report.ran else 0 for report in bench.reports] == steps
+    assert not outcomes[-1].continues
     assert bench.device.dead() is None
 
 
