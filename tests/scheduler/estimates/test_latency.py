@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.latency import Handover, Latency, LiveTimes, SharedSlowdown
+from app.scheduler.estimates.latency import Handover, Latency, LiveTimes
+from app.scheduler.estimates.shared_slowdown import SharedSlowdown
 from app.scheduler.types import Profile
 
 US, MS = 1_000, 1_000_000
