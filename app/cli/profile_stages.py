@@ -73,12 +73,12 @@ class Slices:
         if len(self.times) > 1:
             self._compare()
         times = self.times[self.suggested]
-        stages = range(self.suggested)
-        table = numbers_table(f"{self.model}, ms", "whole", *(f"stage {number}" for number in stages), "cuts cost")
-        for size, whole in times.whole.items():
-            parts = (f"{stage[size]:.3f}" for stage in times.stages)
-            table.add_row(f"{size} row{'s' * (size > 1)}", f"{whole:.3f}", *parts, f"{times.cost(size):+.1%}")
-        table.add_row("preferred", "", *(str(times.preferred(number)) for number in stages), "", style="bold")
+        # Sizes side by side, since there may be more stages than figures fit on a line of a terminal.
+        table = numbers_table(f"{self.model}, ms; rows:", *map(str, times.whole), "preferred")
+        table.add_row("whole", *(f"{time:.4g}" for time in times.whole.values()), "")
+        for number, stage in enumerate(times.stages):
+            table.add_row(f"stage {number}", *(f"{time:.4g}" for time in stage.values()), str(times.preferred(number)))
+        table.add_row("cuts cost", *(f"{times.cost(size):+.1%}" for size in times.whole), "")
         say(table)
         if self.paste:
             say(f"in model.toml, above its tables:\n\n{self.paste}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from app.cli.profile_stages import Times
+from app.cli.profile_stages import Slices, Times
 
 from .running import assert_refused, printed, succeeds
 
@@ -111,3 +111,15 @@ def test_what_is_derived_from_times() -> None:
     times = Times({1: 2.0, 2: 3.0, 4: 4.0}, [{1: 1.0, 2: 1.0, 4: 1.0}, {1: 1.1, 2: 2.1, 4: 4.1}])
     assert times.cost(1) == pytest.approx(0.05)
     assert [times.preferred(stage) for stage in (0, 1)] == [4, 1]
+
+
+def test_figures_of_many_stages_fit_on_a_line_of_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    each = {1 << power: 1.234 * (1 << power) for power in range(6)}
+    Slices("encoder", {8: Times({size: 8 * time for size, time in each.items()}, [each] * 8)}, "stages = 8").show()
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert shown.count(" 1.234 ") == 8
+    assert "315.9" in shown
