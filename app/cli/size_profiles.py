@@ -104,9 +104,12 @@ def stored(
         measure_model(loaded, device, precision, measure.budget_s, cache.folder)
     profiles = _profiles(cache, key, loaded.info.batching.max_batch)
     if not profiles:
+        asked = {"models": models, "device": device, "precision": precision, "profile-dir": str(folder or "")}
+        usual = ("demo", "auto", "fp32", "")
+        flags = [f" --{flag} {shlex.quote(text)}" for flag, text in asked.items() if text not in usual]
         raise ConfigError(
             f"model {loaded.info.name!r}: no profile of it on this {key.device!r} in {cache.folder}; measure it with "
-            f"`starling profile {shlex.quote(name)}`, or here with --measure"
+            f"`starling profile {shlex.quote(name)}{''.join(flags)}`, or here with --measure"
         )
     if measure is not None:
         profiles = _with_front(cache, key, profiles, loaded, source, device, measure)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -255,5 +257,9 @@ def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str, tm
 
 
 def test_a_model_without_a_profile_is_told_how_to_get_one(tmp_path: Path) -> None:
-    told = f"in {tmp_path}; measure it with `starling profile echo`, or here with --measure"
-    assert_refused(told, "size", *ASKED, "--model", "echo", "--device", "cpu", "--profile-dir", str(tmp_path))
+    """With the options that it is looked for by: without them the command would not find it, or keep it elsewhere."""
+    shutil.copytree(ECHO, tmp_path / "mine" / "echo")
+    for models_in in ((), ("--models", str(tmp_path / "mine"))):
+        flags = (*models_in, "--device", "cpu", "--profile-dir", str(tmp_path))
+        told = f"in {tmp_path}; measure it with `starling profile echo {shlex.join(flags)}`, or here with --measure"
+        assert_refused(told, "size", *ASKED, "--model", "echo", *flags)
