@@ -121,11 +121,11 @@ class Comparison:
         others = OtherProcesses([server])
         live = in_loop(measure(plan))
         cores = others.cores()
-        said = self.size(plan.rate, live.requests)["predicted"][0]
+        planned = self.size(plan.rate, live.requests)["predicted"][0]
         row: Data = {
             "case": self.case.name, "share": share, "rate": plan.rate, "requests": live.requests, "others": cores,
             "p50_ms": live.figures["p50_ms"], "p99_ms": live.figures["p99_ms"], "batch": live.figures["mean_batch"],
-            "said_p50_ms": said["p50_ms"], "said_p99_ms": said["p99_ms"], "said_batch": said["mean_batch"],
+            "said_p50_ms": planned["p50_ms"], "said_p99_ms": planned["p99_ms"], "said_batch": planned["mean_batch"],
         }  # fmt: skip
         beside = "" if cores is None else f", beside {cores:.2f} cores of others"
         self.say(
