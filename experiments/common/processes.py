@@ -19,7 +19,7 @@ def spread(
 ) -> list[Found]:
     """`work` of each in order, computed in this process if there is to be one only. `work` must pickle.
 
-    `say` is told of each that is done.
+    `say` is called with a line for each that is done.
     """
     found: list[Found] = []
 

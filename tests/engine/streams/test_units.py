@@ -286,13 +286,13 @@ def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
 
 def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
     bench = Bench(model=counts().model, tried=(1,))
-    ends, goes_on = ([slot] for slot in bench.arrive_rows(np.array([0, 5])))
+    ends, stays = ([slot] for slot in bench.arrive_rows(np.array([0, 5])))
     bench.push(ends, unit=0, stage=0)
     bench.launch()
     never = bench.runtime.event()
     never.mark.fired = False
     bench.runtime.wait(bench.device.workers[0].stream, never)  # from here on the stream is somebody else's
-    bench.push(goes_on, unit=1, stage=0)
+    bench.push(stays, unit=1, stage=0)
     bench.launch()
     bench.device.complete_next(0)
     assert bench.device.dead() is None
