@@ -18,7 +18,7 @@ help:
 	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
 	@echo "make test-more   the manifests against Kubernetes' schemas, and the documentation as a site: large packages"
-	@echo "make test-experiments   the tests of experiments/, which makes the figures of docs/bench/"
+	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
 	@echo "make docs    the documentation as a site, in out/site/"
@@ -107,6 +107,7 @@ test-more: $(STAMP)-more
 	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py
 
 test-experiments: $(STAMP)-test
+	$(BIN)/mypy --explicit-package-bases experiments loadtest
 	$(PYTEST) $(ARGS) tests/experiments
 
 fix: $(STAMP)-test

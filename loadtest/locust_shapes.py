@@ -19,10 +19,10 @@ class Timed(LoadTestShape):
 
     abstract = True
     use_common_options = True
-    course: ClassVar[shapes.Course]
+    course: ClassVar[staticmethod[[float, int, float], int]]
 
     def tick(self) -> tuple[int, float] | None:
-        users, seconds = bounds(self.runner.environment.parsed_options)
+        users, seconds = bounds(options_of(self.runner))
         at_s = self.get_run_time()
         return (self.course(at_s, users, seconds), SPAWN_RATE) if at_s < seconds else None
 
@@ -53,7 +53,7 @@ class Ramp(LoadTestShape):
 
     def reset_time(self) -> None:
         super().reset_time()
-        options = self.runner.environment.parsed_options
+        options = options_of(self.runner)
         objective = shapes.Objective(options.max_p99_ms, options.max_failures)
         self.ramp = shapes.Ramp(*bounds(options), options.hold, objective)
 
@@ -72,6 +72,11 @@ SHAPES: dict[str, type[LoadTestShape]] = {"steps": Steps, "diurnal": Diurnal, "s
 def counted(runner: Any) -> shapes.Totals:
     total = runner.stats.total
     return shapes.Totals(total.num_requests, total.num_failures, dict(total.response_times))
+
+
+def options_of(runner: Any) -> Any:
+    """What was given on the command line."""
+    return runner.environment.parsed_options
 
 
 def bounds(options: Any) -> tuple[int, float]:

@@ -38,7 +38,7 @@ def rounded(latency_ms: float) -> float:
     return round(latency_ms, 1) if latency_ms < 100 else float(f"{latency_ms:.1e}")
 
 
-stats.bucket_response_time = rounded
+stats.bucket_response_time = rounded  # type: ignore[assignment]  # whole milliseconds there
 stats.PERCENTILES_TO_CHART = [0.5, 0.95, 0.99]
 stats.HISTORY_STATS_INTERVAL_SEC = 1  # Locust's five seconds leave a short run without a curve
 __all__ = ["BinaryUser", "Diurnal", "ImageUser", "JsonUser", "Ramp", "Spike", "Steps"]  # what Locust's page offers
@@ -78,7 +78,11 @@ class ModelUser(FastHttpUser):
         request = self.random.choice(REQUESTS[type(self).__name__])
         headers = {**self.common, **request.headers}
         with self.client.post(
-            request.path, data=request.body, headers=headers, name=self.label, catch_response=True
+            request.path,
+            data=request.body,  # type: ignore[arg-type]  # bytes are sent as they are
+            headers=headers,
+            name=self.label,
+            catch_response=True,
         ) as response:
             if response.status_code != 200:
                 if response.status_code:  # else Locust knows what went wrong with the connection
@@ -202,7 +206,7 @@ def decide_exit_code(environment: Any, **_: Any) -> None:
     if counted.num_requests == 0 and environment.parsed_options.headless:
         log.error("no request was answered")
         environment.process_exit_code = 1
-    elif isinstance(environment.shape_class, Ramp):
+    elif isinstance(environment.shape_class, Ramp) and environment.shape_class.ramp is not None:
         print(environment.shape_class.ramp.verdict())
         wrong = any(not payloads.is_overload(error.to_name()) for error in counted.errors.values())
         answered = counted.num_requests > counted.num_failures

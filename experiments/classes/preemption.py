@@ -166,7 +166,9 @@ class Contender:
         """One real-time call after each gap. `loaded`: with best-effort work; without, what the call takes alone."""
         notes = self._notes
         clients = [asyncio.create_task(self._best_effort()) for _ in range(WAITING if loaded else 0)]
-        waits, latencies, behind = [], [], 0
+        waits: list[float] = []
+        latencies: list[float] = []
+        behind = 0
         try:
             await asyncio.sleep(gaps[0])
             notes.clear()

@@ -42,8 +42,8 @@ class Recorder(Scheduler):
         super().__init__(device)
         self.latency_ns: dict[int, int] = {}
 
-    def step(self, now: int) -> Step:
-        step = super().step(now)
+    def step(self, now: int, *, hold: bool = False) -> Step:
+        step = super().step(now, hold=hold)
         for call in step.done:
             self.latency_ns[call.id] = now - call.arrived
         return step

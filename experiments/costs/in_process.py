@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import uvicorn
@@ -202,7 +202,7 @@ def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpTools
     """So many connections to the server, and to the bare echo."""
     shared, loop = ServerState(), asyncio.get_running_loop()
     resources = Resources(LIMITS, access=Access(), connections=lambda: len(shared.connections), **traced)
-    path = HttpApp(bare_app, resources)
+    path = HttpApp(cast("Any", bare_app), resources)
     state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
     configs = [
         uvicorn.Config(

@@ -98,8 +98,10 @@ def measure(say: Say) -> Data:
     mixes += [(list(FOUR), [0.6 / len(FOUR)] * len(FOUR), workers) for workers in (2, 4)]
     mixes += [([fast, slow], loads, 1) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
     more = [(*mix, 2 * REQUESTS) for mix in mixes]
-    cells, others = (spread(*work, say) for work in ((cell, given), (several, more)))
-    return {"seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST, "cells": cells, "several": others}
+    return {
+        "seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST,
+        "cells": spread(cell, given, say), "several": spread(several, more, say),
+    }  # fmt: skip
 
 
 def mean(cell: Data, order: str) -> float:

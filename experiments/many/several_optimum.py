@@ -117,7 +117,7 @@ class Optimum:
     def serve(self, waiting: int, left: Sequence[float]) -> int:
         """Rows to run, 0 for wait, where the other workers have so much left."""
         waiting = min(waiting, _WAITING - 1)
-        return int(sum(share * self.values[:, waiting, at] for share, at in self._around(left)).argmin())
+        return int(np.argmin(sum(share * self.values[:, waiting, at] for share, at in self._around(left))))
 
     def _around(self, left: Sequence[float]) -> Iterator[tuple[float, int]]:
         """The states around, with their shares: corners of a simplex (H. Kuhn, 1960), one more than others."""

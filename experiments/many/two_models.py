@@ -120,7 +120,7 @@ class _Process:
         solution = np.linalg.solve(matrix, right)
         average = float(solution[0])
         solution[0] = 0
-        return average, solution.reshape(policy.shape)
+        return average, np.reshape(solution, policy.shape)
 
     def improve(self, average: float, value: Floats) -> Floats:
         """What each action costs in each state, given the relative values; infinite where it is impossible."""

@@ -74,7 +74,7 @@ class Crowd:
         self._text = job.request.encode("latin-1")
         self._poll = select.epoll()
         self._clients: dict[int, Client] = {}
-        self._later: list[tuple[float, int, Client]] = []  # who sends or leaves when
+        self._later: list[tuple[float, int, Client | None]] = []  # who sends or leaves when
         self._number = 0
         self._begins = 0.0
         self.ends = float("inf")  # on `time.perf_counter`; with the job's seconds at the latest
@@ -174,7 +174,7 @@ class Crowd:
 
     def _put(self, when: float, client: Client | None) -> None:
         self._number += 1
-        heapq.heappush(self._later, (when, self._number, client))  # type: ignore[misc]
+        heapq.heappush(self._later, (when, self._number, client))
 
     def _due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:

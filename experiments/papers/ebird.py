@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from app.scheduler.policies import default_workers
+from app.sim.device import Device
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
@@ -59,7 +60,7 @@ class Contender:
     network: Network | None = None
 
     def latency_ms(self, instants: Instants) -> np.ndarray:
-        device = None if self.network is None else SharedSms(self.network)
+        device = None if self.network is None else cast("Device", SharedSms(self.network))
         return serve(self.server, instants, device).latency_ms
 
 
@@ -191,7 +192,7 @@ def study(given: tuple[Network, Scale]) -> dict[str, Any]:
 
 
 #: Doubtful assumptions of the model, which are changed for all networks.
-DOUBTS: dict[str, dict[str, float]] = {
+DOUBTS: dict[str, dict[str, Any]] = {
     "as assumed": {}, "1 image fills the GPU": {"fill": 1.0}, "8 images fill it": {"fill": 8.0},
     "16 images fill it": {"fill": 16.0}, "copies and gap halved": {"copy_gb_s": 6.0, "gap_ms": 0.5},
     "copies and gap doubled": {"copy_gb_s": 1.5, "gap_ms": 2.0},
@@ -220,7 +221,7 @@ def doubt(given: tuple[str, Scale]) -> dict[str, Any]:
 
 
 #: The assumptions behind Ebird's gain in throughput: each alone at its extremes, then all of them against Ebird.
-CORNERS: dict[str, dict[str, dict[str, float]]] = {
+CORNERS: dict[str, dict[str, dict[str, Any]]] = {
     "as assumed": {"": {}},
     "copy rate": {"1.5 GB/s": {"copy_gb_s": 1.5}, "12 GB/s, as from pinned memory": {"copy_gb_s": 12.0}},
     "joining, in copies of a row": {"0: joined where they lie": {"join": 0.0}, "2": {"join": 2.0}},

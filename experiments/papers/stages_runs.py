@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, DeviceSpec
+from app.sim.device import Device
 from app.sim.fleet import Setup, run
 from app.sim.node import Node
 from app.sim.report import Tally
@@ -86,7 +88,7 @@ def simulated(
     tally = Tally()
     node = setup.solved().node(0, scheduler)
     if system.gpu is not None:
-        node.device = StagesGpu(system.gpu)
+        node.device = cast("Device", StagesGpu(system.gpu))
     drawn = setup.drawn_lengths()
     simulator = Simulator([node], tally)
     simulator.feed(instants.tolist(), *(one.draw(len(instants)).tolist() for one in drawn))

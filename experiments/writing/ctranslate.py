@@ -7,7 +7,6 @@ requests of `writing` do on average: nothing of a batch is wasted, so this is mo
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -59,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -59,8 +59,9 @@ async def one(served: ServedModel, chosen: random.Random) -> bool:
             return True
         if last == 0:
             leaves.set()
-        left = asyncio.ensure_future(leaves.wait())
-        await asyncio.wait([answer, left], return_when="FIRST_COMPLETED")
+        left = asyncio.create_task(leaves.wait())
+        either: list[asyncio.Future[Any]] = [answer, left]
+        await asyncio.wait(either, return_when="FIRST_COMPLETED")
         left.cancel()
         return answer.done()
 

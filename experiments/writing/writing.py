@@ -63,7 +63,7 @@ def ratios(found: Data) -> tuple[float, float]:
 
 def medians(found: Data) -> dict[str, float]:
     """By what is measured (`steps`, `first`): its p50 over that of whole texts of the best model, at `AT`."""
-    load = next((load for load in found["loads"] if load["share"] == AT), {})
+    load: Data = next((load for load in found["loads"] if load["share"] == AT), {})
     return {name: load[name]["p50_ms"] / load["whole"]["p50_ms"] for name in ("steps", "first") if name in load}
 
 

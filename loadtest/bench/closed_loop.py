@@ -65,8 +65,10 @@ def result_of(repeat: Repeat, load: Load) -> Result:
         p99_ms=float("nan") if p99 is None else p99,
         failed=dict(repeat.errors),
         timed=[
-            TimedAnswer(*row, batch=batch)
-            for row, batch in zip(times.tolist(), repeat.batch[told].tolist(), strict=True)
+            TimedAnswer(latency, total, queued, compute, batch)
+            for (latency, total, queued, compute), batch in zip(
+                times.tolist(), repeat.batch[told].tolist(), strict=True
+            )
         ],
     )
 

@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     """One that LoadGen asks for: its own number for it, and which of the library's it is."""
 
     id: int
-    index: int
+    index: int  # type: ignore[assignment]  # the library calls it so, and nobody needs that of tuples
 
 
 class Library:

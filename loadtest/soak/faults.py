@@ -6,8 +6,9 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server
@@ -116,7 +117,7 @@ async def _reload(server: Server, kind: str, told: Told) -> None:
         told.wrong[f"{kind}: {status} {text[:80]!r}"] += 1
 
 
-_DO: dict[str, Callable[[Server, str, Told], Awaitable[None]]] = {
+_DO: dict[str, Callable[[Server, str, Told], Coroutine[Any, Any, None]]] = {
     "leave": _leave,
     "leave early": _leave,
     "reload": _reload,

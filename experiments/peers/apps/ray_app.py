@@ -3,7 +3,7 @@
 import os
 import runpy
 import time
-from typing import Any
+from typing import Any, cast
 
 import ray
 import torch
@@ -34,6 +34,6 @@ class Mlp:
 if __name__ == "__main__":
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=80 << 20, _node_ip_address="127.0.0.1")
     serve.start(http_options={"host": "127.0.0.1", "port": int(os.environ["PEER_PORT"])})
-    serve.run(Mlp.bind(), route_prefix="/predict")
+    serve.run(cast("Any", Mlp).bind(), route_prefix="/predict")
     while True:
         time.sleep(3600)
