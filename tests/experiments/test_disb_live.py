@@ -1,26 +1,14 @@
-"""DISB over HTTP: the rates and the models."""
+"""DISB over HTTP: the models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from app.models.loading import load
 from app.models.repository import Repository
-from experiments.disb import live, live_models
-from experiments.disb.generate import FOLDER, MODELS
-from loadtest.disb.workload import read
-
-
-@pytest.mark.parametrize("name", live.WORKLOADS)
-def test_real_time_alone_leaves_time_in_every_workload(name: str) -> None:
-    given = read(FOLDER / f"{name}.json")
-    assert 0.3 < live.share(given) < 1
-    twice = live.scale(given, {model: 2 * ms for model, ms in live.PAPER_MS.items()})
-    assert twice == pytest.approx(0.5)
-    assert set(live.used(given)) <= set(MODELS) == set(live_models.PLACES)
+from experiments.disb import live_models
 
 
 def test_models_are_in_stages(tmp_path: Path) -> None:

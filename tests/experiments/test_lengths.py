@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-
 import pytest
 
 from experiments.policies import lengths
 from experiments.policies.lengths import Device, linear
-from experiments.stages import glue
 
 DEVICE = Device("d", linear(2, 1), "uniform:1:4", (2,))
 MS = 1_000_000
@@ -21,25 +17,6 @@ def test_the_optimum_of_three_rows_is_that_of_all_orders() -> None:
     assert lengths.optimum([5], DEVICE.profile) == pytest.approx(7 * MS)
 
 
-def test_rows_that_all_wait_are_served_by_length_as_the_optimum_does() -> None:
-    by_length = lengths.ways(DEVICE)["by length"].solved()
-    assert lengths.drained(by_length, [1, 100, 1]) == pytest.approx(lengths.optimum([1, 100, 1], DEVICE.profile))
-
-
 def test_by_length_a_closed_loop_serves_more_than_by_count() -> None:
     ways = lengths.ways(Device("d", linear(4, 0.15), lengths.GLUE, (16,)))
     assert lengths.closed(ways["by length"], 300) > 1.5 * lengths.closed(ways["by count"], 300)
-
-
-def test_windows_of_one_row_take_what_rows_take() -> None:
-    one = lengths.best_windows(Device("d", linear(2, 1), "fixed:3", ()), 10)["1"]
-    assert one == pytest.approx(1000 / 5)
-
-
-def test_requests_have_the_lengths_of_the_data_set() -> None:
-    bodies = glue.requests(0)
-    counted = Counter(body["inputs"][0]["shape"][1] for body in bodies)
-    assert min(counted) >= 4
-    assert max(counted) <= 128
-    assert all(len(one["data"]) == one["shape"][1] for body in bodies for one in body["inputs"])
-    assert json.dumps(bodies) == json.dumps(glue.requests(0))

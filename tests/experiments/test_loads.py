@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from bench.scripted import Scripted, http, serving
 
-from experiments.common.loads import Answered, Answers, post, run_once
+from experiments.common.loads import Answers, post, run_once
 
 
 async def test_answers_behind_the_time_of_a_load_are_latencies_and_not_in_time() -> None:
@@ -32,10 +30,3 @@ async def test_refused_requests_are_faults() -> None:
     assert len(found.faults) == len(server.requests) > 0
     assert found.faults[0].startswith("status 429")
     assert not len(found.latency_ns)
-
-
-def test_figures_of_a_load() -> None:
-    found = Answered(np.array([1, 2, 6]) * 1_000_000, np.array([True, True, False]), ["status 429"])
-    assert found.figures(2.0) == {
-        "per_s": 1.0, "mean_ms": pytest.approx(3.0), "p50_ms": 2.0, "p99_ms": 6.0, "failed": 1, "requests": 4,
-    }  # fmt: skip

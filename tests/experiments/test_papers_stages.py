@@ -1,4 +1,4 @@
-"""DVABatch's and Late Batching's experiments: the models' arithmetic, and a page made from a tiny run."""
+"""DVABatch's and Late Batching's experiments: the model of a GPU, and a page made from a tiny run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from experiments.papers import stages, stages_cells, stages_runs
 from experiments.papers.stages_gpu import StagesGpu
 
 MS = 1_000_000
-
-
-def test_a_stage_takes_its_share_of_the_rows_or_of_a_full_gpu() -> None:
-    profile = Network("net", 4.0, (8.0, 1.0), 0.5).profile()
-    assert [stage.batch_ns[size - 1] / MS for stage in profile.stages for size in (1, 8, 64)] == [
-        16.5, 16.5, 128.5, 2.5, 16.5, 128.5,
-    ]  # fmt: skip
-    assert profile.batch_ns[0] == 19 * MS
 
 
 def test_units_run_side_by_side_until_the_gpu_is_full() -> None:

@@ -26,12 +26,3 @@ def test_verdicts(adaptive_ms: list[float], verdict: str, missed: int) -> None:
     assert row.startswith("| mlp | quiet | 60% of 910/s |")
     assert row.endswith(f"| {verdict} |")
     assert len(start.missed(data)) == missed
-
-
-def test_one_slow_round_decides_nothing() -> None:
-    others = [10.0] * 9
-    assert start.ratio_of([9.0, 9.1, 9.2, 9.3, 9.4, 9.5, 9.6, 9.7, 90.0], others) == pytest.approx((0.91, 0.94, 0.97))
-
-
-def test_too_few_rounds_have_no_interval() -> None:
-    assert start.ratio_of([9.0] * 5, [10.0] * 5) == (0.0, pytest.approx(0.9), float("inf"))

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal import solver
 from experiments.many import several
 from experiments.many.several_optimum import Optimum
 from experiments.many.workers import missed
-
-
-def test_the_optimum_of_one_worker_is_that_of_the_solver() -> None:
-    times = linear(4, 1, 4).batch_ns
-    exact = solver.solve(times, 350).mean_ns / 1e6
-    assert Optimum([time / 1e6 for time in times], 0.35, 1, 8).mean == pytest.approx(exact, rel=2e-3)
 
 
 def test_its_policy_has_its_mean() -> None:

@@ -1,4 +1,4 @@
-"""The simulator's page: sections made again, commands timed with their memory, and live beside simulated."""
+"""The simulator's page: sections made again, and live beside simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from app.bench.plan import Plan
 from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
 from experiments import simulation
-from loadtest.common import command
 from loadtest.common.experiment import in_sections
 from loadtest.common.paths import DOCS, ROOT
 
@@ -31,19 +30,6 @@ def test_a_section_made_again_replaces_the_one_before(tmp_path: Path, monkeypatc
     assert found["fleet"] == before["fleet"]
     text = (tmp_path / "simulation.md").read_text()
     assert "| no_wait | 2.0 | 1.0 – 4.0 | 3.0 | 4 | 50 |" in text
-
-
-def test_command_is_timed_and_what_it_printed_kept() -> None:
-    ran = command.starling("simulate", "--profile", "linear:1+1b", "--policy", "no_wait", "--load", "0.5",
-                           "--requests", "100", "--json")  # fmt: skip
-    assert ran.cell["completed"] == 100
-    assert ran.cpu_s > 0
-    assert ran.wall_s > 0
-
-
-def test_command_that_fails_says_why() -> None:
-    with pytest.raises(command.CommandError, match="profile: expected a file or linear"):
-        command.starling("simulate", "--load", "0.5")
 
 
 def test_simulated_seeds_are_those_of_the_load_generator() -> None:

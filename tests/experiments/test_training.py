@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from app.models.demo.digits.preprocess import read_grid
 from app.models.loading import load
 from app.models.repository import SETS, Repository
 from experiments.training import digits_drawing as drawing
@@ -24,13 +22,6 @@ def digits():
     return load(source).call
 
 
-def label(digits, image: Image.Image) -> int:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG")
-    with torch.inference_mode():
-        return int(digits(torch.from_numpy(read_grid(buffer.getvalue(), 50_000_000))[None])["label"])
-
-
 def test_the_held_out_fifth_is_read(digits):
     pytest.importorskip("sklearn")
     from experiments.training.digits import split
@@ -41,18 +32,6 @@ def test_the_held_out_fifth_is_read(digits):
     assert len(labels) == 360
     assert right >= 0.97
     assert f"{right:.2%}".replace("%", " %") in (FOLDER / "README.md").read_text()
-
-
-def test_strokes_with_other_pens_and_hands(digits):
-    random = np.random.default_rng(7)
-    right = total = 0
-    for digit, strokes in drawing.STROKES.items():
-        for _ in range(8):
-            box = (0.1, 0.1, random.uniform(0.5, 0.9), 0.9)
-            look = drawing.Look((90, 110), box, random.uniform(0.04, 0.15), (240, 240, 230), (50, 40, 90), "", 0.1, 4)
-            right += label(digits, drawing.draw(strokes, look, random, shake=0.025)) == digit
-            total += 1
-    assert right / total > 0.93
 
 
 def test_the_samples_are_what_the_script_draws(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,16 +45,6 @@ def test_the_exact_mean_is_that_of_the_simulator(name: str, policy: str) -> None
     """The simulated policy counts arrivals instead of knowing the rate, which changes little at this load."""
     setup = Setup(CASES[name], 0.5 * CASES[name].peak, policy, requests=3_000, max_queue=1 << 20)
     assert run(setup)["mean_ms"] == pytest.approx(exact(setup).mean_ns / MS, rel=0.06)
-
-
-def test_the_hand_over_of_each_stage_counts() -> None:
-    profile = replace(CASES["7 + 0.6 b"], handover_ns=MS)
-    assert times(Setup(profile, 1.0))[0][0] == profile.stages[0].batch_ns[0] + MS
-
-
-def test_other_profiles_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected a profile of two stages that are no cells, got 0 stages"):
-        times(Setup(linear(1, 1, 4), 1.0))
 
 
 def test_the_table_and_the_decisions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,10 @@
-"""What counts as a line of code, and how the calls of a request are counted."""
+"""What counts as a line of code."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from experiments.weight import Call, Weight, by_file, code_lines, counts, weights
+from experiments.weight import code_lines
 
 MODULE = '''"""A docstring
 of two lines."""
@@ -45,20 +43,3 @@ class A:
 )
 def test_lines_of_code(source: str, lines: int) -> None:
     assert code_lines(source) == lines
-
-
-def test_folders_add_up(tmp_path: Path) -> None:
-    for name, count in {"a.py": 1, "b/c.py": 2, "b/d/e.py": 3, "f/g.py": 4}.items():
-        path = tmp_path / "top" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x = 1\n" * count)
-    (tmp_path / "top" / "readme.md").write_text("x = 1\n")
-    found = weights(tmp_path / "top", 2)
-    assert found == [Weight("top", 1, 1), Weight("top, all", 10, 4), Weight("top/b", 5, 2), Weight("top/f", 4, 1)]
-    assert weights(tmp_path / "top", 1) == [Weight("top, all", 10, 4)]
-
-
-def test_calls_of_a_request() -> None:
-    calls = [Call("a.py", "f"), Call("b.py", "g"), Call("b.py", "g"), Call("a.py", "f"), Call("a.py", "h")]
-    assert counts(calls) == {"files": 2, "functions": 3, "calls": 5, "changes of file": 2}
-    assert by_file(calls) == "   3 a.py: f, h\n   2 b.py: g"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from experiments.writing.simulated import ENDLESS, SERVED, SHAPES, Between, predicted, simulate
+from experiments.writing.simulated import SERVED, SHAPES, simulate
 
 REQUESTS = 150
 
@@ -19,15 +17,3 @@ def test_the_longer_rows_may_read_the_sooner_texts_end_and_the_longer_steps_wait
 def test_first_tokens_come_sooner_where_rows_join_at_once() -> None:
     at_once, when_it_pays = (simulate(SHAPES["t5"], 8, SERVED, REQUESTS, joins=joins) for joins in (True, False))
     assert at_once.first < when_it_pays.first
-
-
-def test_one_text_takes_what_its_reading_and_steps_take() -> None:
-    found = simulate(SHAPES["t5"], 0.01, SERVED, 1)
-    steps, rest = divmod(found.mean - found.first, 18)
-    assert (steps > 0, rest) == (True, pytest.approx(0, abs=1e-6))
-    assert found.first > 0.2 + 12 + 2 * 0.65 + 18
-
-
-def test_the_prediction_weighs_those_that_begin_against_those_that_end() -> None:
-    assert predicted(Between(50, 8, [100.0])) == ENDLESS
-    assert predicted(Between(50, 25, [100.0])) == 0
