@@ -66,22 +66,10 @@ def test_what_it_copies_is_what_the_context_sends() -> None:
     assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied())
 
 
-def test_what_the_build_reads_is_copied() -> None:
-    """pip needs the files that pyproject.toml names, and the constraints."""
-    assert {"pyproject.toml", "README.md", "constraints.txt", "app"} <= set(copied())
-
-
 def test_it_ends_as_a_user_that_is_not_root() -> None:
     user = last("USER").split(":")[0]
     assert user.isdigit()
     assert int(user) > 0
-
-
-@pytest.mark.parametrize("name", ["ENTRYPOINT", "CMD"])
-def test_no_shell_stands_before_the_server(name: str) -> None:
-    words = json.loads(last(name))
-    assert words
-    assert all(isinstance(word, str) for word in words)
 
 
 def test_it_starts_a_command_that_there_is() -> None:
@@ -99,13 +87,6 @@ def test_variables_are_settings() -> None:
     settings = Settings(**given)  # type: ignore[arg-type]  # as the command line does
     assert settings.host == "0.0.0.0"
     assert last("EXPOSE") == str(settings.port)
-
-
-def test_arguments_choose_torch() -> None:
-    arguments = dict(rest.partition("=")[::2] for rest in all_of("ARG"))
-    assert arguments["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
-    assert "BASE" in arguments
-    assert all(rest.split()[0] == "${BASE}" for rest in all_of("FROM"))
 
 
 @contextmanager

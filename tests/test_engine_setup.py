@@ -16,20 +16,6 @@ from app.scheduler.estimates.profile import linear
 from app.settings import Settings
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_ebird_is_warned_about_when_the_device_cannot_run_its_workers_at_once(
-    threads: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_setup, "cpu_cores", lambda: 2)
-    device = engine_setup.device_of(Settings(policy="ebird", threads=threads), None)
-    assert [worker.capacity for worker in device.spec.workers] == [1, 1, 2, 4, 8, 16]
-    assert "fewer than the 6 workers that the policy is made for" in caplog.text
-    caplog.clear()
-    engine_setup.device_of(Settings(policy="ebird", workers=(1, 8), threads=1), None)
-    engine_setup.device_of(Settings(threads=1, workers=(4, 4, 4)), None)
-    assert caplog.text == ""
-
-
 @pytest.mark.parametrize(
     ("given", "depth", "priorities"),
     [

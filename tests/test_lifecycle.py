@@ -30,11 +30,6 @@ def told(*entries: IndexEntry) -> str | None:
     return lifecycle.ready()
 
 
-def test_before_there_is_a_catalog() -> None:
-    assert Lifecycle().ready() == "the server is starting"
-    assert Lifecycle().live() is None
-
-
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
@@ -50,10 +45,6 @@ def test_before_there_is_a_catalog() -> None:
 )
 def test_each_model_that_readiness_waits_for_is_named(entries: list[IndexEntry], reason: str | None) -> None:
     assert told(*entries) == reason
-
-
-def test_a_model_that_nobody_waits_for() -> None:
-    assert told(IndexEntry("a", "1", "UNAVAILABLE", "unloaded")) is None
 
 
 def test_the_most_urgent_reason_is_told() -> None:

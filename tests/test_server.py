@@ -75,13 +75,6 @@ def test_a_first_signal_turns_readiness_red_and_waits(stopping: Stopping) -> Non
     assert len(stopping.aborted) == 1
 
 
-def test_an_interrupt_has_no_grace(stopping: Stopping) -> None:
-    stopping.tell(signal.SIGINT)
-    assert stopping.clock.fire(0) == 0
-    stopping.clock.fire(2)
-    assert stopping.server.should_exit
-
-
 def test_a_second_signal_gives_up(stopping: Stopping) -> None:
     stopping.tell(signal.SIGTERM)
     stopping.tell(signal.SIGTERM)
@@ -93,7 +86,6 @@ def test_a_second_signal_gives_up(stopping: Stopping) -> None:
 def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
     stopping.lifecycle.fail("worker 0 has died")
     assert stopping.server.should_exit
-    assert stopping.lifecycle.closing
     assert stopping.lifecycle.live() == "worker 0 has died"
 
 
@@ -127,13 +119,6 @@ def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(
     ]
     assert stopping.server.should_exit
     assert armed == [(60, True)] * 4  # a process that stands still ends by itself
-
-
-def test_a_signal_before_the_loop_is_no_error() -> None:
-    stopping = Stopping()
-    stopping.server._loop = None
-    stopping.tell(signal.SIGTERM)
-    assert not stopping.lifecycle.closing
 
 
 def test_bind() -> None:
@@ -213,16 +198,3 @@ def test_it_does_not_end_before_the_queue_is_empty(stopping: Stopping) -> None:
             sock.accept()[0].close()
             stopping.clock.fire(3)
             assert stopping.server.should_exit
-
-
-async def test_lifecycle_before_anything_is_there() -> None:
-    lifecycle = Lifecycle()
-    assert lifecycle.live() is None
-    assert lifecycle.ready() == "the server is starting"
-    assert isinstance(lifecycle.loaded, asyncio.Event)
-    looked = []
-    lifecycle.watching += [lambda: looked.append(1), lambda: looked.append(2)]
-    lifecycle.tick()
-    assert looked == [1, 2]
-    lifecycle.stuck = lambda: "hung"
-    assert (lifecycle.live(), lifecycle.ready()) == ("hung", "hung")

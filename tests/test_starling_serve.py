@@ -38,12 +38,6 @@ def command(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_is_ours(tmp_path: Path) -> None:
-    done = command(tmp_path, ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip()
-
-
 @pytest.mark.parametrize("name", ["app.py", "app/__init__.py"])
 def test_theirs_in_our_place_is_one_line(tmp_path: Path, name: str) -> None:
     theirs = tmp_path / name
@@ -82,10 +76,3 @@ def test_a_package_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
         load(model(tmp_path / "m", "nosuchpackage.net:build"))
     with pytest.raises(ConfigError, match=r"No module named 'nosuchpackage' at \S+model\.py:1 in <module>$"):
         load(model(tmp_path / "n", "model.py:build", "import nosuchpackage\n"))
-
-
-def test_a_file_beside_model_py_is_told_how_it_is_found(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m", "model.py:build", "from blocks.net import Net\n")
-    (tmp_path / "m" / "blocks").mkdir()
-    with pytest.raises(ConfigError, match=r"it lies beside model\.py, .* relative import: from \. import blocks"):
-        load(folder)

@@ -41,12 +41,10 @@ def test_right_and_nearly_equal() -> None:
     [
         (b"<html>", "not a V2 answer"),
         ([], "not a V2 answer"),
-        ({"outputs": [{"name": "y"}]}, "not a V2 answer"),
         ({"outputs": []}, "wrong outputs"),
         (v2(1), "wrong shape"),
         (v2(2, shape=[2]), "wrong shape"),
         (v2(2, datatype="FP64"), "wrong shape"),
-        (v2(2, shape=[3, 1]), "not a V2 answer"),
         (v2(2, 0.6), "wrong values"),
         (b'{"outputs": [NaN]}', "not a V2 answer"),
     ],
@@ -69,10 +67,6 @@ def test_answers_of_the_friendly_route_are_json_with_the_same_values() -> None:
 
 def test_values_need_not_agree_where_only_shapes_are_asked_for() -> None:
     assert judged((0, v2(2, 0.5)), (0, v2(2, 9.0)), (0, v2(1)), values=False)[:2] == ["", ""]
-
-
-def test_outputs_that_were_asked_for() -> None:
-    assert judged((2, {"outputs": []})) == [""]
 
 
 def test_too_many_different_answers_go_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,15 +79,6 @@ async def test_answers_and_their_times() -> None:
         assert 1 <= len(server.connections) <= 4
 
 
-async def test_one_at_a_time_takes_one_connection() -> None:
-    async with serving(lambda _, request: OK) as server, rig(server.port, 1) as run:
-        for _ in range(5):
-            again = Rig(run.pool, 1)
-            again.offer()
-            await again.done()
-        assert len(server.connections) == run.pool.most == 1
-
-
 async def test_waits_for_a_connection_and_says_so() -> None:
     held: list[Scripted] = []
 
@@ -118,22 +109,6 @@ async def test_status_other_than_200_keeps_the_connection() -> None:
         assert await run.done() == [(request, 'status 429: {"error":"busy"}') for request in range(3)]
         assert [one.status for one in run.log] == [429] * 3
         assert len(server.connections) == 1
-
-
-async def test_server_that_closes_after_each_answer() -> None:
-    async with (
-        serving(lambda _, request: http(b"yes", Connection="close")) as server,
-        rig(server.port, 6, limit=2) as run,
-    ):
-        run.offer()
-        assert {fault for _, fault in await run.done()} == {""}
-        assert len(server.connections) == 6
-
-
-async def test_body_that_ends_with_the_connection() -> None:
-    async with serving(sends(b"HTTP/1.1 200 OK\r\n\r\nyes", close=True)) as server, rig(server.port, 3, limit=1) as run:
-        run.offer()
-        assert {fault for _, fault in await run.done()} == {""}
 
 
 async def test_used_connection_that_the_server_closed_is_replaced() -> None:
@@ -188,18 +163,6 @@ async def test_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         run.offer()  # no connection is open yet
         ends = await run.done()
     assert [fault.partition(":")[0] for _, fault in ends] == ["", "", "client queue", "client queue", "client queue"]
-
-
-async def test_answer_that_nobody_asked_for_ends_the_connection() -> None:
-    async with serving(lambda _, request: OK) as server, rig(server.port, 1) as run:
-        run.offer()
-        await run.done()
-        server.connections[0].transport.write(http(b"idle", 408))
-        await asyncio.wait_for(server.connections[0].lost.wait(), 20)
-        again = Rig(run.pool, 1)
-        again.offer()
-        assert await again.done() == [(0, "")]
-        assert len(server.connections) == 2
 
 
 async def test_leaving_closes_what_is_open() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
-from app.bench import drive
 from app.bench.client import Pool, Request
 from app.bench.drive import ClosedLoop, OpenLoop
 from app.bench.plan import Target
@@ -52,21 +49,6 @@ async def test_a_server_that_does_not_answer_holds_no_request_back() -> None:
     assert not any(one.fault for one in log)
     assert log[0].ended - log[0].intended >= (count - 1) * MS  # the first waited for the last
     assert max(one.sent for one in log) <= min(one.ended for one in log)
-
-
-async def test_a_burst_beyond_one_turn_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "_BURST", 3)
-    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
-        log = at(*[0] * 10)
-        await OpenLoop(connections, log).run()
-    assert all(one.ended for one in log)
-    assert len(server.requests) == 10
-
-
-async def test_no_requests_is_no_wait() -> None:
-    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
-        await OpenLoop(connections, []).run()
-    assert server.requests == []
 
 
 async def test_closed_loop_keeps_its_number_in_flight() -> None:

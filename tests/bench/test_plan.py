@@ -33,23 +33,14 @@ def test_path_quotes_the_model() -> None:
     ("options", "message"),
     [
         ({"url": "ftp://a"}, "url: expected http://host:port, got 'ftp://a'"),
-        ({"url": "a:99999"}, "url: expected http://host:port, got 'a:99999'"),
-        ({"model": ""}, "model: expected"),
         ({"rate": 0.0}, "rate: expected requests per second above 0, got 0.0"),
-        ({"arrivals": "never"}, "arrivals: expected poisson"),
-        ({"rate": None, "concurrency": 0}, "concurrency: expected at least 1, got 0"),
         ({"concurrency": 3}, "concurrency: a closed loop has no rate"),
         ({"repeats": 0}, "repeats: expected at least 1, got 0"),
-        ({"duration_s": float("nan")}, "duration_s: expected above 0, got nan"),
-        ({"warmup_s": -1.0}, "warmup_s: expected at least 0, got -1.0"),
         ({"deadline_ms": 0.0}, "deadline_ms: expected above 0, got 0.0"),
         ({"payload": "xml"}, "payload: expected json or binary, got 'xml'"),
-        ({"check": "all"}, "check: expected values or shapes, got 'all'"),
         ({"headers": ("X",)}, "header: expected NAME: VALUE, got 'X'"),
         ({"headers": ("X: a\r\nY: b",)}, "header: expected NAME: VALUE"),
         ({"lengths": "lognormal:14:4"}, "lengths: expected a number"),
-        ({"lengths": "0"}, "lengths: expected"),
-        ({"lengths": "normal:1:1:1"}, "lengths: expected"),
     ],
 )
 def test_wrong_option(options: dict[str, Any], message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ import pytest
 
 from app.bench import run as bench
 from app.bench.plan import Plan
-from app.bench.run import Lagging, Session, Unusable, measure
+from app.bench.run import Lagging, Unusable, measure
 from app.sim import arrivals
 
 from .made import MS, repeat, result
-from .scripted import METADATA, Scripted, Server, http, model, serving, v2
+from .scripted import Scripted, Server, http, model, serving, v2
 
 
 @pytest.fixture(autouse=True)
@@ -100,21 +99,6 @@ async def test_what_cannot_be_measured() -> None:
         await measure(plan(server))
 
 
-async def test_binary_against_a_server_that_answers_in_json() -> None:
-    async with serving(model(lambda _, request: http(v2()))) as server:
-        found = await measure(plan(server, payload="binary", repeats=1))
-    assert found.completed == found.requests
-
-
-async def test_several_runs_in_one_session() -> None:
-    async with serving(model(lambda _, request: http(v2()))) as server, Session(plan(server)) as session:
-        one = await session.once(plan(server, rate=500.0), 1, 0.05)
-        two = await session.once(plan(server, rate=500.0), 1, 0.05)
-        await session.settle()
-    assert one.intended_ns.tolist() == two.intended_ns.tolist()
-    assert one.errors == two.errors == {}
-
-
 async def test_the_collector_is_left_as_it_was() -> None:
     seen: list[bool] = []
 
@@ -126,21 +110,6 @@ async def test_the_collector_is_left_as_it_was() -> None:
         await measure(plan(server, repeats=1))
     assert seen[-1] is False
     assert gc.isenabled()
-
-
-async def test_metadata_decide_the_request() -> None:
-    fixed = {**METADATA, "inputs": [{"name": "ids", "datatype": "INT64", "shape": [-1, -1]}]}
-
-    def script(connection: Scripted, request: bytes) -> bytes:
-        if request.startswith(b"GET /v2/models/m HTTP/1.1\r\n"):
-            return http(fixed)
-        (given,) = json.loads(request.partition(b"\r\n\r\n")[2])["inputs"]
-        good = given["name"] == "ids" and given["shape"] == [3, 9] and len(given["data"]) == 27
-        return http(v2(3)) if good else http({"error": "shape"}, 400)
-
-    async with serving(script) as server:
-        found = await measure(plan(server, rows=3, lengths="9", repeats=1))
-    assert found.completed == found.requests
 
 
 @pytest.fixture
@@ -173,22 +142,8 @@ def test_lag_may_be_a_tenth_of_the_latency() -> None:
 
 
 @pytest.mark.usefixtures("_real_limits")
-def test_lag_that_met_short_answers_does_no_harm() -> None:
-    """The slowest answers, which make the 99th percentile, were to requests sent on time."""
-    latencies = [50.0] * 95 + [200.0] * 5
-    lags = np.array([9 * MS] * 5 + [0] * 95)
-    result(repeat(latencies, lag_ns=lags)).check_lag()
-
-
-@pytest.mark.usefixtures("_real_limits")
 def test_closed_loop_has_lags() -> None:
     beats = np.array([2 * MS] * 7)
     result(repeat([30.0] * 100, lag_ns=beats), rate=None, concurrency=3).check_lag()
     with pytest.raises(Lagging, match=r"2.000 ms of the latency's median are its own, limit 1.000 ms"):
         result(repeat([10.0] * 100, lag_ns=beats), rate=None, concurrency=3).check_lag()
-
-
-@pytest.mark.usefixtures("_real_limits")
-def test_without_answers_lag_has_only_its_floor() -> None:
-    with pytest.raises(Lagging, match=r"limit 0.200 ms"):
-        result(repeat([-1.0] * 10, lag_ns=np.full(10, 2 * MS))).check_lag()

@@ -31,10 +31,6 @@ def test_interval_is_students(count: int) -> None:
     assert interval(list(values)) == pytest.approx(expected, rel=2e-3)
 
 
-def test_one_value_has_no_interval() -> None:
-    assert interval([1.0]) is None
-
-
 def test_figures_of_one_run() -> None:
     one = repeat(
         [1.0] * 50 + [3.0] * 49 + [-1.0], elapsed_s=2.0,
@@ -48,11 +44,6 @@ def test_figures_of_one_run() -> None:
     assert found["mean_batch"] == 50 / 20  # 40 rows in 10 batches of 4, and 10 alone
     assert (found["compute_ms"], found["server_ms"]) == (2.0, None)
     assert one.figures(None)["goodput"] is None
-
-
-def test_nothing_completed() -> None:
-    found = repeat([-1.0, -1.0]).figures(None)
-    assert (found["mean_ms"], found["p99_ms"], found["max_ms"], found["throughput"]) == (None, None, None, 0.0)
 
 
 def test_summary_is_the_mean_of_the_runs() -> None:

@@ -64,15 +64,6 @@ def test_table_and_json(plans: list[Plan]) -> None:
     assert found.stderr == ""  # no terminal, no bar
 
 
-def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def measure(plan: Plan) -> run.Result:
-        return result(repeat([-1.0]))
-
-    monkeypatch.setattr(run, "measure", measure)
-    found = invoke("--rate", "100")
-    assert (found.exit_code, "1 x status 503: full" in found.stdout) == (1, True)
-
-
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     kept: run.Result | None = None

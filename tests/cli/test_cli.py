@@ -58,7 +58,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         (["mine"], "mine", ()),
         (["--models", "bench", "-m", "a=b"], "bench", ("a=b",)),
         (["--model", "a=b"], None, ("a=b",)),
-        (["demo", "-m", "a=b"], "demo", ("a=b",)),
     ],
 )
 def test_what_is_served(
@@ -81,13 +80,6 @@ def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[S
     assert "STARLING_PRT is no setting" in first
     assert "STARLING_PORT?" in first
     assert "STARLING_ZZZZ is no setting" in second
-
-
-def test_a_second_models_is_told(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["serve", "--models", "mine", "--models=yours"]
-    monkeypatch.setattr("sys.argv", ["starling", *arguments])
-    assert "the last --models alone is served; --model NAME=FOLDER" in run(*arguments).stderr
-    assert served[0].models == "yours"
 
 
 def test_flags_beat_variables(served: list[Settings]) -> None:
@@ -116,25 +108,9 @@ def test_lists(served: list[Settings]) -> None:
     ]  # fmt: skip
 
 
-def test_origins(served: list[Settings]) -> None:
-    run("serve", "--cors-origins", "http://a", "--cors-origins", "http://b")
-    run("serve", "--cors-origins", "http://a,http://b")
-    run("serve", env={"STARLING_CORS_ORIGINS": "http://a http://b"})
-    run("serve", env={"STARLING_CORS_ORIGINS": "http://a, http://b"})
-    assert [one.cors_origins for one in served] == [("http://a", "http://b")] * 4
-
-
-def test_defaults(served: list[Settings]) -> None:
-    run("serve")
-    assert served == [Settings()]
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"max_body_mib": -1}, ["max_body_mib", "greater than 0", "-1"]),
-        ({"workers": "1,x"}, ["workers", "'1,x'"]),
-        ({"workers": "0"}, ["workers", "at least 1"]),
         ({"workers": "4"}, ["workers: alone it is one worker with batches of at most 4: expected 4x32 ", "or 1x4"]),
         ({"workers": "0x8"}, ["workers: expected capacities such as 32,32 or 2x32, got '0x8'"]),
         ({"threads": 9999}, ["threads", "cores"]),
@@ -152,10 +128,7 @@ def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> N
     "args",
     [
         ["serve", "--workers", "0"],
-        ["serve", "--max-body-mib", "-1"],
         ["models", "/no/such/folder"],
-        ["check", "/no/such/folder"],
-        ["serve", "--no-such-flag"],
         ["serve", "--port", "many"],
     ],
 )
@@ -186,12 +159,6 @@ def test_a_folder_without_a_model(
     assert "--allow-empty" in line
 
 
-def test_models() -> None:
-    shown = plain(run("models", "demo").output)
-    for word in ("digits", "echo", "FP32"):
-        assert word in shown
-
-
 def made(folder: Path) -> Path:
     """A model with an axis of any length, and a mask that the server makes."""
     folder.mkdir()
@@ -205,13 +172,6 @@ def made(folder: Path) -> Path:
     (folder / "model.toml").write_text("\n".join(lines))
     (folder / "model.py").write_text("def build():\n    return lambda x, mask: x * mask\n")
     return folder
-
-
-def test_inputs_that_the_server_makes_are_told_apart(tmp_path: Path) -> None:
-    folder = made(tmp_path / "masked")
-    assert "mask" not in plain(run("models", str(tmp_path)).output).replace("masked", "")
-    lines = plain(run("check", str(folder)).output).split("\n")
-    assert [line.split()[0] for line in lines if "FP32 [n, 2]" in line] == ["inputs", "made", "outputs"]
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])

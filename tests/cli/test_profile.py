@@ -57,30 +57,12 @@ def test_profile_as_json() -> None:
     assert set(got["repeats"]) == {"1", "2", "3"} >= set(got["spread"])
 
 
-@pytest.mark.skipif(cpu_cores() != 2, reason="what is compared depends on the cores")
-def test_a_core_is_left_to_http_and_all_numbers_of_threads_are_kept(kept: Path) -> None:
-    """So that `size` has the curve of what is suggested."""
-    got = printed("profile", "echo", "--max-batch", "2", *QUICK[:-1], "2")
-    assert [(one["threads"], one["workers"]) for one in got["candidates"]] == [(2, 1), (1, 1)]
-    assert got["suggested"]["threads"] == 1
-    assert sorted(json.loads(path.read_text())["threads"] for path in kept.iterdir()) == [1, 2]
-
-
 @pytest.mark.usefixtures("kept")
 def test_a_folder_is_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is named in full or is the current one; a name of the repository comes first."""
     for current, name in (("/", str(DEMO / "echo")), (DEMO / "echo", "."), (DEMO, "echo")):
         monkeypatch.chdir(current)
         assert printed("profile", name, "--max-batch", "1", "--no-suggest", *QUICK)["model"] == "echo"
-
-
-@pytest.mark.usefixtures("kept")
-@pytest.mark.skipif(cpu_cores() < 2, reason="two units at once need two cores")
-def test_units_at_once() -> None:
-    got = printed("profile", "echo", "--max-batch", "2", "--workers", "2", "--no-suggest", *QUICK)
-    assert list(got["concurrency"]) == ["2"]
-    assert list(got["concurrency"]["2"]) == ["1", "2"]
-    assert "suggested" not in got
 
 
 def test_table_file_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
@@ -142,12 +124,8 @@ def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
     ("arguments", "message"),
     [
         (("nope",), "model 'nope' is not known; models: digits, echo"),
-        ((str(DEMO),), "a folder of digits, echo; name one, with --models"),
         ((str(Path(__file__).parent),), "a folder without a model"),
-        (("echo", "--models", "/no/such/folder"), "models: expected a folder"),
-        (("echo", "--threads", "9999"), "threads: expected at most"),
         (("echo", "--workers", "9999"), "workers: expected at most"),
-        (("echo", "--budget-s", "0"), "budget-s: expected more than 0"),
         (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
         (("echo", "--stages", "2", "--beside", "echo"), "beside: has no meaning with --stages"),
     ],

@@ -80,29 +80,10 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
     assert json.loads(file.read_text())["beside"] == [first["beside"][0], pair]
 
 
-def test_a_model_in_stages_of_variable_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, file = tmp_path / "parts", tmp_path / "pairs.json"
-    folder.mkdir()
-    (folder / "model.py").write_text(
-        "from app.models import Staged\n\n\ndef build():\n    return Staged([lambda x: x * 2, lambda x: x + 1])\n"
-    )
-    (folder / "model.toml").write_text(
-        'source = "model.py:build"\n[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = ["n"]\n'
-        '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = ["n"]\n'
-    )
-    monkeypatch.setattr(profile, "cpu_cores", lambda: 2)
-    options = ("--model", f"parts={folder}", "--max-batch", "1", "--length", "8", "--out", str(file), *QUICK)
-    succeeds("profile", "parts", "--beside", "echo", *options)
-    (pair,) = json.loads(file.read_text())["beside"]
-    assert sizes(pair) == [(1, 1)]  # max-batch is of both
-    assert pair["lengths"] == [{"n": 8}, {}]
-
-
 @pytest.mark.parametrize(
     ("cores", "threads", "workers", "message"),
     [
         (1, 1, (), "1 of 1 core(s)"),
-        (2, 2, (), "--threads 1 makes room for two"),
         (16, 15, (), "--threads 8 makes room for two"),
         (4, 1, (1,), "--workers asks for one"),
     ],
@@ -110,11 +91,6 @@ def test_a_model_in_stages_of_variable_length(tmp_path: Path, monkeypatch: pytes
 def test_one_worker_is_told_in_one_line(cores: int, threads: int, workers: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         check_room(cores, threads, workers)
-
-
-def test_two_workers_are_enough() -> None:
-    check_room(2, 1, ())
-    check_room(4, 2, (1, 2))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from app.cli.profile_stages import Slices, Times
-
-from .running import assert_refused, printed, succeeds
+from .running import assert_refused, printed
 
 MODEL = """
 import torch
@@ -84,42 +82,14 @@ def test_several_numbers_are_tried_where_none_is_asked_for(options: tuple[str, .
     assert got["paste"] == f"stages = {got['suggested']}"
 
 
-def test_table(options: tuple[str, ...]) -> None:
-    shown = succeeds("profile", "net", "--stages", "2", *options)
-    assert "stage 1" in shown
-    assert shown.endswith("\n\nstages = 2\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("net", "--stages", "2", "--cuts", "0"), "either --stages or --cuts, got both"),
         (("net", "--stages", "1"), "at least 2 and at most 64, got 1"),
-        (("net", "--stages", "few"), "stages: expected auto, or"),
-        (("net", "--stages", "9"), "model 'net': stages: expected fewer stages, got 9"),
-        (("net", "--cuts", "7"), "model 'net': cuts: expected the name of a submodule, like"),
         (("cut", "--stages", "2"), "model 'cut': expected no --stages or --cuts"),
         (("cell", "--stages", "2"), "model 'cell': expected a model to cut, got a recurrent one"),
-        (("none", "--stages", "2"), "model 'none' is not known"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: tuple[str, ...], arguments: tuple[str, ...], message: str) -> None:
     assert_refused(message, "profile", *arguments, *options)
-
-
-def test_what_is_derived_from_times() -> None:
-    times = Times({1: 2.0, 2: 3.0, 4: 4.0}, [{1: 1.0, 2: 1.0, 4: 1.0}, {1: 1.1, 2: 2.1, 4: 4.1}])
-    assert times.cost(1) == pytest.approx(0.05)
-    assert [times.preferred(stage) for stage in (0, 1)] == [4, 1]
-
-
-def test_figures_of_many_stages_fit_on_a_line_of_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    each = {1 << power: 1.234 * (1 << power) for power in range(6)}
-    Slices("encoder", {8: Times({size: 8 * time for size, time in each.items()}, [each] * 8)}, "stages = 8").show()
-    shown = capsys.readouterr().out
-    assert "…" not in shown
-    assert shown.count(" 1.234 ") == 8
-    assert "315.9" in shown

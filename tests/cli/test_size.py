@@ -81,15 +81,6 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     )  # 32 rows take as long as one
 
 
-def test_the_table_and_the_command() -> None:
-    shown = running.succeeds("size", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", *ASKED[4:])
-    assert "starling serve MODEL_FOLDER --workers 32\n" in shown
-    assert "requests as json: 200 us of the event loop each, 400 a batch, assumed" in shown
-    assert "if requests cost HTTP twice what is assumed: p99 " in shown
-    overloaded = running.succeeds("size", "--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", *ASKED[4:])
-    assert "overloaded" in overloaded
-
-
 def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
     result = invoke("size", "--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", *ASKED[4:])
     assert (result.exit_code, "no number of replicas" in result.stdout) == (1, True)
@@ -126,19 +117,6 @@ def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.Monk
         300,
         "given",
     )
-
-
-def test_the_flags_are_those_that_the_profile_suggests_where_as_few_replicas_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
-    suggested = {"threads": 1, "workers": [32], "max_alive": 16}
-    stored(tmp_path, 1, replace(linear(10, 1, 32), extra={"suggested": suggested, "made": "2026-01-02"}))
-    other = {"suggested": {"threads": 2, "workers": [32]}, "made": "2026-01-01"}
-    stored(tmp_path, 2, replace(linear(4, 0.5, 32), extra=other))
-    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED[2:])
-    assert printed(*options, "--rate", "250")["command"].endswith(" --threads 1 --workers 32 --max-alive 16")
-    assert printed(*options, "--rate", "3000")["command"].endswith(" --threads 2 --workers 32")
 
 
 def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
@@ -218,8 +196,6 @@ def example_of(task: str, *values: Any) -> tuple[ModelInfo, SampleRow]:
 @pytest.mark.parametrize(
     ("task", "values", "sent"),
     [
-        ("text-classification", [b"a day"], [["a day"]]),
-        ("sentence-similarity", [b"a day", [b"a", b"b"]], [["a day"], [["a", "b"]]]),
         ("image-classification", [b"\xff\xd8"], [[{"b64": "/9g="}]]),
     ],
 )
@@ -239,17 +215,11 @@ def test_the_request_of_a_task_is_its_example(task: str, values: list[Any], sent
     [
         (("--rate", "0"), "rate: expected above 0"),
         (("--p99-ms", "-1"), "p99-ms: expected above 0"),
-        (("--headroom", "-1"), "headroom: expected per cent from 0"),
-        (("--http-us", "-1"), "http-us: expected at least 0"),
         (("--format", "xml"), "format: expected json, binary, file, served, got 'xml'"),
         (("--data", "3.jpg"), "data: it is only sent with --measure"),
-        (("--profile", "linear:x"), "profile: expected linear:A+Bb"),
-        (("--profile", "/no/such/file"), "/no/such/file"),
-        (("--profile", "linear:1+1b", "--policy", "odd"), "policy: expected one of"),
         (("--profile", "linear:1+1b", "--policy", "ebird"), "policy: ebird has workers of its own"),
         (("--model", "nope"), "model 'nope' is not known; models: digits, echo"),
         ((), "model: expected --model, one of digits, echo"),
-        (("--model", "echo", "--measure", "--budget-s", "0"), "budget-s: expected more than 0"),
     ],
 )
 def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

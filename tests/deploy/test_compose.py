@@ -71,8 +71,3 @@ def test_grafana_has_prometheus_and_the_dashboard(compose: dict[str, Any]) -> No
     ((provider,),) = [told["providers"] for told in documents(files[f"{provisioning}/dashboards/starling.yaml"])]
     folder = provider["options"]["path"]
     assert files[f"{folder}/starling.json"] == DEPLOY / "monitoring" / "dashboard.json"
-
-
-def test_ports_are_this_machines_alone(compose: dict[str, Any]) -> None:
-    for service in compose["services"].values():
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 import yaml
 
 from app.http.inference_routes import find_route
@@ -20,29 +19,6 @@ PAGE = (DEPLOY.parent / "docs" / "kserve.md").read_text(encoding="utf-8")
 RUNTIME, SERVICE = (yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 CONTAINER: dict[str, Any] = RUNTIME["spec"]["containers"][0]
 PREDICTOR: dict[str, Any] = SERVICE["spec"]["predictor"]
-#: Of the fields that there are, those that one might use here.
-FIELDS: dict[str, tuple[Any, set[str]]] = {
-    "ServingRuntime": (
-        RUNTIME["spec"],
-        {"annotations", "labels", "supportedModelFormats", "protocolVersions", "containers", "volumes", "multiModel"},
-    ),
-    "supportedModelFormats": (
-        RUNTIME["spec"]["supportedModelFormats"][0], {"name", "version", "autoSelect", "priority"},
-    ),
-    "InferenceService": (SERVICE["spec"], {"predictor", "transformer", "explainer"}),
-    "predictor": (
-        {name for name in PREDICTOR if name not in ("terminationGracePeriodSeconds", "enableServiceLinks")},
-        {"model", "minReplicas", "maxReplicas", "containerConcurrency", "timeout", "scaleTarget", "scaleMetric"},
-    ),
-    "model": (PREDICTOR["model"], {"modelFormat", "runtime", "protocolVersion", "storageUri", "storage", "resources"}),
-    "modelFormat": (PREDICTOR["model"]["modelFormat"], {"name", "version"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("place", FIELDS)
-def test_fields_are_those_of_kserve(place: str) -> None:
-    used, known = FIELDS[place]
-    assert set(used) <= known
 
 
 def test_its_pod_is_one_by_kubernetes_schemas() -> None:

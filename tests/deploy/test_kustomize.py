@@ -64,10 +64,3 @@ def test_every_file_of_the_folders_is_used(overlay: str) -> None:
         # not resources of Kubernetes: what the adapter and a Prometheus without an operator are given
         others = {"kustomization.yaml", "adapter-rules.yaml", "alerts.yaml"}
         assert [path.name for path in folder.iterdir() if path.name not in others and path.name not in told] == []
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_no_two_resources_have_one_name(overlay: str) -> None:
-    resources = build(DEPLOY / "kubernetes" / overlay)
-    for one in resources:
-        named(resources, one["kind"], one["metadata"]["name"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.scripted import Scripted, http, serving
+from bench.scripted import http, serving
 
 from experiments.common.loads import Answers, post, run_once
 
@@ -19,14 +19,3 @@ async def test_answers_behind_the_time_of_a_load_are_latencies_and_not_in_time()
     assert head.startswith(b"POST /predict HTTP/1.1\r\n")
     assert b"\r\nX-Test: 1\r\nContent-Length: 2" in head
     assert body == b"{}"
-
-
-async def test_refused_requests_are_faults() -> None:
-    def refused(connection: Scripted, request: bytes) -> bytes:
-        return http({"error": "full"}, 429)
-
-    async with serving(refused) as server:
-        found = await run_once([post("/x", server.port, b"{}")], server.port, Answers(), 0.02, 1000.0, seed=1)
-    assert len(found.faults) == len(server.requests) > 0
-    assert found.faults[0].startswith("status 429")
-    assert not len(found.latency_ns)

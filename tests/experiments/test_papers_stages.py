@@ -8,26 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.scheduler.types import Formed, Row, Unit
-from experiments.common.networks import FAST, Network
+from experiments.common.networks import FAST
 from experiments.papers import stages, stages_cells, stages_runs
-from experiments.papers.stages_gpu import StagesGpu
-
-MS = 1_000_000
-
-
-def test_units_run_side_by_side_until_the_gpu_is_full() -> None:
-    """Two units of 4 of 8 rows fill it, one of 8 does alone; a second unit of a stage waits for its executor."""
-    gpu = StagesGpu(Network("net", 4.0, (8.0, 8.0), 0.0))
-    units = [Unit(number, number, 1, number % 2, [Row()] * 4, 4, Formed.IDLE, 0, 0) for number in range(3)]
-    for unit in units:
-        gpu.push(unit, 0)
-    assert gpu.due == 16 * MS
-    assert gpu.pop(16 * MS) == (units[0], 16 * MS)
-    assert gpu.pop(16 * MS) == (units[1], 16 * MS)
-    assert gpu.due == 32 * MS
-    gpu.push(Unit(3, 3, 1, 1, [Row()] * 8, 8, Formed.IDLE, 0, 0), 16 * MS)
-    assert gpu.due == 40 * MS
 
 
 def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,8 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import solver
 from experiments.stages.two_stages import Action, evaluate, solve
 
-MS = 1_000_000
 FLAT = linear(3.5, 0.3, 4).batch_ns
 STEEP = linear(0.1, 1.5, 4).batch_ns
-FREE = (1,) * 4  # nanosecond
 
 
 def peak(first: tuple[int, ...], second: tuple[int, ...]) -> float:
@@ -23,15 +21,6 @@ def unsliced(waiting: int, standing: int) -> Action:
     """All that waits, from end to end."""
     rows = min(standing or waiting, 4)
     return Action(int(standing > 0), rows, rows)
-
-
-@full
-@pytest.mark.parametrize("load", [0.9])
-@pytest.mark.parametrize("first", [FLAT, (4 * MS, 9 * MS, 13 * MS, 10 * MS)])
-def test_a_second_stage_that_costs_nothing_changes_nothing(first: tuple[int, ...], load: float) -> None:
-    rate = load * peak(first, FREE)
-    assert solve(first, FREE, rate).mean_ns == pytest.approx(solver.solve(first, rate).mean_ns, rel=1e-5)
-    assert solve(FREE, first, rate).mean_ns == pytest.approx(solver.solve(first, rate).mean_ns, rel=1e-5)
 
 
 @full

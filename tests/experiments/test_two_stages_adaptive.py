@@ -11,7 +11,7 @@ from app.scheduler.estimates.profile import ModelProfile, linear
 from app.sim import options
 from app.sim.fleet import Setup, run
 from experiments.stages.two_stages import solve
-from experiments.stages.two_stages_adaptive import exact, halved, main, times
+from experiments.stages.two_stages_adaptive import exact, halved, times
 
 PROFILES = Path(__file__).parents[2] / "docs" / "bench" / "profiles"
 MS = 1_000_000
@@ -45,11 +45,3 @@ def test_the_exact_mean_is_that_of_the_simulator(name: str, policy: str) -> None
     """The simulated policy counts arrivals instead of knowing the rate, which changes little at this load."""
     setup = Setup(CASES[name], 0.5 * CASES[name].peak, policy, requests=3_000, max_queue=1 << 20)
     assert run(setup)["mean_ms"] == pytest.approx(exact(setup).mean_ns / MS, rel=0.06)
-
-
-def test_the_table_and_the_decisions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--max-batch", "3", "--load", "0.5"])
-    said = capsys.readouterr().out
-    assert "| 0.5 |" in said
-    assert "the optimum at load 0.5" in said
-    assert "1:3" in said

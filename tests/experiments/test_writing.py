@@ -7,27 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from app.contract import ModelSource
 from app.models.loading import load
-from experiments.writing import live, models, streams
+from experiments.writing import live, streams
 from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
-
-
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_a_whole_batch_writes_what_each_row_does_alone(kind: str, tmp_path: Path) -> None:
-    made = tiny_decoders.model(kind)
-    made.generation_config.eos_token_id = None
-    whole = models.Whole(made)
-    rows = [[5, 6, 7, 8], [9, 10]]
-    ids = torch.tensor([rows[0], [*rows[1], 0, 0]])
-    with torch.inference_mode():
-        last = whole(ids, torch.tensor([4, 2]), torch.tensor([3, 6]))
-    assert last.tolist() == [
-        tiny_decoders.generated(made, row, most)[-1] for row, most in zip(rows, (3, 6), strict=True)
-    ]
 
 
 def test_the_folders_are_models(tmp_path: Path) -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import json
-import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from bench.scripted import Scripted, http, serving
 
-from loadtest.bench import bodies, closed_loop, one_connection
+from loadtest.bench import closed_loop, one_connection
 from loadtest.bench.closed_loop import drive
-from loadtest.bench.constant import Constant
 from loadtest.bench.load import Load, LoadError, Request
-from loadtest.common.paths import LOOPBACK
 
 REQUEST = Request("test", "/x", (("Content-Type", "text/plain"),), b"hello")
 
@@ -60,15 +54,6 @@ async def test_refusals_are_counted_by_their_status() -> None:
     assert result.refused_per_second == result.refused / result.seconds
 
 
-async def test_one_connection_measures_whole_answers() -> None:
-    long = b"y" * 200_000  # arrives in several pieces
-    async with serving(lambda connection, request: http(long)) as server:
-        result = await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
-        assert len(server.connections) == 1
-        assert len(server.requests) == result.requests
-    assert 0 < result.p50_ms <= result.p90_ms <= result.p99_ms
-
-
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -85,43 +70,3 @@ async def test_one_connection_takes_nothing_but_whole_200s(answer: bytes, why: s
     async with serving(script) as server:
         with pytest.raises(LoadError, match=why):
             await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
-
-
-@asynccontextmanager
-async def constant(body: bytes) -> AsyncIterator[int]:
-    listening = await asyncio.get_running_loop().create_server(lambda: Constant(body), LOOPBACK, 0)
-    async with listening:
-        yield listening.sockets[0].getsockname()[1]
-
-
-async def test_the_constant_server_answers_each_request_once() -> None:
-    big = dataclasses.replace(REQUEST, body=b"x" * 300_000)  # arrives in several pieces
-    async with constant(http(b"yes")) as port:
-        result = await drive(load(port, request=big, answer=b"yes"))
-    assert result.failed == {}
-    assert result.requests > 2
-
-
-METADATA = {"name": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
-
-
-def test_json_and_binary_carry_the_same_values() -> None:
-    text, raw = bodies.v2_json(METADATA), bodies.v2_binary(METADATA)
-    (tensor,) = json.loads(text.body)["inputs"]
-    head = int(dict(raw.headers)["Inference-Header-Content-Length"])
-    assert tensor["shape"] == json.loads(raw.body[:head])["inputs"][0]["shape"] == [1, 3]
-    assert struct.pack("<3f", *tensor["data"]) == raw.body[head:]
-
-
-def test_checking_an_answer() -> None:
-    good = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
-    bodies.check(bodies.v2_json(METADATA), {}, good)
-    with pytest.raises(ValueError, match="shape"):
-        bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2]}", b"[1]}"))
-    head = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}]}'
-    with pytest.raises(ValueError, match="shape"):  # of two rows
-        bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2],", b"[2,1],"))
-    length = {"inference-header-content-length": str(len(head))}
-    bodies.check(bodies.v2_binary(METADATA), length, head + bytes(8))
-    with pytest.raises(ValueError, match="fewer bytes"):
-        bodies.check(bodies.v2_binary(METADATA), length, head + bytes(7))

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.common import processes
-from loadtest.common import experiment
 from loadtest.common.experiment import Experiment, Run
 from loadtest.common.page import Data, Page
 from loadtest.common.servers import ServerError
@@ -93,21 +91,3 @@ def test_missed_targets_are_the_status(made: Any, tmp_path: Path, capsys: pytest
     assert "too few" in capsys.readouterr().err
     assert (tmp_path / "x.json").exists()
     assert "Targets missed:\n\n- too few\n" in (tmp_path / "x.md").read_text()
-
-
-@pytest.mark.parametrize(
-    "value", [{}, [], {"a": []}, {"a": [1, 2.5, None]}, {"a": [[1], [2]], "b": {"c": [{"d": "é"}, "e"]}}, [1, [2, {}]]]
-)
-def test_json_keeps_every_value(value: Any, tmp_path: Path) -> None:
-    text = "".join(experiment._text(value))
-    assert json.loads(text) == value
-    experiment.store({"v": value}, tmp_path / "x.json")
-    assert experiment.load(tmp_path / "x.json") == {"v": value}
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_work_spreads_over_processes_in_order(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PROCESSES", count)
-    said: list[str] = []
-    assert processes.spread(abs, [-1, 2, -3], said.append) == [1, 2, 3]
-    assert said == ["abs: 1 of 3", "abs: 2 of 3", "abs: 3 of 3"]

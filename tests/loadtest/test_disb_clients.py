@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from bench.scripted import Scripted, Server, http, model, serving, v2
 
-from app.bench.run import Lagging, Unusable
+from app.bench.run import Unusable
 from loadtest.disb import clients
-from loadtest.disb.__main__ import as_json, as_table
-from loadtest.disb.clients import Clients, WorkloadPlan, WorkloadResult, play
+from loadtest.disb.clients import Clients, WorkloadPlan, play
 from loadtest.disb.workload import Load, Task, Workload
 
 MS = 1_000_000
@@ -57,14 +56,6 @@ async def test_tasks_run_beside_one_another() -> None:
     assert len(found.lag_ns) <= 10  # of requests with an instant alone
 
 
-async def test_requests_are_binary_and_name_no_class() -> None:
-    async with serving(model(answer)) as server:
-        await play(plan(server, PERIODIC, CLOSED))
-    sent = [request for request in server.requests if request.startswith(b"POST")]
-    assert not any(b"x-class" in request.lower() for request in sent)
-    assert all(head(request)["parameters"] == {"binary_data_output": True} for request in sent)
-
-
 @pytest.mark.parametrize("told", ["header", "priority"])
 async def test_the_server_is_told_of_classes(told: str) -> None:
     """In the order of their first requests, alone: the camera's, then those of the closed loop."""
@@ -77,13 +68,6 @@ async def test_the_server_is_told_of_classes(told: str) -> None:
         seen = [{1: "realtime", 2: "best_effort"}[head(request)["parameters"]["priority"]] for request in sent]
     assert set(seen) == {"realtime", "best_effort"}
     assert seen[0] == "realtime"
-
-
-async def test_warm_up_is_not_counted() -> None:
-    async with serving(model(answer)) as server:
-        found = await play(plan(server, PERIODIC, warmup_s=0.1))
-        posted = sum(request.startswith(b"POST") for request in server.requests)
-    assert posted >= len(found.outcomes[0].played.due) + 3  # twice alone, and in the warm-up
 
 
 async def test_errors_are_counted_by_task_and_feed_no_follower() -> None:
@@ -116,48 +100,3 @@ async def test_a_wrong_answer_is_an_error() -> None:
             await play(plan(server, CLOSED, time_s=1.0))
         found = await play(plan(server, PERIODIC, check="shapes"))
     assert found.completed > 0
-
-
-async def test_a_server_that_goes_ends_the_run() -> None:
-    def go(connection: Scripted, request: bytes) -> None:
-        server.vanish()
-
-    async with serving(model(answer)) as server, Clients(plan(server, CLOSED)) as started:
-        await started.alone(0)
-        server.script = go
-        with pytest.raises(Unusable, match=r"^url: the server has gone: connect: "):
-            await started.play(Workload("w", 30.0, (CLOSED,)), 0, (0,))
-
-
-async def test_unknown_model_is_named() -> None:
-    async with serving(lambda _, request: http({"error": "no"}, 404)) as server:
-        with pytest.raises(Unusable, match=r"^url: expected a V2 server with model 'm', got status 404"):
-            await play(plan(server, PERIODIC))
-
-
-async def test_lag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(model(answer)) as server:
-        found = await play(plan(server, PERIODIC))
-    late = WorkloadResult(found.plan, found.outcomes, type(found.lag_ns)("q", [10**12] * 10))
-    monkeypatch.setattr(clients, "LAG_P99_MS", 1.0)
-    with pytest.raises(Lagging, match=r"1 % of its requests were more than 1000000\.000 ms late"):
-        late.check_lag()
-
-
-async def test_table_and_json() -> None:
-    async with serving(model(answer)) as server:
-        found = await play(plan(server, PERIODIC, CLOSED, classes="header", seed=4))
-    text = as_table(found)
-    assert all(line in text for line in ("camera_rt ", "bulk_be ", "all realtime "))
-    told = as_json(found)
-    assert (told["workload"], told["seed"], told["classes_told"]) == ("w", 4, "header")
-    assert told["classes"]["all"]["completed"] == found.completed
-    assert json.loads(json.dumps(told)) == told
-
-
-def test_bad_options() -> None:
-    workload = Workload("w", 1.0, (PERIODIC,))
-    with pytest.raises(ValueError, match=r"^classes: expected one of none, header, priority, got 'x'$"):
-        WorkloadPlan(url="localhost:1", workload=workload, classes="x")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^url: "):
-        WorkloadPlan(url="ftp://x", workload=workload)

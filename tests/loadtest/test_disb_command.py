@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from bench.made import MS
 
-from app.bench.run import Lagging
 from loadtest.disb import __main__ as command
 from loadtest.disb.clients import WorkloadPlan, WorkloadResult
 from loadtest.disb.figures import Outcome
@@ -71,36 +70,10 @@ def test_a_workload_has_its_own_time_and_may_run_in_part(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--map", "vgg"), "map: expected NAME=MODEL, got 'vgg'"),
         (("--map", "x=y"), "map: expected a task or a model of w, one of a_rt, b_be, vgg, got 'x'"),
-        (("--scale", "0"), "scale: expected a number above 0, got 0"),
-        (("--duration", "0"), "duration: expected seconds above 0, got 0"),
-        (("--warmup", "-1"), "warmup: expected at least 0, got -1"),
         (("--classes", "x"), "classes: expected one of none, header, priority, got 'x'"),
     ],
 )
 def test_bad_option(options: tuple[str, ...], message: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([URL, file, *options]) == 2
     assert capsys.readouterr().err == message + "\n"
-
-
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([URL, "/no/such.json"]) == 2
-    assert "/no/such.json" in capsys.readouterr().err
-
-
-def test_no_answers_or_too_late(monkeypatch: pytest.MonkeyPatch, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async def silent(plan: WorkloadPlan) -> WorkloadResult:
-        return WorkloadResult(plan, (Outcome(Played(plan.workload.tasks[0])),), array("q"))
-
-    monkeypatch.setattr(command, "play", silent)
-    assert command.main([URL, file]) == 1
-
-    async def late(plan: WorkloadPlan) -> WorkloadResult:
-        raise Lagging("lag: too late", await silent(plan))
-
-    monkeypatch.setattr(command, "play", late)
-    capsys.readouterr()
-    assert command.main([URL, file]) == 3
-    printed = capsys.readouterr()
-    assert (printed.err, "generator's lag" in printed.out) == ("lag: too late\n", True)

@@ -83,51 +83,6 @@ def test_the_newest_instant_is_launched_and_the_others_are_dropped(
             assert not any(due < other < free for other in wanted), "a newer instant had passed"
 
 
-@repeatable(100)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=20))
-def test_a_closed_loop_launches_with_each_answer_until_the_end(times: list[int]) -> None:
-    (found,) = play(tasks(Load("continuous")), lambda launch, number: MS * times[number % len(times)])
-    assert found.launched == [0, *found.ended[:-1]]
-    assert found.dropped == 0
-    assert found.launched[-1] < S <= found.ended[-1]
-
-
-@repeatable(100)
-@given(st.lists(st.integers(-300, 300).filter(bool), min_size=1, max_size=20))
-def test_a_follower_launches_once_for_each_number_that_all_have_answered(times: list[int]) -> None:
-    loads = (Load("periodic", 10.0), Load("periodic", 7.0), Load("dependent", after=("t0", "t1")))
-    found = play(tasks(*loads), lambda launch, number: MS * times[number % len(times)])
-    first, second, follower = found
-    both = [
-        max(one, other)
-        for one, other, right, too in zip(first.ended, second.ended, first.right, second.right, strict=False)
-        if right and too
-    ]
-    frees = [0, *follower.ended]  # one more than there are launches: the last is never followed by one
-    assert follower.due == both[: len(follower.due)]
-    assert follower.launched == [max(due, free) for due, free in zip(follower.due, frees, strict=False)]
-    assert all(max(due, frees[-1]) >= S for due in both[len(follower.due) :])
-
-
-def test_an_overloaded_client_looks_at_the_newest_frame() -> None:
-    """Frames at 0, 10, 20, ...; an answer takes 25 ms: at 25 it takes the frame of 20, late, and never that of 10."""
-    (found,) = play(tasks(Load("periodic", 100.0)), lambda launch, number: 25 * MS)
-    assert [due // MS for due in found.due[:5]] == [0, 20, 40, 70, 90]
-    assert [at // MS for at in found.launched[:5]] == [0, 25, 50, 75, 100]
-    assert found.dropped == 100 - len(found.due)
-
-
-def test_periodic_tasks_of_one_frequency_are_shifted_apart() -> None:
-    workload = tasks(
-        Load("periodic", 20.0), Load("periodic", 20.0, 1), Load("periodic", 10.0), Load("periodic", 20.0),
-        Load("poisson", 20.0), Load("periodic", 20.0),
-    )  # fmt: skip
-    alone = {f"t{number}": (number + 1) * MS for number in range(6)}
-    found = play(workload, lambda launch, number: 0, alone_ns=alone)
-    firsts = [one.due[0] // MS for one in found]
-    assert [firsts[number] for number in (0, 1, 2, 3, 5)] == [0, 0, 0, 1, 5]
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_same_seed_gives_the_same_launches(seed: int) -> None:
     workload = tasks(Load("poisson", 50.0), Load("poisson", 50.0))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest.disb.workload import Load, Task, Workload, parse, read
+from loadtest.disb.workload import Load, Task, Workload, parse
 
 MS = 1_000_000
 
@@ -45,44 +43,19 @@ def test_every_kind_of_load() -> None:
     )
 
 
-def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
-    path = tmp_path / "A.json"
-    path.write_text(json.dumps(workload(task("a"))))
-    assert read(path).name == "A"
-    path.write_text("{")
-    with pytest.raises(ValueError, match=rf"^{path}: expected JSON, got "):
-        read(path)
-
-
 @pytest.mark.parametrize(
     ("given", "key"),
     [
         ([], "expected an object"),
-        ({"tasks": []}, "time"),
         (workload(task("a"), time=0), "time"),
-        (workload(task("a"), time="60"), "time"),
         (workload(), "tasks"),
-        ({"time": 1, "tasks": {}}, "tasks"),
-        ({"time": 1, "tasks": [3]}, "tasks.0"),
-        (workload(task("a"), task("a")), "tasks"),
-        (workload({"load": {}}), "tasks.0.id"),
-        (workload({"id": "a"}), "tasks.0.load"),
-        (workload(task("a", {"type": "burst"})), "tasks.0.load.type"),
-        (workload(task("a", {"type": "periodic"})), "tasks.0.load"),
         (workload(task("a", {"type": "poisson", "frequency": -1})), "tasks.0.load.frequency"),
-        (workload(task("a", {"type": "poisson", "frequency": True})), "tasks.0.load.frequency"),
-        (workload(task("a", {"type": "periodic", "frequency": 1, "priority": 0.5})), "tasks.0.load.priority"),
-        (workload(task("a", {"type": "trace"})), "tasks.0.load"),
         (workload(task("a", {"type": "trace", "trace": [1, -1]})), "tasks.0.load.trace.1"),
-        (workload(task("a", {"type": "dependent"})), "tasks.0.load"),
-        (workload(task("a", {"type": "dependent", "prev_task_ids": [3]})), "tasks.0.load.prev_task_ids.0"),
         (workload(task("a", {"type": "dependent", "prev_task_ids": ["c"]})), "tasks.0.load.prev_task_ids"),
         (
             workload(*(task(one, {"type": "dependent", "prev_task_ids": [two]}) for one, two in ("ab", "ba"))),
             "tasks: expected tasks that do not depend on themselves",
         ),
-        (workload(task("a", batch_size=0)), "tasks.0.client.batch_size"),
-        (workload(task("a", **{"class": "bulk"})), "tasks.0.client.class"),
     ],
 )
 def test_what_does_not_fit_is_named(given: Any, key: str) -> None:
@@ -102,21 +75,6 @@ def some() -> Workload:
         ),
         "f.json",
     )
-
-
-def test_scale_multiplies_rates_for_the_same_time() -> None:
-    found = some().scaled(0.5)
-    assert (found.time_s, found.tasks[0].load.frequency, found.tasks[1].load.trace) == (60, 5, (0, 200 * MS))
-    assert found.tasks[2:] == some().tasks[2:]
-    with pytest.raises(ValueError, match=r"^scale: expected a number above 0, got 0$"):
-        some().scaled(0)
-
-
-def test_models_are_mapped_by_task_before_model() -> None:
-    found = some().mapped({"m": "mlp", "b_be": "echo"})
-    assert [one.model for one in found.tasks] == ["mlp", "echo", "n", "d"]
-    with pytest.raises(ValueError, match=r"^map: expected a task or a model of workload, one of a_rt, .*, got 'x'$"):
-        some().mapped({"x": "y"})
 
 
 def test_one_class_alone_is_without_what_follows_the_other() -> None:

@@ -28,24 +28,6 @@ def test_an_annotation_that_is_not_known_is_not_passed_over(tmp_path: Path) -> N
         nginx.directives(tmp_path / "ingress.yaml")
 
 
-def test_configuration(tmp_path: Path) -> None:
-    told = nginx.configuration(tmp_path, 8080, [1, 2], {"proxy_read_timeout": "60"})
-    for line in (
-        "listen 127.0.0.1:8080;",
-        "server 127.0.0.1:1 max_fails=0;",
-        "server 127.0.0.1:2 max_fails=0;",
-        "proxy_read_timeout 60;",
-        f"access_log {tmp_path}/access.log attempts;",
-    ):
-        assert line in [one.strip() for one in told.splitlines()]
-    assert told.count("{") == told.count("}")
-
-
-def test_attempts_are_counted_by_what_was_tried() -> None:
-    log = "200|200\n200|502, 200\n200|502, 200\n503|503, 503\n499|-\n"
-    assert nginx.attempts(log) == {"200": 1, "502, 200": 2, "503, 503": 1, "499": 1}
-
-
 def test_servers_drain_as_pods_do() -> None:
     settings = drill.drain_settings()
     text = drill.SETTINGS.read_text(encoding="utf-8")

@@ -85,11 +85,6 @@ async def test_what_failed_is_counted_and_reported_all_the_same(script: Any, fau
     assert all(kind.startswith(fault) for kind in system.faults)
 
 
-def test_a_model_whose_inputs_have_no_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="model 'm': expected inputs that lead with rows"):
-        Library({**METADATA, "inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}]}, 5)
-
-
 class Generator:
     """Stands for LoadGen's module: issues one query of 7 samples and writes a summary."""
 

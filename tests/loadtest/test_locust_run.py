@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from loadtest.run_locust import ROOT, USERS, locust_command, parse, server_flags
+from loadtest.run_locust import ROOT, parse, server_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -242,15 +242,6 @@ def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> N
     assert run.results()["ramp"] in run.said
 
 
-def test_a_ramp_of_wrong_answers_fails(load: Callable[..., LoadRun]) -> None:
-    with serving(Given(data=lambda data: [0.0] * len(data) if data[0] > 0 else data)) as server:
-        run = load(
-            "--host", server.url, "--model", "echo", "--users", "2", "--duration", "1h", "--shape", "ramp",
-            "--hold", "3", "--max-failures", "0.01", "--pace", "100",
-        )  # fmt: skip
-        assert run.end() == 1, run.said
-
-
 def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., LoadRun]) -> None:
     run = load("--users", "2", "--duration", "1h", "--model", "echo", *QUICK)
     url = run.until(r"server ready at (\S+)")[1]
@@ -265,15 +256,6 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., L
         fetch(url, "GET", "/")
     assert "echo V2 JSON" in template(run.out / "report.html")
     assert run.requests()["echo V2 JSON"]["requests"]
-
-
-def test_a_server_that_dies_ends_the_run(load: Callable[..., LoadRun]) -> None:
-    run = load("--users", "2", "--duration", "1h", "--model", "echo", *QUICK)
-    run.until("All users spawned")
-    server, _ = sorted(run.children(), key=lambda pid: b"\0serve\0" not in Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(server, signal.SIGKILL)
-    assert run.end() == 1
-    assert "load: the server ended with -9 during the load" in run.said
 
 
 def fetch(url: str, method: str, path: str, form: dict[str, str] | None = None) -> Any:
@@ -324,14 +306,6 @@ def wait_for(ask: Callable[[], Any]) -> Any:
                 return answer
         pause.wait(0.02)
     raise AssertionError("never true")
-
-
-def test_only_the_users_of_the_payload_run() -> None:
-    for payload, names in USERS.items():
-        command = locust_command(parse(["--payload", payload]), "http://there")
-        assert tuple(command[-len(names) :]) == names
-    everything = locust_command(parse(["--payload", "all"]), "http://there")
-    assert everything[-3:] == ["JsonUser", "BinaryUser", "ImageUser"]
 
 
 def test_options_of_locust_go_to_locust_and_those_of_the_server_to_it() -> None:

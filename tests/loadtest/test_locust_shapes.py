@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
-from loadtest.shapes import Objective, Ramp, Totals, percentile
+from loadtest.shapes import Objective, Ramp, Totals
 
 OBJECTIVE = Objective(p99_ms=100, failures=0.01)
 
@@ -57,37 +54,3 @@ def test_a_ramp_ends_at_the_level_whose_p99_is_too_long() -> None:
         "ramp: broke at 200.0 requests/s with 20 users: p99 300.0 ms (objective 100 ms)",
         "ramp: held 150.0 requests/s with 15 users, p99 5.0 ms",
     ]
-
-
-def test_a_ramp_ends_where_nothing_is_answered() -> None:
-    climbing = ramp()
-    silent = Totals(0, 0, {})
-    asked = [climbing.step(float(second), lambda: silent) for second in range(6)]
-    assert asked == [5, 5, 5, 5, 5, None]
-    assert climbing.broke == "no answer came"
-
-
-def test_a_level_is_judged_without_its_first_second_and_without_those_before() -> None:
-    climbing, service = ramp(), Service()
-    climbing.step(0.0, lambda: service.totals)
-    slow = replace(service.totals, requests=50, latencies_ms={300.0: 50})
-    climbing.step(1.0, lambda: slow)
-    later = Totals(90, 0, {300.0: 50, 5.0: 40})
-    assert climbing.step(5.0, lambda: later) == 10
-    (level,) = climbing.levels
-    assert (level.rate, level.p99_ms, level.requests) == (10.0, 5.0, 40)
-
-
-def test_a_late_tick_makes_a_level_longer_and_not_its_rate_higher() -> None:
-    climbing, service = ramp(), Service()
-    climbing.step(0.0, lambda: service.totals)
-    climbing.step(9.0, lambda: service.totals)  # the first tick for nine seconds: nothing is measured yet
-    assert climbing.levels == []
-    climbing.step(10.0, lambda: Totals(50, 0, {5.0: 50}))
-    assert climbing.levels[0].rate == 50.0
-
-
-def test_percentile_of_counts_is_the_nearest_rank() -> None:
-    counts = {3.0: 1, 1.0: 98, 2.0: 1}
-    assert [percentile(counts, share) for share in (0.5, 0.98, 0.99, 1.0)] == [1.0, 1.0, 2.0, 3.0]
-    assert math.isnan(percentile({}, 0.5))

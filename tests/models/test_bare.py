@@ -65,20 +65,11 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         assert Repository(None, changed["model"]).names() == ["other"]
 
 
-def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
-    write_model(places / "mine" / "net")
-    for models, named in (("demo", []), ("mine", ["a=mine/net"]), ("mine/net", []), ("nosuch", [])):
-        with described(models, named) as changed:
-            assert changed == {}
-
-
 @pytest.mark.parametrize(
     ("place", "message"),
     [
         ("labels.csv", r"models: labels.csv: expected its folder, or a model's file, one of \*.pt2"),
-        ("a b.pt", "got 'a b'; --model NAME='a b.pt' gives it another"),
         ("iris.joblib", "iris.joblib: a pickle, .* give --trust .*starling new NAME --from iris.joblib takes"),
-        ("net.pt2", "net.pt2: expected an archive written by torch.export.save"),
         ("gpt", "GPT2DoubleHeadsModel, which fit no task that is served"),
     ],
 )
@@ -90,19 +81,3 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
     Path("gpt/config.json").write_text('{"architectures": ["GPT2DoubleHeadsModel"]}')
     with pytest.raises(ConfigError, match=message), described(place, []):
         pass
-
-
-def test_it_is_opened_once_to_look_at_it(tmp_path):
-    built = tmp_path / "built"
-    lines = [
-        "from pathlib import Path",
-        "from torch import nn",
-        "def build():",
-        f"    with Path({str(built)!r}).open('a') as file:",
-        "        file.write('once')",
-        "    return nn.Linear(4, 2)",
-    ]
-    write_model(tmp_path / "code", "", "\n".join(lines))
-    (tmp_path / "code" / "model.toml").unlink()
-    with described(str(tmp_path / "code"), []):
-        assert built.read_text() == "once"

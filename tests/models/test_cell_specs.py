@@ -49,9 +49,7 @@ UNBOUND = spec("x", "time", 2, bound=UNBOUNDED)
         # with start the first variable axis of any input; without it the first axis of the first input
         (axis_of([W, spec("x", 3, "time")], [Y], Starts()), {"name": "time", "place": 1, "dim": 2}),
         (axis_of([W, X], [Y]), {"name": ""}),
-        (axis_of([spec("x", 3, "wide")], [Y]), {"name": ""}),
         (axis_of([X], [Y], max_steps=4), {"most": 4, "shortens": True}),
-        (axis_of([X], [Y], max_steps=40), {"most": 9, "shortens": False}),
         (axis_of([UNBOUND], [Y]), {"most": None}),
         (axis_of([spec("x", 3)], [Y]), {"most": None}),
         (
@@ -73,13 +71,6 @@ def test_the_axis_of_the_steps(axis: Any, expected: dict[str, Any]) -> None:
         ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
         ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
         ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
-        ([X], [spec("z", "time", "own")], Finishes(), r"outputs\[0\].shape: expected .*, got \['time', 'own'\]"),
-        (
-            [X, spec("w", "width")],
-            [spec("z", "width")],
-            Starts(),
-            r"outputs\[0\].shape: expected the axis of the steps",
-        ),
         (
             [UNBOUND],
             [spec("z", "own")],

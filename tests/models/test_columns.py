@@ -84,22 +84,6 @@ def test_a_pipeline_of_mixed_columns_serves_as_new_wrote_it(tmp_path):
     assert np.allclose(found[0], PIPELINE.predict(FRAME))
 
 
-@pytest.mark.parametrize(
-    ("columns", "names"),
-    [
-        ([0, 3], ["sex", "id"]),
-        (slice(1, 3), ["age", "city"]),
-        (slice("age", "city"), ["age", "city"]),
-        ([True, False, False, True], ["id", "sex"]),
-        (lambda frame: ["sex"], ["sex"]),
-    ],
-)
-def test_columns_of_a_part_are_found_however_they_were_chosen(columns, names):
-    frame = FRAME[["id", "age", "city", "sex"]]
-    part = ColumnTransformer([("part", "passthrough", columns), ("none", "drop", ["id"])]).fit(frame)
-    assert {one["name"] for one in estimator_inputs(part)} == set(names)
-
-
 def test_a_union_and_numbers_without_names():
     both = make_union(OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder()).fit(FRAME[["sex"]])
     assert estimator_inputs(both) == [{"name": "sex", "datatype": "BYTES", "shape": [], "categories": ["f", "m"]}]

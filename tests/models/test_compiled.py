@@ -44,13 +44,6 @@ def test_tensors_of_any_origin_and_layout_are_one(graphs: list[Any]) -> None:
     assert len(graphs) == 2, "one row, and more"
 
 
-def test_a_contiguous_tensor_is_not_copied(graphs: list[Any]) -> None:
-    slots = torch.zeros(4, 3)
-    with torch.inference_mode():
-        Compiled(lambda x: x.add_(1))(slots[1:3])
-    assert slots.sum(1).tolist() == [0, 3, 3, 0]
-
-
 @pytest.mark.parametrize(("max_batch", "sizes"), [(8, [1, 2]), (1, [1])])
 def test_rows_of_one_value_are_compiled_before_it_serves(max_batch: int, sizes: list[int], graphs: list[Any]) -> None:
     inputs = (TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2)),)

@@ -107,18 +107,12 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
     ("old", "new", "message"),
     [
         ('source = "model.py:build"', "", "source: expected a value, got none"),
-        ('source = "model.py:build"', "source = 3", "source: expected a string, got 3"),
         ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
-        ("shape = [3]", "shape = 3", r"inputs\[0\].shape: expected a list of lengths .* got 3"),
-        ("shape = [3]", "shape = [true]", r"inputs\[0\].shape: expected .* got True in"),
         ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
         ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
-        ("shape = [3]", "shape = [3]\nmax_shape = [4]", r"inputs\[0\].max_shape: expected one length per axis"),
-        ("shape = [3]", "shape = [-1]\nmax_shape = [0]", r"inputs\[0\].max_shape: expected one length per axis"),
         ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
         ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
         ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
-        ('datatype = "FP32"', 'datatype = "INT8"\nmaximum = 200', r"inputs\[0\].maximum: expected a value of INT8"),
         (
             'datatype = "FP32"',
             'datatype = "INT8"\nminimum = 3\nmaximum = 2',
@@ -130,24 +124,16 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
             r"inputs\[0\].missing: expected none for INT8",
         ),
         ('datatype = "FP32"', 'datatype = "BYTES"\ncategories = [1]', r"inputs\[0\].categories: .*BYTES, got 1"),
-        ('datatype = "FP32"', 'datatype = "FP32"\ncategories = ["a"]', r"inputs\[0\].categories: .*FP32, got 'a'"),
-        ('datatype = "FP32"', 'datatype = "FP32"\ncategories = []', r"inputs\[0\].categories: expected"),
         ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
-        ('name = "x"', 'name = "x"\nlabel = 1', r"inputs\[0\].label: unknown key; expected one of name, datatype"),
         ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
         (
             "[[outputs]]",
             "[batching]\nmax_batch = '8'\n[[outputs]]",
             r"batching.max_batch: expected an integer, got",
         ),
-        ("[[outputs]]", "[batching]\nlength_buckets = [8, 4]\n[[outputs]]", r"batching.length_buckets: .*rising"),
-        ("[[outputs]]", "[batching]\nmax_delay_ms = nan\n[[outputs]]", r"batching.max_delay_ms: expected"),
         ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
-        ("[[inputs]]", "trust = true\n[[inputs]]", "trust: expected none but for a source FILE.joblib"),
         ("[[inputs]]", 'row_check = "no"\n[[inputs]]', "row_check: expected 'refuse', 'warn' or 'off', got 'no'"),
-        ("[[outputs]]", "[warmup]\n[[outputs]]", "warmup.file: expected a value, got none"),
         ("[[outputs]]", "[warmup]\nfile = 'x.txt'\n[[outputs]]", "warmup.file: expected a .json or .npz file, got 'x"),
-        ("[[outputs]]", "[warmup]\nfile = 'x.npz'\nb = 1\n[[outputs]]", "warmup.b: unknown key; expected one of file"),
         (
             "[[outputs]]",
             '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]',
@@ -164,30 +150,9 @@ def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
-        ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
-    ],
-)
-def test_tensors_that_do_not_fit_together(tmp_path, old, new, message):
-    with pytest.raises(ConfigError, match=message):
-        read(tmp_path, SEQUENCE.replace(old, new, 1))
-
-
-def test_labels_must_be_as_many_as_values(tmp_path):
-    folder = write_model(tmp_path / "m", TOML + 'labels = "names.txt"\n')
-    (folder / "names.txt").write_text("a\nb\n")
-    with pytest.raises(ConfigError, match=r"outputs\[0\].labels: expected 3 lines in 'names.txt'.* got 2"):
-        model_info(read_config(folder), source_of(folder))
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('policy = "magic"', r"model\.toml: batching\.policy: expected one of adaptive, .*ebird.*, got 'magic'"),
         ('objective = "speed"', r"model\.toml: batching\.objective: expected latency, .*, got 'speed'"),
-        ("objective = 1.5", r"model\.toml: batching\.objective: expected latency, .*, got 1\.5"),
     ],
 )
 def test_names_that_only_the_scheduler_knows_are_held_against_it(tmp_path, line: str, message: str):

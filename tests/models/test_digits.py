@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
-from app.errors import BadRequest, StarlingError, TooLarge, UnsupportedMedia
+from app.errors import BadRequest, StarlingError, TooLarge
 from app.models.demo.digits.preprocess import read_grid
 from app.models.loading import load
 from app.models.repository import SETS, Repository
@@ -53,13 +53,6 @@ def printed(digit, size=(200, 280), paper="white", ink="black"):
     return image
 
 
-def test_what_ships_is_small_and_there_is_a_sample_for_each_digit():
-    assert (FOLDER / "weights.safetensors").stat().st_size < 300_000
-    assert sum(path.stat().st_size for path in SAMPLES) < 200_000
-    assert sorted(int(path.stem) for path in SAMPLES) == list(range(10))
-    assert {path.suffix for path in SAMPLES} == {".png", ".jpg"}
-
-
 # images
 
 
@@ -71,7 +64,7 @@ def test_every_sample_comes_out_right(digits, path):
     assert list(answer["scores"]) == [str(digit) for digit in range(10)]
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16", "CMYK"])
 def test_every_mode_of_png_and_jpeg(digits, mode):
     image = printed(3)
     if mode == "I;16":
@@ -90,14 +83,6 @@ def test_a_transparent_image_lies_on_white(digits):
     white.putalpha(ink)
     with pytest.raises(BadRequest, match="blank image"):
         ask(digits, encode(white))
-
-
-def test_a_photo_lying_on_its_side_is_turned(digits):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees clockwise to view
-    image = printed(4, (300, 400)).transpose(Image.Transpose.ROTATE_90)
-    for kind in ("JPEG", "PNG"):
-        assert ask(digits, encode(image, kind, exif=exif))["label"] == 4
 
 
 # what is no digit
@@ -122,16 +107,6 @@ PNG = SAMPLES[0].read_bytes()
 def test_garbage_and_files_cut_short_are_bad_requests(digits, body):
     with pytest.raises(BadRequest, match="image: expected a readable PNG or JPEG"):
         ask(digits, body)
-
-
-def test_another_format_is_a_bad_request_and_another_type_unsupported(digits):
-    with pytest.raises(BadRequest):
-        ask(digits, encode(printed(3), "BMP"))
-    for kind in ("image/gif", "text/plain", "application/json"):
-        with pytest.raises(UnsupportedMedia, match="expected image/png or image/jpeg"):
-            ask(digits, encode(printed(3)), kind)
-    for kind in ("IMAGE/PNG; q=1", "application/octet-stream", ""):
-        assert ask(digits, encode(printed(3)), kind)["label"] == 3
 
 
 def png_header(width, height):

@@ -69,15 +69,6 @@ async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, nam
     assert loads == ([] if name is None else [name])
 
 
-async def test_a_folder_that_is_being_copied_waits_until_it_rests(tmp_path, watch, loads):
-    for _ in range(3):
-        edit(tmp_path / "new" / "model.toml", CODE)
-        await watch.look()
-    assert loads == []
-    await watch.look()
-    assert loads == ["new"]
-
-
 @pytest.mark.parametrize("removed", ["a", "a/model.toml"])
 async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed):
     path = tmp_path / removed
@@ -91,15 +82,6 @@ async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed)
     for _ in range(3):
         await watch.look()
     assert loads == ["not a", "a"]
-
-
-async def test_what_is_replaced_within_a_look_is_loaded_only(tmp_path, watch, loads):
-    shutil.rmtree(tmp_path / "a")
-    await watch.look()
-    edit(tmp_path / "a" / "model.toml", CODE)
-    for _ in range(3):
-        await watch.look()
-    assert loads == ["a"]
 
 
 async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path, watch, loads):

@@ -59,18 +59,6 @@ def test_a_folder_of_transformers_is_served_by_name(bert):
         assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
-        ("weights_only = false", "kwargs.weights_only: not accepted"),
-        ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
-    ],
-)
-def test_refused_arguments(bert, kwargs, message):
-    assert message in refused(write_model(bert[0], f"kwargs = {{ {kwargs} }}\n{BERT}", None))
-
-
 # torchvision and timm: stand-ins with the same doors
 
 
@@ -120,11 +108,6 @@ def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
     assert float(model.call.weight.detach()[0, 0]) == 7
     folder = folder_with(tmp_path, "torchvision:resnet50", 'weights = "V9"')
     assert "kwargs.weights: expected one of ['V1'], got 'V9'" in refused(folder)
-
-
-def test_timm(tmp_path, stubs):
-    assert try_out(load(source_of(folder_with(tmp_path, "timm:vit_tiny", "pretrained = false")))) == []
-    assert stubs == [("vit_tiny", {"pretrained": False})]
 
 
 class FindsNothing:

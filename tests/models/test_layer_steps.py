@@ -134,21 +134,3 @@ def test_the_fastest_that_can_be_had(
     for name in missing:
         monkeypatch.setattr(layer_steps, name, refuse)
     assert type(ready_steps(layer)) is way
-
-
-def test_weights_are_made_ready_again_when_the_module_moves() -> None:
-    net = Net("lstm")
-    model, _ = recurrent_model(by_its_layer(net, INFO), INFO)
-    x, lengths = torch.randn(3, 4, 5), torch.full((3,), 4)
-    (before,) = model(x, lengths)
-    net.to(torch.float64)
-    assert model(x.double(), lengths)[0].dtype == torch.float64
-    net.to(torch.float32)
-    close(model(x, lengths)[0], before)
-
-
-def test_what_it_is_not_made_for_raises() -> None:
-    steps, state = OneDnnSteps(nn.LSTM(5, 7)), (torch.zeros(2, 7),) * 2
-    for x in (torch.zeros(1, 2, 6), torch.zeros(1, 2, 5, dtype=torch.float64)):
-        with pytest.raises(RuntimeError):
-            steps.stride(x, state)

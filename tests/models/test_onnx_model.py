@@ -67,22 +67,6 @@ def test_variable_axes_keep_their_names(tmp_path):
         assert try_out(model) == []
 
 
-def test_text_goes_in_and_out(tmp_path):
-    model = loaded(tmp_path, onnx_graphs.text)
-    assert try_out(model) == []
-    (said,) = model.call(np.array([[b"caf\xc3\xa9"], [b""]], dtype=object))
-    assert said.tolist() == [[b"caf\xc3\xa9"], [b""]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(TensorProto.DOUBLE, "FP64"), (TensorProto.INT64, "INT64"), (TensorProto.UINT32, "UINT32")]
-)
-def test_datatypes(tmp_path, kind, name):
-    model = loaded(tmp_path, kind=kind)
-    assert model.info.inputs[0].datatype == model.info.outputs[0].datatype == name
-    assert try_out(model) == []
-
-
 def test_a_fixed_batch_says_how_to_export(tmp_path):
     text = refused(folder_with(tmp_path, batch=4))
     assert "input 'x': expected a batch of any size as the first axis, got [4, 3]: export it with" in text
@@ -96,11 +80,8 @@ def test_a_fixed_batch_says_how_to_export(tmp_path):
     ("toml", "message"),
     [
         (BARE + X.replace('"x"', '"z"') + Y, "input 'z': expected one of the graph's inputs ('x')"),
-        (BARE + X + Y.replace('"y"', '"z"'), "output 'z': expected one of the graph's outputs ('y')"),
         (BARE + X.replace("FP32", "FP64") + Y, "input 'x': the graph has FP32, model.toml says FP64"),
         (BARE + X.replace("[3]", "[4]") + Y, "without the batch, [batch, 3], model.toml has [4]"),
-        (BARE + X.replace("[3]", '["n"]') + Y, "input 'x': expected the shape of the graph"),
-        ("kwargs = { providers = 1 }\n" + BARE, "kwargs.providers: expected no more than threads"),
         ("kwargs = { threads = 0 }\n" + BARE, "kwargs.threads: expected a number of threads, at least 1, got 0"),
         ('weights = "w.pt"\n' + BARE, "weights need a source that returns an nn.Module, got OnnxModel"),
     ],
@@ -113,14 +94,11 @@ def test_what_does_not_fit_the_graph(tmp_path, toml, message):
     ("make", "message"),
     [
         (lambda path: None, "model.onnx: no such file"),
-        (lambda path: path.write_bytes(b""), "model.onnx: expected an ONNX model"),
         (lambda path: path.write_bytes(b"garbage"), "model.onnx: expected an ONNX model"),
-        (lambda path: path.write_bytes(onnx_graphs.linear(path).read_bytes()[:-20]), "expected an ONNX model"),
         (identity(["n", 2], operator="Nonsense"), "Nonsense"),
-        (identity([]), "input 'x': its shape, which the graph does not have; or declare the inputs"),
         (identity(["n", 2], TensorProto.BFLOAT16), "bfloat16 is served as FP32"),
     ],
-    ids=["missing", "empty", "garbage", "cut short", "unknown operator", "scalar", "bfloat16"],
+    ids=["missing", "garbage", "unknown operator", "bfloat16"],
 )
 def test_what_cannot_be_served(tmp_path, capfd, make, message):
     assert message in refused(folder_with(tmp_path, make))
@@ -143,15 +121,3 @@ def test_threads_are_the_workers_unless_given(tmp_path):
         device.open(model, 4)
         assert model.call.threads == threads
         assert model.call.session.get_session_options().intra_op_num_threads == threads
-
-
-def test_weights_that_are_inputs_of_the_graph_are_no_inputs(tmp_path):
-    """As old exporters wrote them."""
-
-    def old(path):
-        nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]
-        inputs = [onnx_graphs.tensor("x", ["n", 2]), onnx_graphs.tensor("bias", [2])]
-        outputs = [onnx_graphs.tensor("y", ["n", 2])]
-        onnx_graphs.save(path, nodes, inputs, outputs, {"bias": np.ones(2, np.float32)})
-
-    assert [spec.name for spec in loaded(tmp_path, old).info.inputs] == ["x"]

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
-from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
 from app.models.recurrent.cells import recurrent_model
@@ -50,30 +49,6 @@ def test_precision_is_inside_only(precision: str):
     assert {weight.dtype for weight in placed.call.state_dict().values()} == {dtype}
 
 
-def test_only_floats_are_cast_and_outputs_keep_their_order():
-    class Two(nn.Module):
-        def forward(self, ids: torch.Tensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            assert ids.dtype == torch.int64
-            return {"score": x * 2, "label": ids}
-
-    inputs, outputs = (
-        (spec("ids", "INT64", 3), spec("x", "FP64", 3)),
-        (spec("label", "INT64", 3), spec("score", "FP64", 3)),
-    )
-    placed = place(model_of(Two(), inputs, outputs), Placement(precision="bf16"))
-    label, score = placed.call(torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.float64))
-    assert (label.dtype, score.dtype) == (torch.int64, torch.float64)
-
-
-def test_a_wrong_datatype_is_still_wrong():
-    class Wrong(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.argmax(1, keepdim=True).expand(-1, 4)
-
-    (out,) = place(model_of(Wrong()), Placement(precision="bf16")).call(torch.ones(2, 4))
-    assert out.dtype == torch.int64
-
-
 def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
     class Holds(nn.Module):
         def __init__(self) -> None:
@@ -97,15 +72,6 @@ def test_what_cannot_be_moved_stays():
     for model in (plain, text, cell):
         assert not movable(model)
         assert place(model, Placement(META, "bf16", compile=True)) is model
-
-
-def test_a_module_that_refuses_is_named():
-    class Refuses(nn.Module):
-        def to(self, *args: Any, **kwargs: Any) -> nn.Module:
-            raise RuntimeError("quantised weights stay where they are")
-
-    with pytest.raises(ConfigError, match=r"model 'm': cannot be moved to meta in fp32: quantised"):
-        place(model_of(Refuses()), Placement(META))
 
 
 def test_compile_is_one_graph_for_all_sizes(monkeypatch):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 
-from app.errors import ConfigError
-from app.models import Recurrent
 from app.models.loading import load
 
 from .folders import refused, source_of, try_out, write_model
@@ -59,26 +56,13 @@ def test_a_cell_serves_like_any_model(tmp_path):
     assert not model.takes_parameters
 
 
-def test_weights_are_the_cells_own(tmp_path):
-    folder = write_model(tmp_path / "m", 'weights = "w.pt"\n' + TOML, CODE)
-    weights = load_code(tmp_path / "plain").call.cell.state_dict()
-    torch.save({name: torch.zeros_like(value) for name, value in weights.items()}, folder / "w.pt")
-    cell = load(source_of(folder)).call.cell
-    assert not any(value.any() for value in cell.state_dict().values())
-
-
 @pytest.mark.parametrize(
     ("code", "toml", "message"),
     [
         (CODE.replace("(hidden,)", "(hidden[:, 1:],)"), TOML, r"source 'model.py:build': step: state\[0\]: expected "),
         (CODE, "kwargs = { shape = 0 }" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
         (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
-        (CODE.replace("Cell(),", "Cell,"), TOML, "Recurrent: cell: expected an object .*, got the class Cell"),
-        (CODE, TOML.replace('shape = ["time", 4]\nmax_shape = [40, 4]', "shape = []"), r"inputs\[0\].shape: expected"),
-        (CODE, TOML.replace('"FP32"', '"BYTES"', 1), r"inputs\[0\].datatype: expected a numeric type .*, got 'BYTES'"),
-        (CODE, TOML + '[[inputs]]\nname = "w"\ndatatype = "FP32"\nshape = [1]', "inputs: expected as many as .* x, w"),
         (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
-        (CODE, TOML + "recurrent = 1", "outputs.0..recurrent: unknown key"),
         (CODE, "recurrent = 1" + TOML, "recurrent: expected a boolean, got 1"),
     ],
 )
@@ -87,32 +71,6 @@ def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     text = refused(folder)
     assert text.startswith(f"{folder / 'model.toml'}: ")
     assert re.search(message, text)
-
-
-@pytest.mark.parametrize(
-    ("state", "max_steps", "message"),
-    [
-        ((), None, r"state: expected shapes of one row's state, like \(\(2, 512\), \(2,\)\), got \(\)"),
-        ((512,), None, r"state: .*, got \(512,\)"),
-        (((2, True),), None, "state: expected"),
-        (((2, -1),), None, "state: expected"),
-        (((2,),), 0, "max_steps: expected a number of at least 1 or None, got 0"),
-        (((2,),), 1.5, "max_steps: .*, got 1.5"),
-    ],
-)
-def test_shapes_and_steps(state, max_steps, message):
-    class Cell:
-        def step(self, x, state):
-            return x, state
-
-    with pytest.raises(ConfigError, match=message):
-        Recurrent(Cell(), state, max_steps)
-
-
-def test_a_cell_that_raises_on_made_up_rows_is_loaded(tmp_path):
-    """Whether the row is to blame, real rows will tell."""
-    code = CODE.replace("hidden = self", "raise KeyError('no such word')\n        hidden = self")
-    assert load_code(tmp_path, code).info.name == "m"
 
 
 def test_an_axis_of_its_own_is_for_recurrent_models(tmp_path):

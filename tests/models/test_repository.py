@@ -67,24 +67,6 @@ def test_a_folder_that_is_a_model_is_that_model(tmp_path):
     assert found(Repository(str(folder))) == {"numbered": [2, 10]}
 
 
-def test_a_model_folder_with_a_name_that_no_model_has(tmp_path):
-    folder = write_model(tmp_path / "two words")
-    with pytest.raises(ConfigError, match=r"got 'two words'; --model NAME=.*two words' gives it another"):
-        Repository(folder)
-
-
-def test_models_that_are_required(tmp_path):
-    repository = Repository(tmp_path)
-    assert repository.names() == []
-    with pytest.raises(
-        ConfigError, match=rf"no model found in '{tmp_path}': expected NAME/model.toml or NAME/VERSION/"
-    ):
-        repository.names(required=True)
-    write_model(tmp_path / "late")
-    assert repository.names(required=True) == ["late"]
-    assert found(repository) == {"late": [1]}
-
-
 def test_extra_models_beat_the_folder(tmp_path):
     write_model(tmp_path / "repo" / "a")
     other = write_model(tmp_path / "other" / "7").parent
@@ -97,20 +79,6 @@ def test_extra_models_beat_the_folder(tmp_path):
 def test_a_wrong_extra_model(extra):
     with pytest.raises(ConfigError, match="model"):
         Repository(None, [extra])
-
-
-def test_an_extra_model_named_twice(tmp_path):
-    folder = write_model(tmp_path / "m")
-    with pytest.raises(ConfigError, match="'a' is named twice"):
-        Repository(None, [f"a={folder}", f"a={folder}"])
-
-
-def test_a_missing_repository(tmp_path):
-    with pytest.raises(ConfigError, match=r"models: expected a folder or one of the sets demo, bench, got '.*nowhere'"):
-        Repository(tmp_path / "nowhere")
-    for name in ("x" * 300, "x\0"):
-        with pytest.raises(ConfigError, match="models: expected a folder"):
-            Repository(name)
 
 
 def test_the_sets_that_ship():

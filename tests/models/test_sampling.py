@@ -32,10 +32,7 @@ def of_transformers(scores: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor
         {},
         {"temperature": 0.6},
         {"top_k": 7},
-        {"top_k": 10 * WORDS},
         {"top_p": 0.9},
-        {"top_p": 0.001},
-        {"top_p": 0.999999},
         {"temperature": 1.7, "top_k": 40, "top_p": 0.5},
     ],
 )

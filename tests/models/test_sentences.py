@@ -120,13 +120,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
     ("pooling", "kinds", "message"),
     [
         ({"pooling_mode_max_tokens": True}, (), "1_Pooling/config.json says pooling_mode_max_tokens"),
-        ({"pooling_mode": "weightedmean"}, (), "1_Pooling/config.json says weightedmean"),
         (OLD_CLS, ("LSTM",), "expected modules.json to list Transformer, Pooling, Dense, Normalize, got "),
-        (
-            OLD_CLS,
-            ("Normalize", "Pooling"),
-            "expected modules.json to list Transformer, Pooling, Dense, Normalize, got ",
-        ),
     ],
 )
 def test_steps_that_are_not_made_here(

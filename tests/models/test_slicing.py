@@ -84,13 +84,6 @@ def test_cuts_after_submodules(tmp_path):
     assert try_out(model) == []
 
 
-def test_stages_have_the_weights_of_the_whole(tmp_path):
-    model = loaded(tmp_path, 'cuts = ["blocks.1"]')
-    whole = {id(weight) for weight in model.call.parameters()}
-    for stage in model.stages:
-        assert {id(weight) for weight in stage.parameters()} <= whole
-
-
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_stages_of_equal_time(tmp_path, stages: int):
     model = loaded(tmp_path, f"stages = {stages}")
@@ -104,12 +97,7 @@ def test_stages_of_equal_time(tmp_path, stages: int):
         ('cuts = ["blocks.7"]', r"cuts: expected the name of a submodule, like blocks\.\d.*, got 'blocks.7'"),
         ('cuts = ["unused"]', "cuts: expected a submodule that computes something, got 'unused'"),
         ('cuts = ["head"]', "cuts: expected a submodule that something follows, got 'head'"),
-        ('cuts = ["stem", "stem"]', "cuts: expected cuts that differ"),
-        ("cuts = []", "cuts: expected"),
-        ('cuts = [""]', r"cuts\[0\]: expected"),
-        ("cuts = 3", "cuts: expected"),
         ("stages = 1", "stages: expected"),
-        ('stages = "two"', "stages: expected"),
         ('stages = 2\ncuts = ["stem"]', "stages: expected either stages or cuts, got both"),
         ("stages = 60", "stages: expected fewer stages, got 60"),
     ],
@@ -141,8 +129,6 @@ HEAD = "        return self.head(x)"
             "stages: expected none for a source that returns Staged",
         ),
         (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
-        (CODE, TOML.replace('"FP32"', '"BYTES"', 1), "inputs[0].datatype: expected numbers for a model in stages"),
-        (CODE.replace(HEAD, "        return self.head(x).view(3, 3)"), TOML, "Take sizes from x.shape"),
         (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
         # what torch.export does not see: state of the module's own that changes with each call
         (
@@ -150,28 +136,10 @@ HEAD = "        return self.head(x)"
             "expected stages that answer as the whole does, got output 'y'",
         ),
     ],
-    ids=["function", "staged", "recurrent", "text", "one size", "branch", "state"],
+    ids=["function", "staged", "recurrent",   "branch", "state"],
 )  # fmt: skip
 def test_what_cannot_be_cut(tmp_path, code: str, toml: str, message: str):
     assert message in refused(folder_with(tmp_path, "stages = 2", code, toml))
-
-
-def test_a_cut_before_the_first_weight_is_refused(tmp_path):
-    code = CODE.replace("        x = self.stem(x)", "        x = self.scaled(x)\n        x = self.stem(x)").replace(
-        "self.unused", "self.scaled = nn.ReLU()\n        self.unused"
-    )
-    text = refused(folder_with(tmp_path, 'cuts = ["scaled"]', code))
-    assert "got 'scaled': all that comes before it follows from the inputs without" in text
-
-
-def test_a_model_that_raises_on_made_up_rows_is_sliced_and_not_compared(tmp_path, caplog):
-    code = CODE.replace(
-        "        x = self.stem(x)",
-        "        if not torch.compiler.is_compiling(): raise ValueError('no such id')\n        x = self.stem(x)",
-    )
-    model = loaded(tmp_path, "stages = 2", code)
-    assert len(model.stages) == 2
-    assert "not compared with the whole, which raises on made-up rows: ValueError: no such id" in caplog.text
 
 
 # lengths
@@ -217,11 +185,3 @@ def test_masks_are_made_anew_at_each_stage(tmp_path):
         mask = torch.arange(length)[None] < torch.randint(1, length + 1, (size, 1))
         assert_same(model, torch.randint(0, 10, (size, length)), mask)
     assert try_out(model) == []
-
-
-def test_outputs_by_name_stay_so(tmp_path):
-    code = CODE.replace("return self.head(x)", "return {'z': x.sum(1), 'y': self.head(x)}")
-    toml = TOML.rstrip().removesuffix("]")
-    toml += ', {{ name = "z", datatype = "FP32", shape = [] }}]\n'
-    model = loaded(tmp_path, 'cuts = ["blocks.0"]', code, toml)
-    assert sorted(stage_by_stage(model, torch.randn(2, 3))) == ["y", "z"]

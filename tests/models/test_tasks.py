@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,10 +15,9 @@ import transformers
 from PIL import Image
 
 from app.errors import BadRequest, TooLarge
-from app.models.checks.check import check
 from app.models.loading import load
 
-from .folders import refused, source_of, try_out, write_model
+from .folders import source_of, try_out, write_model
 from .task_models import answered, broken, forward, opened, toml
 
 TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "", "a good day , anna ."]
@@ -101,35 +99,6 @@ def test_offsets_count_characters(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_feature_extraction_pools_what_transformers_gives(tmp_path, pooling):
-    original = tiny.save_bert(tmp_path / "weights", "")
-    normalize = str(pooling == "cls").lower()
-    model = opened(tmp_path, "feature-extraction", f'pooling = "{pooling}"\nnormalize = {normalize}')
-    assert try_out(model) == []
-    for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
-        hidden = forward(original, tmp_path / "weights", text).last_hidden_state[0]
-        first = torch.nn.functional.normalize(hidden[0], dim=0)
-        expected = {"mean": hidden.mean(0), "cls": first, "last": hidden[-1]}[pooling]
-        assert np.allclose(found["embedding"], expected.numpy(), atol=1e-4)
-
-
-def test_what_sentence_transformers_says_is_the_default(tmp_path):
-    weights = tmp_path / "weights"
-    tiny.save_bert(weights, "MaskedLM")  # it has no pooler, which is not used
-    (weights / "1_Pooling").mkdir()
-    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 16}
-    (weights / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (weights / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Normalize"}]))
-    (weights / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
-    own = 'pooling = "mean"\nnormalize = false\nmax_tokens = 20'
-    for options, expected in (("", ("cls", True, (9,))), (own, ("mean", False, (20,)))):
-        model = opened(tmp_path, "feature-extraction", options)
-        assert (model.call.pooling, model.call.normalize, model.info.inputs[0].bounds) == expected
-    (weights / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    assert "1_Pooling/config.json says pooling_mode_max_tokens" in broken(tmp_path, "feature-extraction")
-
-
 def test_image_classification_answers_as_transformers_does(tmp_path):
     original = tiny.save_vit(tmp_path / "weights")
     model = opened(tmp_path, "image-classification")
@@ -193,15 +162,6 @@ def test_threads_may_read_at_once(tmp_path):
         assert list(found) == expected * 5
 
 
-def test_rows_of_a_file_are_read_as_clients_send_them(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    bodies = [{"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["the cat", "a"]}]}]
-    (tmp_path / "sample.json").write_text(json.dumps(bodies))
-    model = opened(tmp_path, "text-classification", more='warmup = { file = "sample.json" }')
-    assert [row.lengths for row in model.samples] == [{"tokens": 4}, {"tokens": 3}]
-    assert model.samples[0].arrays[0].tolist() == [2, 4, 5, 3]
-
-
 # what is wrong
 
 
@@ -236,70 +196,16 @@ def test_a_missing_tokenizer_or_image_processor(tmp_path):
     )
 
 
-def test_a_tokenizer_of_other_words(tmp_path):
-    tiny.save_bert(tmp_path / "weights")
-    tiny.save_tokenizer(tmp_path / "weights", words=[*tiny.WORDS, "more"])
-    known = len(tiny.WORDS)
-    assert broken(tmp_path, "text-classification") == (
-        f"expected a tokenizer of at most the {known} tokens that the model knows, got {known + 1}"
-    )
-
-
 @pytest.mark.parametrize(
     ("task", "options", "more", "message"),
     [
         ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
-        ("text-classification", "max_tokens = 2", "", "task_options.max_tokens: expected more than the 2 special "),
-        ("text-classification", "top = 0", "", "task_options.top: expected greater than or equal to 1, got 0"),
         ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, pairs"),
-        ("feature-extraction", "size = 3", "", "task_options.size: unknown key; expected one of max_tokens, truncate"),
         ("speech", "", "", "task: expected one of text-classification, "),
         ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
-        ("text-classification", "", "kwargs = { auto_class = 'A' }", "kwargs.auto_class: not accepted beside a task"),
         ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
     ],
 )  # fmt: skip
 def test_what_model_toml_may_not_say(tmp_path, task, options, more, message):
     tiny.save_bert(tmp_path / "weights")
     assert broken(tmp_path, task, options, more).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('task = "feature-extraction"', "task: expected none for the source 'model.py:build'"),
-        ("", "inputs: expected a value, got none"),
-    ],
-)
-def test_a_task_is_of_transformers_models_alone(tmp_path, line, message):
-    assert f"model.toml: {message}" in refused(write_model(tmp_path, f'source = "model.py:build"\n{line}'))
-
-
-def test_check_shows_what_clients_send(tmp_path):
-    tiny.save_bert(tmp_path / "m" / "weights")
-    write_model(tmp_path / "m", toml("text-classification"), None)
-    (result,) = check(tmp_path).results
-    assert (result.error, result.warnings) == ("", ())
-    shown = [(spec.name, spec.shape) for spec in (*result.info.inputs, *result.info.outputs)]
-    assert shown == [("text", ()), ("labels", (3,)), ("scores", (3,))]
-
-
-def test_fronts_have_an_example_that_they_read(tmp_path):
-    """The owner's first row, or one that is made up; short enough to be typed."""
-    tiny.save_bert(tmp_path / "text" / "weights")
-    tiny.save_gpt2(tmp_path / "letters" / "weights")
-    tiny.save_vit(tmp_path / "image" / "weights")
-    for name, task in (
-        ("text", "text-classification"), ("letters", "text-classification"), ("image", "image-classification"),
-    ):  # fmt: skip
-        model = opened(tmp_path / name, task)
-        (value,) = model.front.example.arrays
-        assert value.shape == ()
-        assert len(value.item()) < 120
-        assert len(model.front.read([[value]])[0].arrays[0]) == 1
-    short = opened(tmp_path / "text", "text-classification", "max_tokens = 4")
-    assert short.front.example.arrays[0].item() == b"What a"
-    rows = {"inputs": [{"name": "text", "shape": [2], "data": ["the cat", "a dog"]}]}
-    (tmp_path / "text" / "rows.json").write_text(json.dumps(rows))
-    own = opened(tmp_path / "text", "text-classification", more='[warmup]\nfile = "rows.json"')
-    assert own.front.example.arrays[0].item() == b"the cat"

@@ -5,7 +5,6 @@ XGBoost and LightGBM are no part of the project: what needs them runs where they
 
 from __future__ import annotations
 
-import json
 import sys
 import tomllib
 
@@ -65,14 +64,3 @@ def test_without_the_library_a_line_says_what_to_install(tmp_path, monkeypatch, 
         make(tmp_path / "m", str(tmp_path / file), [])
     assert not (tmp_path / "m").exists()
     assert "no such file" in refused(write_model(tmp_path / "n", f'source = "{file}"\n{TOML}', None))
-
-
-def test_files_and_inputs_that_do_not_fit(tmp_path):
-    pytest.importorskip("xgboost")
-    (tmp_path / "bad.json").write_text(json.dumps({"a": 1}))
-    with pytest.raises(ConfigError, match=r"bad\.json: xgboost does not read it: XGBoostError"):
-        make(tmp_path / "m", str(tmp_path / "bad.json"), [])
-    _, saved = fitted("xgboost", TABLE)
-    folder = write_model(tmp_path / "n", 'source = "m.ubj"\n' + TOML.replace("[2]", "[]"), None)
-    saved.save_model(folder / "m.ubj")
-    assert r"expected the features that it was fitted to (age, rooms), got x" in refused(folder)

@@ -7,16 +7,12 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from opentelemetry.trace import TraceState
 
-from app.models.demo.digits.model import Digits
 from app.observe.logs import (
     CauseLog,
     JsonFormatter,
@@ -28,15 +24,6 @@ from app.observe.logs import (
 
 def record(message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("starling.x", logging.WARNING, "file", 1, message, args, None)
-
-
-def test_a_json_line() -> None:
-    line = JsonFormatter().format(record("%s is\n%d", "grün", 5))
-    assert "\n" not in line
-    entry = json.loads(line)
-    assert list(entry) == ["time", "level", "logger", "message"]
-    assert (entry["level"], entry["logger"], entry["message"]) == ("warning", "starling.x", "grün is\n5")
-    assert datetime.fromisoformat(entry["time"]).tzinfo is not None
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
@@ -114,27 +101,6 @@ def test_the_traceback_begins_in_the_users_code(caplog: pytest.LogCaptureFixture
     text = JsonFormatter().format(line)
     frames = [part for part in json.loads(text)["traceback"].splitlines() if part.startswith("  File")]
     assert [__file__ in frame and "in forward" in frame for frame in frames] == [True]
-
-
-@pytest.mark.parametrize(
-    ("fails", "file"),
-    [
-        (partial(Picky(), torch.ones(3)), Path(__file__)),  # frames of torch below the user's own stay
-        (partial(Digits().present, {}), Path("digits/model.py")),  # models that ship count as the user's
-        (partial(json.loads, "{"), None),
-    ],
-)
-def test_where_a_traceback_begins(
-    caplog: pytest.LogCaptureFixture, fails: Callable[[], Any], file: Path | None
-) -> None:
-    CauseLog(log).log(raised(fails), "m", "r")
-    (line,) = caplog.records
-    if file is None:
-        assert line.exc_info is None
-    else:
-        assert line.exc_info is not None
-        assert line.exc_info[2] is not None
-        assert Path(line.exc_info[2].tb_frame.f_code.co_filename).parts[-2:] == file.parts[-2:]
 
 
 def test_each_cause_once(caplog: pytest.LogCaptureFixture) -> None:

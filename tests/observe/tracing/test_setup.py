@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import ConfigError
-from app.observe.tracing.setup import collector, span_sender
+from app.observe.tracing.setup import span_sender
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -46,18 +46,6 @@ def test_the_flag_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> N
     sender = span_sender("http://two:4318", "0", {BASE: "http://one:4318"})
     assert sender is not None
     assert sender._processor.span_exporter._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("given", "url"),
-    [
-        ("http://one:4318", "http://one:4318/v1/traces"),
-        ("https://one/otlp/", "https://one/otlp/v1/traces"),
-        ("http://one:4318/v1/traces", "http://one:4318/v1/traces"),
-    ],
-)
-def test_where_spans_go(given: str, url: str) -> None:
-    assert collector(given) == url
 
 
 @pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])

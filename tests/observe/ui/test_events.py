@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from test_http.catalog import FakeServed, served, spec
 
@@ -13,10 +12,8 @@ from app.contract import IndexEntry, Plan, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import events
-from app.observe.ui.history import Machine
 
 MS = 1_000_000
-IDLE = Machine(0.0, 0, 0)
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
@@ -33,13 +30,6 @@ def plan(program: int = 0, **more: Any) -> Plan:
     return Plan(program, (2 * MS, 3 * MS), "measured", 1.5, 20_000, **more)
 
 
-def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
-    told = events.hello({"version": "0"}, 250)
-    tick = events.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
-    assert len(tick["models"][0]["latency"]) == len(told["latency_s"]) + 1
-    assert (told["version"], told["interval_ms"]) == ("0", 250)
-
-
 def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     index = [IndexEntry("broken", "1", "UNAVAILABLE", "no <b>inputs</b>"), IndexEntry("echo", "1", "READY")]
     tables = ((0, *range(1, 300)), (0, 0, *range(2, 300)))
@@ -53,17 +43,6 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     assert (echo["sends"], echo["writes"], echo["streams"], echo["cell"]) == ("values", False, False, False)
 
 
-def test_models_are_told_again_when_something_has_changed_that_no_tick_tells() -> None:
-    index = [IndexEntry("echo", "1", "READY")]
-
-    def seen(**more: Any) -> events.Seen:
-        return events.seen(index, Snapshot([gauges()], []), [plan(**more)])
-
-    assert seen() == seen(level=2)
-    assert seen() != seen(loads=(0.5,), tables=((0, 1),))
-    assert seen() != events.seen([IndexEntry("echo", "1", "UNLOADING")], Snapshot([gauges()], []), [plan()])
-
-
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     """It is counted until it has drained, and is no longer among those that serve."""
     index = [IndexEntry("echo", "1", "UNLOADING")]
@@ -72,16 +51,6 @@ def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
     ]
-
-
-def test_an_event_is_one_line_of_json() -> None:
-    sent = events.encoded(
-        "models", {"reason": "two\nlines", "tick": events.tick(0, "why", Snapshot([], []), [], [], [], IDLE)}
-    )
-    name, data, *end = sent.split(b"\n")
-    assert name == b"event: models"
-    assert orjson.loads(data.removeprefix(b"data: "))["reason"] == "two\nlines"
-    assert end == [b"", b""]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.history import EVERY_US, SAMPLES, History, Machine
+from app.observe.ui.history import EVERY_US, History, Machine
 
 
 def gauges(stats: ModelStats, waiting: int = 0) -> Gauges:
@@ -47,11 +47,3 @@ def test_while_a_version_replaces_itself_both_count_and_one_that_has_gone_is_for
     assert samples(history) == [[0, 0, 0, 1], [2, 0, 5, 2], [3, 0, 0, 1]]
     history.add(3 * EVERY_US, Snapshot([], []), Machine(0.0, 0, 0))
     assert history.as_dict()["models"] == []
-
-
-def test_it_keeps_fifteen_minutes() -> None:
-    history, stats = History(), ModelStats("echo", "1")
-    for number in range(SAMPLES + 9):
-        history.add(number * EVERY_US, Snapshot([gauges(stats, number)], []), Machine(0.0, 0, 0))
-    assert (SAMPLES * EVERY_US, len(samples(history)), len(history.as_dict()["at"])) == (900_000_000, SAMPLES, SAMPLES)
-    assert samples(history)[-1][2] == SAMPLES + 8

@@ -18,7 +18,7 @@ from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui.events import FIELDS
 from app.observe.ui.history import EVERY_US, Machine
-from app.observe.ui.hub import MOST_BLOCKS, MOST_WATCHERS, Hub, Watcher
+from app.observe.ui.hub import MOST_WATCHERS, Hub, Watcher
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
 
 S, MS = 1_000_000_000, 1_000_000
@@ -100,22 +100,6 @@ async def test_nothing_is_asked_while_nobody_watches() -> None:
 
 
 @virtual
-async def test_ticks_come_in_time_and_are_made_once_for_all() -> None:
-    rig = Rig()
-    with rig.hub.watching() as first, rig.hub.watching() as second:
-        began = rig.loop.now
-        assert await names_of(first, 8) == ["hello", "history", "models", *["tick"] * 5]
-        assert rig.loop.now - began == S
-        assert await names_of(second, 7) == [
-            "hello",
-            "history",
-            "models",
-            *["tick"] * 4,
-        ]  # the first was told before it came
-        assert rig.source.asked == 5
-
-
-@virtual
 async def test_a_page_begins_with_what_was_before_it_came() -> None:
     rig = Rig()
     for _ in range(25):
@@ -153,18 +137,6 @@ async def test_batches_leave_with_their_times() -> None:
         assert told["not_ready"] == "echo: loading"
         _, told = await next_of(watcher)
         assert told["batches"] == []
-
-
-@virtual
-async def test_very_many_batches_are_sent_as_blocks() -> None:
-    rig = Rig()
-    with rig.hub.watching() as watcher:
-        await names_of(watcher, 4)
-        for n in range(4 * MOST_BLOCKS):
-            rig.source.batch(rig.loop.now + n * 1000)
-        _, told = await next_of(watcher)
-        assert len(told["batches"]) <= MOST_BLOCKS + 1
-        assert sum(batch[-1] for batch in told["batches"]) == 4 * MOST_BLOCKS
 
 
 @virtual

@@ -145,22 +145,3 @@ async def test_events_come_until_the_client_goes(app: Any) -> None:
     client.go()
     await asyncio.wait_for(client.task, 5)
     assert client.sent.get_nowait() == {"type": "http.response.body", "body": b""}
-
-
-async def test_a_stream_that_is_cancelled_lets_the_hub_rest(app: Any) -> None:
-    client = Client(app)
-    await client.sent.get()
-    client.task.cancel()
-    await asyncio.wait([client.task])
-    other = Client(app)
-    first = [(await other.sent.get()) for _ in range(3)]
-    assert first[1]["body"].startswith(b"event: hello")
-    other.go()
-    await asyncio.wait_for(other.task, 5)
-
-
-async def test_without_the_page_there_is_no_such_route(tmp_path: Path) -> None:
-    async with server(tmp_path, ui=False) as (_, client):
-        for path in ("/ui", "/ui/", "/ui/app.js", "/ui/events"):
-            assert (await client.get(path, headers={"Accept": "text/html"})).status_code == 404
-        assert (await client.get("/", headers={"Accept": "text/html"})).json() == {"status": "alive"}
