@@ -22,13 +22,14 @@ from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.engine.streams.device import StreamDevice
+from app.errors import ClientGone
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 
+from .conformance.world import Trips
 from .rig import answers, ask, rows_of
 
 KINDS = ("cpu", "graphs", "eager")
-BAD = -1.0  # a value on which models fail that may look at values, which those in graphs may not
 
 
 class Linear(nn.Module):
@@ -40,7 +41,7 @@ class Linear(nn.Module):
         self.looks = looks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.looks and bool((x[:, 0] == -1).any()):  # BAD, which TorchScript does not know
+        if self.looks and bool((x[:, 0] == -1).any()):
             raise ValueError("poisoned")
         return x * self.scale + 1
 
@@ -95,3 +96,24 @@ async def crowd(served: ServedModel, first: int, calls: int) -> None:
     values = [rows_of(*[float(1000 * n + i) for i in range(1 + n % 3)]) for n in range(first, first + calls)]
     for rows, answer in zip(values, await asyncio.gather(*(ask(served, rows) for rows in values)), strict=True):
         assert np.array_equal(answer.outputs[0], answers(rows))
+
+
+async def answered(served: ServedModel, trips: Trips, first: int, calls: int, *, leave: bool = False) -> None:
+    """Many calls of one row at once; each answer is that of its own row. `leave`: one in five goes meanwhile."""
+
+    async def one(number: int) -> None:
+        values = trips.rows(number)
+        lengths = dict.fromkeys(served.pool.lengths, len(values) if values.ndim else 0)
+        with served.lease(1, lengths=lengths) as lease:
+            lease.write(0, values[None])
+            answer = await lease.run()
+        for got, expected in zip(answer.outputs, trips.expected(number), strict=True):
+            assert np.array_equal(got[0], expected), (number, got, expected)
+
+    tasks = [asyncio.create_task(one(number)) for number in range(first, first + calls)]
+    for task in tasks[::5] if leave else ():
+        await turn()
+        task.cancel()
+    for at, end in enumerate(await asyncio.gather(*tasks, return_exceptions=True)):
+        gone = leave and at % 5 == 0 and isinstance(end, (asyncio.CancelledError, ClientGone))
+        assert end is None or gone, end

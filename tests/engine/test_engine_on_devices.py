@@ -1,11 +1,13 @@
 """A whole engine on every device: what is asked over many calls is answered, once, from its own rows, whatever else
-happens. Models in one piece; test_engine_boundaries.py has those in stages and recurrent ones.
+happens. That units of any rows give each row its own is shown in conformance/.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,26 +17,47 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from app.contract import UNBOUNDED
-from app.engine.engine import Engine
-from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
-from app.errors import ConfigError, NotReady
+from app.errors import ConfigError
+from app.models import Recurrent
+from app.models.placement import Placement
+from app.models.recurrent import layer_steps
+from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.onnx_model import OnnxModel
-from app.scheduler.scheduler import Scheduler
 
-from .places import Linear, Place, crowd, only
-from .rig import FATAL, Affine, X, Y, answers, ask, make_model, rows_of, started, tensor
+from .conformance.models import MODELS
+from .places import Linear, Place, answered, captured, crowd, only, turn
+from .rig import X, Y, answers, ask, make_model, recurrent, rows_of, started, tensor
 
 
 async def test_calls_get_their_own_answers(place: Place):
     async with place.serving() as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
-        assert getattr(served.executor, "graphs", False) == place.graphs
+        assert captured(served) == place.graphs
         for wave in range(4):
             await crowd(served, 100 * wave, 60)
         assert served.pool.used == 0
         assert place.kind == "cpu" or {worker for worker, _ in served.stats.batches} == {0, 1, 2}
         await engine.stop(served)
+
+
+@pytest.mark.parametrize("policy", ["no_wait", "adaptive"])
+@pytest.mark.parametrize("model", [name for name in MODELS if name not in ("whole", "cell that ends rows by itself")])
+async def test_rows_join_and_leave_at_boundaries_and_nothing_is_left_of_them(place: Place, model: str, policy: str):
+    """Of models in stages, recurrent ones and such of any length; some callers leave. Models whose calls of several
+    workers would share memory are left out."""
+    trips = MODELS[model]()
+    info = trips.model.info
+    asked = replace(trips.model, info=replace(info, batching=replace(info.batching, policy=policy)))
+    async with place.serving() as engine:
+        served = await started(engine, asked)
+        assert captured(served) == (place.graphs and "without bound" not in model)
+        await answered(served, trips, 100, 40)
+        await answered(served, trips, 200, 40, leave=True)
+        await engine.stop(served)
+        kept = served.executor.activations
+        assert served.pool.used == 0
+        assert kept is None or (kept.rows, kept.nbytes) == (0, 0)
 
 
 @only("graphs")
@@ -70,76 +93,12 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
         waves = asyncio.gather(serve(one), serve(eager))
         for version in range(3):
             loaded = await started(engine, make_model(Linear(), name="loaded", version=str(version), max_batch=4))
-            assert not place.graphs or all(memory.graphs.pieces for memory in loaded.executor.memories)
+            assert captured(loaded) == place.graphs
             await crowd(loaded, 0, 10)
             await engine.stop(loaded)
         over.set()
         assert min(await waves) > 0
         assert engine.device.dead() is None
-
-
-@only("graphs")
-async def test_large_outputs_outlive_their_slots(place: Place):
-    """They are lent out of pinned memory: many are held while others are computed."""
-    wide = tensor("y", "FP32", 20_000)
-
-    class Wide(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[:, :1].expand(-1, 20_000)
-
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Wide(), [X], [wide], max_batch=4))
-        kept = [await ask(served, rows_of(float(number))) for number in range(2, 30)]
-        for number, answer in enumerate(kept, 2):
-            assert answer.outputs[0].shape == (1, 20_000)
-            assert (answer.outputs[0] == number).all()
-
-
-@pytest.mark.parametrize("bound", [8, UNBOUNDED])
-@only("graphs")
-async def test_rows_of_different_lengths(place: Place, bound: int):
-    """Padding is neither 0 nor counted: the model knows the lengths, and which values are a row's own."""
-    x, y = tensor("x", "INT64", ("n", bound), pad_value=5), tensor("y", "INT64", ("n", bound))
-    mask, length = tensor("mask", "BOOL", ("n", bound), mask_of="x"), tensor("length", "INT32", lengths_of="n")
-
-    class Count(nn.Module):
-        def forward(self, x: torch.Tensor, mask: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-            return x * 100 + 10 * mask.sum(1, keepdim=True) + length[:, None]
-
-    async def one(served: ServedModel, number: int) -> None:
-        values = np.full((2, 1 + number % 8), number, np.int64)
-        with served.lease(2, lengths={"n": values.shape[1]}) as lease:
-            lease.write(0, values)
-            answer = await lease.run()
-        assert np.array_equal(answer.outputs[0], values * 100 + 11 * values.shape[1])
-
-    async def ragged(served: ServedModel, number: int) -> None:
-        """Rows of one call of lengths of their own."""
-        lengths = [1 + number % 8, 1 + number % 3, 1 + number % 5]
-        values = np.full((3, max(lengths)), number, np.int64)
-        with served.lease(3, lengths={"n": max(lengths)}, own_lengths={"n": lengths}) as lease:
-            lease.write(0, values)
-            answer = await lease.run()
-        for row, length in zip(answer.outputs[0], lengths, strict=True):
-            assert row[:length].tolist() == [number * 100 + 11 * length] * length
-
-    async with place.serving() as engine:
-        served = await started(engine, make_model(Count(), [x, mask, length], [y], max_batch=4, row_check="refuse"))
-        assert hasattr(served.executor, "graphs")  # it runs on the streams, not beside them
-        await asyncio.gather(*(one(served, number) for number in range(1, 60)))
-        if bound:
-            await asyncio.gather(*(ragged(served, number) for number in range(1, 30)))
-        assert served.pool.used == 0
-
-
-@only("graphs")
-async def test_a_model_that_cannot_be_moved_runs_on_the_cpu(place: Place, caplog):
-    async with place.serving() as engine:
-        plain = await started(engine, make_model(max_batch=4))
-        moved = await started(engine, make_model(Linear(), name="l", max_batch=4))
-        await asyncio.gather(crowd(plain, 2, 30), crowd(moved, 2, 30))
-        await engine.stop(plain)
-    assert "model m: no nn.Module" in caplog.text
 
 
 class Mean(nn.Module):
@@ -149,50 +108,122 @@ class Mean(nn.Module):
         return x.mean(1)
 
 
-@pytest.mark.parametrize("bound", [40, 512])
 @only("graphs")
-async def test_a_model_whose_rows_depend_on_their_batch_is_refused(place: Place, bound: int):
-    """The row check runs through slots, copies and streams as calls do, rows of different lengths too."""
-
-    class Total(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sum(1)
-
-    sequence = tensor("x", "FP32", ("tokens", bound), 2)  # graphs for lengths 10, 20 and 40; for 16, 32 and on
+async def test_a_model_whose_rows_depend_on_their_batch_is_refused(place: Place):
+    """The row check runs through slots, copies and graphs as calls do, rows of different lengths too."""
+    sequence = tensor("x", "FP32", ("tokens", 40), 2)  # graphs for lengths 10, 20 and 40
     async with place.serving() as engine:
         with pytest.raises(ConfigError, match=r"padded to length 16 \(axis 'tokens', its own length is 8\)"):
             await engine.start(make_model(Mean(), [sequence], [Y], max_batch=4, row_check="refuse"))
-        await engine.start(make_model(Total(), [sequence], [Y], max_batch=4, row_check="refuse"))
         with pytest.raises(ConfigError, match="depends on the other rows of its batch"):
             await engine.start(make_model(nn.Softmax(0), [X], [Y], max_batch=4, row_check="refuse"))
-        await engine.start(make_model(nn.Softmax(1), [X], [Y], max_batch=4, row_check="refuse"))
 
 
-@only("cpu", "graphs")
-async def test_a_device_that_fails_answers_every_call(place: Place):
-    """A worker's thread that ends, or an error of the accelerator."""
-    device, why = place.device(), []
-    async with Engine(Profiling(device), Scheduler(device.spec), on_lost=why.append) as engine:
-        served = await started(engine, make_model(Affine() if place.kind == "cpu" else Linear(), max_batch=4))
+# recurrent models
 
-        def fail(*args):
-            raise torch.AcceleratorError("an illegal memory access was encountered")
 
-        place.runtime.synchronize = fail  # type: ignore[method-assign]
-        calls = [asyncio.create_task(ask(served, rows_of(FATAL))) for _ in range(20)]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        assert {type(result) for result in results} == {NotReady}
-        assert why == [engine.stuck()]
-        with pytest.raises(NotReady, match="has died: GeneratorExit" if place.kind == "cpu" else "illegal memory"):
-            await ask(served, rows_of(1.0))
-    assert device.close(10)
+class Below(nn.Module):
+    """Reads numbers until one is not below the last: that one and its place, and at each step the sum so far."""
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        last, total = state
+        total = total + x
+        return total, (x, total), x >= last
+
+    def start(self, x: torch.Tensor) -> Any:
+        return x, (torch.full_like(x[:, 0], 1e6), torch.zeros_like(x[:, 0]))
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return state[0], ys - 1, lengths
+
+
+async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
+    """Whatever batches they ran in: a call has more rows than a batch, and all that is beyond a row's end is zeros."""
+    outputs = [tensor("last", "FP32"), tensor("sums", "FP32", ("read", 0)), tensor("count", "INT64")]
+    model = recurrent(Recurrent(Below(), ((), ())), [tensor("x", "FP32", ("n", 9))], outputs, row_check="refuse")
+
+    async def one(served: ServedModel, number: int) -> None:
+        values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
+        with served.lease(len(values), lengths={"n": values.shape[1]}) as lease:
+            lease.write(0, values)
+            answer = await lease.run()
+        last, sums, count = answer.outputs
+        assert answer.lengths == count.tolist()
+        assert sums.shape == (len(values), max(answer.lengths))
+        for row, read in enumerate(answer.lengths):
+            rises = np.flatnonzero(np.diff(values[row]) >= 0)
+            assert read == (rises[0] + 2 if len(rises) else values.shape[1])
+            assert last[row] == values[row, read - 1]
+            assert sums[row].tolist() == [*(values[row, :read].cumsum() - 1), *[0] * (sums.shape[1] - read)]
+
+    async with place.serving() as engine:
+        served = await started(engine, model)
+        await asyncio.gather(*(one(served, number) for number in range(60)))
+        assert served.pool.used == 0
+
+
+class Tagger(nn.Module):
+    """A layer with something before it and behind each of its steps; `mean`: a mean over all steps, which padding
+    would change."""
+
+    def __init__(self, mean: bool = False) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(50, 8)
+            self.lstm = nn.LSTM(8, 16, 2, batch_first=True)
+            self.head = nn.Linear(16, 3)
+        self.mean = mean
+        self.eval()
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        steps, (hidden, _) = self.lstm(self.embedding(ids))
+        return (steps.mean(1),) if self.mean else (self.head(steps), hidden[-1])
+
+
+@pytest.mark.parametrize(
+    ("mean", "bound", "least", "precision"),
+    [
+        pytest.param(False, 40, 1, "fp32", id="strides"),
+        pytest.param(False, UNBOUNDED, 1, "fp32", id="unbounded"),
+        pytest.param(True, 12, layer_steps.LEAST, "bf16", id="mean-bf16"),
+    ],
+)
+async def test_each_row_gets_what_the_module_gives_it_alone(
+    place: Place, mean: bool, bound: int, least: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_steps, "LEAST", least)
+    inputs, outputs = [tensor("ids", "INT64", ("n", bound))], [tensor("y", "FP32", 16)]
+    outputs = outputs if mean else [tensor("tags", "FP32", ("n", bound), 3), *outputs]
+    declared = by_its_layer(Tagger(mean), make_model(None, inputs, outputs).info)
+    model = recurrent(declared, inputs, outputs, row_check="refuse")
+    alone = Tagger(mean)  # the other may be moved and cast
+
+    async def one(served: ServedModel, number: int) -> None:
+        ids = np.random.default_rng(number).integers(1, 50, (1 + number % 2, 1 + 7 * number % (bound or 40)))
+        for _ in range(number % 7):  # they come one after another, while others are under way
+            await turn()
+        with served.lease(len(ids), lengths={"n": ids.shape[1]}) as lease:
+            lease.write(0, ids)
+            got = (await lease.run()).outputs
+        with torch.inference_mode():
+            wanted = alone(torch.from_numpy(ids))
+        for values, expected in zip(got, wanted, strict=True):
+            assert values.dtype == np.float32
+            np.testing.assert_allclose(values, expected.numpy(), atol=0.05 if precision == "bf16" else 1e-3)
+
+    async with place.serving(placement=Placement(precision=precision)) as engine:
+        served = await started(engine, model)
+        assert (served.executor.steps is not None) == (place.kind == "cpu" or bound != UNBOUNDED)
+        await asyncio.gather(*(one(served, number) for number in range(16)))
+        assert served.pool.used == 0
 
 
 # models that are files
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
-@only("cpu", "graphs")
+@only("graphs")
 async def test_torchscript(place: Place):
     async with place.serving() as engine:
         model = make_model(torch.jit.script(Linear().eval()), max_batch=4, row_check="refuse")

@@ -80,7 +80,7 @@ def staged(bad: Bad | None = None) -> Trips:
     bad = bad or {}
 
     def look(x: torch.Tensor, stage: int) -> None:
-        for number in x[:, 0].tolist():
+        for number in x[:, 0].tolist() if bad else ():  # a graph may not look at values
             if bad.get(int(number) - stage) == stage:
                 fail(int(number) - stage)
 
@@ -114,7 +114,7 @@ def staged_of_lengths(bound: int = 4) -> Trips:
     passed on is always as wide as the longest row, and must stay so."""
 
     def first(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x * 2, x.sum(1, keepdim=True).expand(-1, 4)
+        return x * 2, mask.sum(1, keepdim=True).expand(-1, 4)
 
     def second(x: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x + 1, wide
@@ -151,12 +151,13 @@ POISON = -1000.0  # less the number of the row
 class Sums(nn.Module):
     """What a row has read, at each of its steps and in all. It writes into its state."""
 
-    def __init__(self) -> None:
+    def __init__(self, looks: bool) -> None:
         super().__init__()
         self.one = nn.Parameter(torch.ones(()))
+        self.looks = looks
 
     def step(self, x: torch.Tensor, state: Any) -> Any:
-        for value in x.tolist():
+        for value in x.tolist() if self.looks else ():
             if value <= POISON:
                 fail(int(POISON - value))
         total = state[0].add_(x * self.one)
@@ -167,7 +168,7 @@ def sums(bad: Bad | None = None, bound: int = 6, most: int | None = None) -> Tri
     """Rows of one to six numbers. A bad one is poisoned at one of its steps."""
     bad = bad or {}
     every = tensor("every", "FP32", ("n", bound)) if most is None else tensor("every", "FP32", ("steps", 0))
-    model = cell(Sums(), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most)
+    model = cell(Sums(bool(bad)), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most)
 
     def rows(number: int) -> np.ndarray:
         values = np.arange(number, number + (6 if number in bad else 1 + number % 6), dtype=np.float32)

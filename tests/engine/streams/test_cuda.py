@@ -19,13 +19,13 @@ from app.engine.served_model import ServedModel
 from app.engine.streams.cuda import CudaRuntime, device_index
 from app.models.placement import Placement
 
-from .. import test_engine_boundaries as boundaries
 from .. import test_engine_on_devices as whole
-from ..places import Linear, Place, crowd
+from ..conformance.models import staged, sums
+from ..places import Linear, Place, answered, crowd
 from ..rig import answers, ask, make_model, rows_of, started, tensor
 
-for module in (whole, boundaries):  # collected here as well, and run on this module's device
-    globals().update({name: test for name, test in vars(module).items() if name.startswith("test_")})
+# Collected here as well, and run on this module's device.
+globals().update({name: test for name, test in vars(whole).items() if name.startswith("test_")})
 
 pytestmark = pytest.mark.cuda
 
@@ -80,18 +80,15 @@ async def test_serving_never_synchronises(place: Place):
 
 async def test_stages_and_steps_never_synchronise(place: Place):
     async with place.serving() as engine:
-        staged = await started(engine, boundaries.staged(name="staged"))
-        cell = await started(engine, boundaries.sums(20, name="cell"))
-        rows = [np.full((1, 1 + number % 20), number, np.float32) for number in range(40)]
+        models = [(trips, await started(engine, trips.model)) for trips in (staged(), sums())]
         with no_synchronisation():
-            await asyncio.gather(crowd(staged, 0, 60), *(boundaries.total(cell, row) for row in rows))
+            await asyncio.gather(*(answered(served, trips, 100, 60) for trips, served in models))
 
 
 async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
     async with Place("graphs", runtime).serving() as engine:
-        staged = await started(engine, boundaries.staged(name="staged"))
-        cell = await started(engine, boundaries.sums(20, name="cell"))
-        for served, pieces in ((staged, 3), (cell, 1)):
+        for trips, pieces in ((staged(), 4), (sums(), 1)):
+            served = await started(engine, trips.model)
             graphs = [graph for memory in served.executor.memories for graph in memory.graphs.pieces.values()]
             assert {len(graph) for graph in graphs} == {pieces}
 
@@ -100,14 +97,13 @@ async def test_serving_does_not_use_the_default_stream(runtime: CudaRuntime):
     """It is busy all the while; whoever used it would have to wait until it is not."""
     async with Place("graphs", runtime).serving() as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
-        staged = await started(engine, boundaries.staged(name="staged"))
-        cell = await started(engine, boundaries.sums(20, name="cell"))
+        models = [(trips, await started(engine, trips.model)) for trips in (staged(), sums())]
         default = torch.cuda.default_stream(runtime.device)
         with torch.cuda.stream(default):
             torch.cuda._sleep(20_000_000_000)  # ten seconds or so
         await crowd(served, 0, 40)
-        await crowd(staged, 0, 40)
-        assert await boundaries.total(cell, np.ones((2, 20), np.float32)) == [20, 20]
+        for trips, other in models:
+            await answered(other, trips, 100, 40)
         assert not default.query()
         default.synchronize()
 
