@@ -82,15 +82,6 @@ class TestOverload:
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[2, 4, 5, 6]]
         assert scheduler.waiting(1) == 0
 
-    def test_call_of_several_rows_leaves_whole_though_only_some_are_in_the_cut(self) -> None:
-        """Call 2 has five rows, three of them in the cut; the other two go with them."""
-        scheduler, unit = self.scheduler()
-        feed(scheduler, make_call(1), make_call(2, 5, deadline=25 * MS), make_call(3, 2))
-        step = finish(scheduler, unit, 10 * MS)
-        assert [drop.call.id for drop in step.drop] == [2]
-        assert [[row.call.id for row in unit.rows] for unit in step.start] == [[1, 3, 3]]
-        assert scheduler.waiting(1) == 0
-
 
 @full
 @pytest.mark.parametrize("policy", ["no_wait", "adaptive", "window", "static", "preferred"])

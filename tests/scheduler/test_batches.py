@@ -6,8 +6,6 @@ checked after every Step of every trace of several stages (`Book._check_batches`
 
 from __future__ import annotations
 
-import pytest
-
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.types import Batch, Klass, Operation, Row
 
@@ -80,50 +78,3 @@ def test_fewer_rows_than_stand_there_are_split_off() -> None:
     assert bench.table.latest(Klass.REALTIME) is batch[0].batch
     assert all(entry.closed for entry in bench.table.batches)  # neither is stretched from now on
     assert bench.run(batch[2:]) is Operation.ON
-
-
-def test_a_batch_is_over_when_its_last_row_has_ended() -> None:
-    bench, batch = Bench(1), rows(2)
-    bench.launch(batch)
-    bench.table.finish(batch[0])
-    assert bench.entries() == [(2, [2], [1])]
-    bench.table.finish(batch[1])
-    assert bench.table.batches == []
-    assert bench.table.latest(Klass.REALTIME) is None
-
-
-def test_rows_of_a_cell_join_and_leave_one_by_one() -> None:
-    bench, early, late = Bench(1), rows(2), rows(1)
-    bench.launch(early)
-    for row in early:
-        bench.table.wait(row)  # between two steps
-    assert bench.launch([*early, *late]) is Operation.STRETCH
-    bench.table.leave(early[0], standing=False)
-    for row in (early[1], late[0]):
-        bench.table.wait(row)
-    assert bench.entries() == [(2, [2], [0])]
-    assert bench.launch([early[1], late[0]]) is Operation.ON
-
-
-@pytest.mark.parametrize("standing", [True, False])
-def test_a_row_that_leaves_is_as_if_it_had_not_been(standing: bool) -> None:
-    bench, batch = Bench(), rows(2)
-    bench.run(batch)
-    if not standing:
-        bench.launch(batch)
-    bench.table.leave(batch[0], standing=standing)
-    assert bench.entries() == [(1, [1, int(not standing), 0, 0], [1, 0, 0, 0])]
-    assert batch[0].batch is None
-    assert bench.table.batches[0].standing == [0, int(standing), 0, 0]
-
-
-def test_rows_that_failed_are_apart_and_launched_again() -> None:
-    bench, batch = Bench(), rows(3)
-    bench.run(batch)
-    bench.launch(batch)
-    bench.table.fail(batch[:2])
-    for row in batch[:2]:
-        bench.table.wait(row)
-    assert bench.entries() == [(1, [1, 1, 0, 0], [1, 0, 0, 0]), (2, [2, 0, 0, 0], [2, 0, 0, 0])]
-    assert bench.run(batch[:2]) is Operation.ON
-    assert bench.table.batches[1].launched == [2, 2, 0, 0]

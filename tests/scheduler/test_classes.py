@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from tiers import full, repeatable, some
+from tiers import repeatable, some
 
-from app.scheduler.forming.gate import Gate
-from app.scheduler.forming.reef import Reef
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Reason, Refusal, Step
@@ -89,19 +87,3 @@ def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: st
         assert steps(trace, "reef") == steps(trace, "streams")
 
     holds()
-
-
-@full
-@FEW
-@given(traces(classes="realtime"))
-def test_real_time_calls_alone_ask_the_gate_nothing(trace: Trace) -> None:
-    """Where best effort has no share, whose account needs the time of both."""
-    asked: list[str] = []
-    device = replace(trace.device, classes=replace(trace.device.classes, preset="reef", share=0.0))
-    world = World(replace(trace, device=device))
-    gate = world.scheduler._dispatch.gate
-    for name, of in {**vars(Gate), **vars(Reef)}.items():
-        if callable(of) and not name.startswith("__"):
-            setattr(gate, name, lambda *given, name=name, of=of: asked.append(name) or of(gate, *given))
-    world.run()
-    assert set(asked) <= {"forget", "level", "rank"}  # of a removed program; the order of rows, which have priorities

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,19 +93,6 @@ class TestBudget:
 class TestHeld:
     """Real-time rows of program 1 are held for 20, so that others may join them."""
 
-    def scheduler(self, time: int = 10, **options: Any) -> Scheduler:
-        """A best-effort row of program 2 takes `time`."""
-        scheduler = scheduler_of(4, programs=0, **options)
-        real = make_program(1, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20)
-        scheduler.add_program(real, 0)
-        scheduler.add_program(make_program(2, batch_ns=(time,) * 4, policy="no_wait", max_batch=4), 0)
-        return scheduler
-
-    def test_one_that_would_end_after_it_waits(self) -> None:
-        scheduler = self.scheduler()
-        submit(scheduler, REAL, 1)
-        assert submit(scheduler, BEST, 8, program=2, now=11).start == []
-
     def test_it_has_as_many_rows_as_end_in_time(self) -> None:
         scheduler = scheduler_of(4, programs=0)
         scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
@@ -124,30 +109,6 @@ class TestHeld:
         scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
         submit(scheduler, REAL, 1)
         assert [unit.steps for unit in submit(scheduler, BEST, 5, program=2, now=now).start] == [steps]
-
-    def test_one_of_unknown_time_waits_for_them(self) -> None:
-        scheduler = scheduler_of(4, programs=0)
-        scheduler.add_program(make_program(1, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20), 0)
-        scheduler.add_program(make_program(2, policy="no_wait", max_batch=4), 0)
-        submit(scheduler, REAL, 1)
-        step = submit(scheduler, BEST, 5, program=2)
-        assert (step.start, step.wake_at) == ([], 20)
-
-    @full
-    @pytest.mark.parametrize("time", [8, 15, 30])
-    def test_best_effort_runs_on_a_device_that_is_idle_but_for_them(self, time: int) -> None:
-        """Two models, of which one is always held; even units that are longer than any hold, one in ten times each."""
-        calls = [Arrival(at, ident) for ident in (1, 3) for at in range(5 * ident, 4000, 21)]
-        calls += [Arrival(0, 2, (0,) * 5, BEST)] * 2
-        programs = (
-            *(make_program(n, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20) for n in (1, 3)),
-            make_program(2, batch_ns=(time,), policy="no_wait", max_batch=1),
-        )
-        device = make_device(4, classes=ClassSpec(budget_ns=30))
-        world = World(Trace(device, programs, tuple(sorted(calls, key=lambda call: call.at)))).run()
-        began = [unit.begins for unit in world.units if unit.klass is BEST]
-        assert len(began) == 10
-        assert all(later - sooner <= 11 * time + 30 for sooner, later in itertools.pairwise([0, *began]))
 
 
 class TestExpected:
@@ -170,45 +131,6 @@ class TestExpected:
         assert not any(waits[10:])
         assert sum(unit.klass is BEST for unit in units if unit.started < 2000) > 40
 
-    @full
-    def test_units_longer_than_any_gap_run_now_and_then(self) -> None:
-        began = [unit.begins for unit in self.units(40, 35, 1) if unit.klass is BEST and unit.begins < 4000]
-        assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
-
-    def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
-        """Best-effort units follow one another without a gap, also just before a call is expected."""
-        calls = [Arrival(0, 2, (0,) * 40, BEST), *(Arrival(at, 1) for at in range(0, 1400, 100))]
-        programs = (
-            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
-            make_program(2, batch_ns=(35,), policy="no_wait", max_batch=1),
-        )
-        units = World(Trace(make_device(1, 1), programs, tuple(calls), pairs=((1, 2, 0.0),))).run().units
-        assert [unit.begins for unit in units if unit.klass is BEST] == list(range(0, 1400, 35))
-
-
-class TestRoom:
-    STAGES = tuple(Stage(Profile((10,) * 4)) for _ in range(4))
-
-    def test_what_fills_a_real_time_unit_takes_none_of_it(self) -> None:
-        scheduler = scheduler_of(4, programs=0, max_alive=6)
-        scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
-        scheduler.control(1, TABLES, 0)
-        (unit,) = submit(scheduler, REAL, 0).start
-        submit(scheduler, BEST, 9, now=1)
-        submit(scheduler, REAL, 1, 2, 3, now=1)
-        started, units = [], [unit]
-        while units:
-            units = end(scheduler, units[0], 50).start
-            started += rows(units)
-        assert started.count([1, 2, 3]) == 2
-
-
-class TestWorkers:
-    def test_one_is_kept_of_those_that_may_run_at_once(self) -> None:
-        scheduler = scheduler_of(4, 4, 4, max_running=2)
-        assert len(submit(scheduler, BEST, *range(9)).start) == 1
-        assert len(submit(scheduler, REAL, 20).start) == 1
-
 
 class TestPadding:
     @pytest.mark.parametrize(
@@ -222,13 +144,6 @@ class TestPadding:
         step = submit(scheduler, REAL, 1)
         assert [unit.worker for unit in step.start] == [1]
         assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == expected
-
-    def three(self, first: float, second: float) -> tuple[Scheduler, list[Unit]]:
-        """Best-effort units of programs 2 and 3 run, and slow a real-time unit of program 1 so much."""
-        scheduler = scheduler_of(1, 1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE)
-        scheduler.pair({(1, 2): first, (1, 3): second}, 0)
-        units = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident, program=ident).start]
-        return scheduler, units
 
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:
@@ -296,14 +211,6 @@ class TestPreemption:
         done = end_whole(scheduler, step.start[0], 45)
         assert [(rows([one]), one.stage) for one in done.start] == [([[1]], 1)]
 
-    def test_none_is_handed_over_behind_another(self) -> None:
-        """It would be in the way of real-time calls that come meanwhile; but for what its share is owed."""
-        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE)
-        (first,) = submit(scheduler, BEST, 1).start
-        assert submit(scheduler, BEST, 2).start == []
-        assert rows(submit(scheduler, REAL, 4, now=5).start) == [[4]]
-        assert end(scheduler, first, 10).start == []
-
     def test_rows_that_hold_the_only_room_go_on(self) -> None:
         """Or nobody would ever have any."""
         scheduler = scheduler_of(1, stages=self.STAGES, max_alive=1)
@@ -313,6 +220,14 @@ class TestPreemption:
             (unit,) = end(scheduler, unit, 10 * stage).start
             assert (rows([unit]), unit.stage) == ([[1]], stage)
         assert rows(end(scheduler, unit, 40).start) == [[2]]
+
+    def test_none_is_handed_over_behind_another(self) -> None:
+        """It would be in the way of real-time calls that come meanwhile; but for what its share is owed."""
+        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE)
+        (first,) = submit(scheduler, BEST, 1).start
+        assert submit(scheduler, BEST, 2).start == []
+        assert rows(submit(scheduler, REAL, 4, now=5).start) == [[4]]
+        assert end(scheduler, first, 10).start == []
 
 
 def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
@@ -383,35 +298,6 @@ class TestShare:
                     step = submit(scheduler, BEST, following, now=now)
         assert served.count(BEST) / len(served) == pytest.approx(share, abs=0.01)
 
-    def test_what_runs_while_no_real_time_row_does_is_no_debt(self) -> None:
-        scheduler = scheduler_of(1, class_share=0.5)
-        step = submit(scheduler, BEST, *range(100, 120))
-        for now in range(10, 110, 10):
-            scheduler.finished(Outcome(step.start[0].id, compute_ns=10), now)
-            step = scheduler.step(now)
-        submit(scheduler, REAL, *range(10), now=105)
-        served = []
-        for now in range(110, 210, 10):
-            (unit,) = scheduler.running
-            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
-            step = scheduler.step(now)
-            served += [unit.klass for unit in step.start]
-        assert served.count(BEST) == 4
-
-    def test_units_that_fail_use_up_their_part_too(self) -> None:
-        """A model that always fails takes no more than its part of the time, though it answers nothing."""
-        scheduler = scheduler_of(1, class_share=0.25)
-        submit(scheduler, BEST, *range(100, 150))
-        submit(scheduler, REAL, *range(50))
-        served = []
-        for now in range(10, 410, 10):
-            (unit,) = scheduler.running
-            served.append(unit.klass)
-            failed = Outcome(unit.id, Fault.MODEL)
-            scheduler.finished(failed if unit.klass else Outcome(unit.id, compute_ns=10), now)
-            scheduler.step(now)
-        assert served.count(BEST) == 10
-
 
 class TestOrder:
     def test_best_effort_models_take_turns(self) -> None:
@@ -441,38 +327,3 @@ class TestOrder:
         assert order(REAL, edf=False) == [[0], [4], [1], [2], [3]]
         assert order(REAL, edf=True) == [[0], [4], [3], [2], [1]]
         assert order(BEST, edf=True) == order(BEST, edf=False) == [[0], [4], [1], [2], [3]]
-
-
-class TestPresets:
-    def test_seq_runs_one_unit_at_a_time_to_its_end(self) -> None:
-        stages = (Stage(Profile((10,))), Stage(Profile((10,))))
-        scheduler = scheduler_of(1, 1, stages=stages, class_preset="seq")
-        (unit,) = submit(scheduler, BEST, 1, 2).start
-        assert submit(scheduler, REAL, 3).start == []
-        (unit,) = end(scheduler, unit, 10).start
-        assert (rows([unit]), unit.stage) == ([[1]], 1)
-        assert rows(end(scheduler, unit, 20).start) == [[3]]
-
-
-@pytest.mark.parametrize("workers", some([2, 1, 3]))
-@pytest.mark.parametrize("multi_step", some([True, False]))
-def test_invariants_hold_whoever_leaves_when(workers: int, multi_step: bool) -> None:
-    """Each call of a busy trace at every second moment at which something happens: while it waits, runs, fills,
-    has failed or is overdue."""
-    options = {"multi_step": True} if multi_step else {"push_depth": 2, "push_ahead_ns": AT_ONCE}
-    device = make_device(*[4] * workers, classes=ClassSpec(budget_ns=150), max_alive=8, **options)
-    programs = (
-        make_program(1, stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4),
-        make_program(2, batch_ns=(40,) * 4, policy="window", max_batch=4, max_delay_ns=50),
-    )
-    calls = (
-        Arrival(0, 1, (0,) * 3, BEST), Arrival(0, 1, (0,) * 4, BEST, bad=frozenset({1})), Arrival(10, 1, (0,) * 3),
-        Arrival(20, 2), Arrival(60, 2, (0,) * 2, BEST), Arrival(90, 1), Arrival(100, 1, (0,) * 2, bad=frozenset({0})),
-    )  # fmt: skip
-    seed = 1 if multi_step else None
-    trace = Trace(device, programs, calls, pairs=((1, 2, 0.0),), control=((0, 1, TABLES),), seed=seed)
-    moments = sorted({entry["t"] for entry in World(trace).run().entries if "t" in entry})
-    for number, call in enumerate(calls):
-        for at in some([moment for moment in moments if moment >= call.at][number % 2 :: 2], 16):
-            left = replace(call, cancel=at - call.at)
-            World(replace(trace, arrivals=(*calls[:number], left, *calls[number + 1 :]))).run()

@@ -9,44 +9,9 @@ import pytest
 from tiers import few
 
 from app.scheduler.rows.ledger import Ledger
-from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, Call, Klass, Profile, Row, RowState, Stage
 
-from .world import Arrival, Trace, World, make_call, make_device, make_program
-
-
-def ledger_of(**options: object) -> tuple[Ledger, ProgramState]:
-    ledger = Ledger()
-    state = ledger.states[1] = ProgramState(make_program(**options), None, make_device(8), 0)
-    return ledger, state
-
-
-def take(ledger: Ledger, state: ProgramState, n: int) -> list[Row]:
-    rows = ledger.ready.at((1, 0, 0), Klass.REALTIME).take(n, 100)
-    ledger.start(rows, state)
-    return rows
-
-
-@pytest.mark.parametrize("last", ["call", "unit"])
-def test_a_closed_program_is_forgotten_with_its_last_call_and_unit(last: str) -> None:
-    ledger, state = ledger_of()
-    call = make_call(1)
-    ledger.enter(call, state)
-    take(ledger, state, 1)
-    state.closed = True
-    if last == "call":
-        state.units -= 1
-        ledger.forget_if_over(state)
-        assert ledger.states
-        ledger.leave(call)
-    else:
-        ledger.leave(call)
-        assert ledger.states
-        state.units -= 1
-        ledger.forget_if_over(state)
-    assert not ledger.states
-    assert not ledger.ready._sets
-
+from .world import Arrival, Trace, World, make_device, make_program
 
 #: All ways for a row to change: the method, from where to where, and how the number of rows on the device may change.
 ROW_TRANSITIONS = (

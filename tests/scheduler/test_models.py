@@ -91,24 +91,6 @@ def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[fl
     assert spent[2] / spent[1] == pytest.approx(ratio, rel=0.1)
 
 
-def test_speed_is_as_observed() -> None:
-    """The fast model has become as slow as the other."""
-    scheduler = Scheduler(make_device(4))
-    for program, stage in BOTH.items():
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
-    now = 0
-    for ident in range(200):
-        scheduler.submit(make_call(ident, program=2, arrived=now), now)
-        (unit,) = scheduler.step(now).start
-        now += 100
-        scheduler.finished(Outcome(unit.id, None, 100), now)
-    scheduler.tick(now)
-    scheduler.submit(make_call(1_001, program=1, arrived=now), now)
-    scheduler.submit(make_call(1_002, program=2, arrived=now + 50), now + 50)
-    (unit,) = scheduler.step(now + 500).start
-    assert unit.program == 1
-
-
 @pytest.mark.parametrize("others", [False, True])
 def test_tables_of_several_workers_count_only_while_no_other_model_has_rows(others: bool) -> None:
     """The table runs one row of two, expecting a second worker for the other one, which another model may take."""

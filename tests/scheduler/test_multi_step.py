@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Klass, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Outcome, Profile, Program, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -36,14 +36,6 @@ def latency_of(scheduler: Scheduler, rows: int) -> int:
 
 
 class TestCells:
-    def test_until_the_first_row_ends(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(7, 3))).start
-        assert (unit.steps, unit.predicted) == (3, 3 * 20 + 5)  # handed over once
-        (unit,) = end(scheduler, unit, 65, 3, ended=(1,)).start
-        assert (len(unit.rows), unit.steps) == (1, 4)
-        assert [call.id for call in end(scheduler, unit, 110, 4, ended=(0,)).done] == [1]
-
     def test_whoever_comes_joins_at_the_next_step(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
         (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
@@ -80,13 +72,9 @@ class TestJoining:
         [
             (LINEAR, 3, (7,), False),  # they would share the time: 40 + 40 - 80 - 5 is no gain
             (LINEAR, 3, (1,), True),  # gains 40 + 10 - 20 - 5; delays the other by 5 + 10
-            (LINEAR, 5, (1,), False),  # 20 + 10 - 20 - 5 against 15
             (LINEAR, 3, (1, 1), True),  # twice 40 + 20 - 30 - 5 against 5 + 20
-            (LINEAR, 5, (1, 1), False),  # twice 5
             (FLAT, 5, (7,), True),  # 20 - 5 against 5
             (FLAT, 6, (7,), False),  # it ends soon
-            ((10, 18, 26, 34), 3, (1,), True),  # 40 + 10 - 18 - 5 against 5 + 8
-            ((10, 18, 26, 34), 3, (7,), False),  # 40 + 40 - 72 - 5
         ],
     )
     def test_only_where_it_is_worth_one_more_beginning(
@@ -159,26 +147,6 @@ class TestContinuing:
         assert not enter(scheduler, make_call(3, lengths=(7,), arrived=141)).end_at_next_row, "once is enough"
         (following,) = end(scheduler, unit, 145, 7, ended=(0,)).start
         assert [row.call.id for row in following.rows] == [1, 2, 3]
-
-    def test_one_that_hears_of_it_too_late_is_told_again(self) -> None:
-        scheduler, unit = self.started(7, 90)
-        scheduler.progressed(unit.id, 6, 140)
-        assert enter(scheduler, make_call(2, lengths=(7,), arrived=140)).end_at_next_row == [unit]
-        following, step = self.continued(scheduler, unit, 145, 7, 0)
-        assert step.recall == [following], "a long way to go"
-
-    def test_a_full_unit_goes_on_until_it_is_full_no_more(self) -> None:
-        scheduler, unit = self.started(2, 9, 9)
-        assert len(unit.rows) == 3
-        step = enter(scheduler, make_call(2, lengths=(7,), arrived=1))
-        assert (unit.continue_without, step.end_at_next_row) == (True, []), "nobody could join it"
-        following, step = self.continued(scheduler, unit, 65, 2, 0)
-        assert [*step.recall, *step.end_at_next_row] == [following]
-
-    def test_best_effort_rows_go_through_the_loop(self) -> None:
-        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
-        (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
-        assert not unit.continue_without
 
 
 class TestStages:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 
-import pytest
-
 from app.scheduler.rows.ready import LengthWindow, ReadySet
 from app.scheduler.rows.ready_table import ReadyTable
 from app.scheduler.types import Call, Klass, Row
@@ -28,37 +26,6 @@ def ids(rows: list[Row]) -> list[int]:
     return [row.call.id for row in rows]
 
 
-def test_rows_go_in_order_of_priority_and_arrival() -> None:
-    ready = ReadySet(KEY)
-    low, gone, late, urgent = (
-        make_call(1, 2, priority=1),
-        make_call(2),
-        make_call(3, arrived=9),
-        make_call(4, arrived=8),
-    )
-    enter(ready, low, gone, late, urgent)
-    ready.forget(gone.rows[0])
-    assert (ready.head().call, ready.oldest(), ready.count) == (urgent, 0, 4)
-    for n, expected in ((0, []), (3, [4, 3, 1]), (99, [4, 3, 1, 1])):
-        assert ids(ready.first(n, 99)) == expected
-    assert [ready.before(priority) for priority in (-1, 0, 1, 2)] == [0, 2, 4, 4]
-    assert ids(ready.take(99, 99)) == [4, 3, 1, 1]
-    assert ready.count == 0
-
-
-@pytest.mark.parametrize(("n", "room", "expected"), [(2, 1, [1, 2]), (2, 0, [2, 4]), (9, 1, [1, 2, 4]), (9, 0, [2, 4])])
-def test_rows_without_room_are_passed_over(n: int, room: int, expected: list[int]) -> None:
-    ready = ReadySet(KEY)
-    calls = [make_call(ident) for ident in (1, 2, 3, 4)]
-    for call in calls[1::2]:
-        call.rows[0].started = True
-    enter(ready, *calls)
-    assert ready.started == 2
-    assert ids(ready.first(n, room)) == ids(ready.take(n, room)) == expected
-    assert ready.started == 2 - sum(ident in (2, 4) for ident in expected)
-    assert ids(ready.take(9, 9)) == [ident for ident in (1, 2, 3, 4) if ident not in expected]  # in their order
-
-
 def test_the_oldest_row_where_the_order_is_that_of_deadlines() -> None:
     ready = ReadySet(KEY, edf=True)
     calls = [make_call(i, arrived=i, deadline=100 - i) for i in range(9)]
@@ -69,16 +36,6 @@ def test_the_oldest_row_where_the_order_is_that_of_deadlines() -> None:
     ready.put_back([first])
     assert ids(ready.take(7, 9)) == [8, 7, 6, 5, 4, 3, 2]
     assert ready.oldest() == 1
-
-
-def test_rows_come_back_to_their_places() -> None:
-    for places in (range(5), range(35, 40), range(12, 20), range(0, 40, 7), (39, 0), range(39, -1, -1)):
-        ready, calls = ReadySet(KEY), [make_call(i, arrived=i) for i in range(40)]
-        enter(ready, *(call for call in calls if call.id not in places))
-        for call in calls:
-            call.rows[0].call, call.rows[0].order = call, (0, call.arrived, 10 * call.id)
-        ready.put_back([calls[place].rows[0] for place in places])
-        assert ids(ready.take(40, 40)) == list(range(40)), places
 
 
 class TestByLength:
@@ -101,16 +58,6 @@ class TestByLength:
         assert ids(ready.similar(3, 1)) == [5, 0, 4]
         assert ids(ready.take_similar(3, 1)) == [0, 4, 5]
         assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
-
-    def test_picked_rows_that_are_put_back_wait_once(self) -> None:
-        ready = self.sorted_set(5, 9, 5, 9)
-        picked = ready.take_similar(2, 0)
-        assert ids(picked) == [0, 2]
-        ready.put_back(picked)
-        assert ids(ready.first(4, 4)) == [0, 1, 2, 3]
-        assert ready.length_window(9) == LengthWindow([5, 5, 9, 9], 0, 4, 28, 5, 9)
-        assert ids(ready.take(4, 4)) == [0, 1, 2, 3]
-        assert ready.count == 0
 
 
 def test_what_waits_is_found_without_a_look_at_the_programs_that_have_nothing() -> None:

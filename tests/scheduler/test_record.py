@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from inspect import signature
 
 import pytest
@@ -52,25 +51,6 @@ def test_every_input_is_recorded() -> None:
     assert timed - {"admit", "step"} == set(INPUTS)  # the one changes nothing, the other is the output
 
 
-def test_first_entry_is_the_configuration() -> None:
-    entries: list[Entry] = []
-    session(entries)
-    assert entries[0] == {
-        "format": FORMAT,
-        "device": {
-            "workers": ({"capacity": 4, "priority": 0}, {"capacity": 2, "priority": 0}),
-            "max_running": 2,
-            "max_alive": 9,
-            "push_depth": 1,
-            "push_ahead_ns": 0,
-            "multi_step": False,
-            "classes": {"preset": "reef", "budget_ns": 10_000_000, "slowdown": 0.02, "share": 0.0, "edf": False},
-        },
-    }
-    scheduler = scheduler_of(json.loads(json.dumps(entries[0])))
-    assert scheduler.device == make_device(4, 2, max_alive=9)
-
-
 def test_step_is_named_by_calls_and_row_indexes() -> None:
     call, other = make_call(7, 2), make_call(8)
     for row in call.rows:
@@ -101,15 +81,3 @@ def test_unknown_input_is_refused() -> None:
     session(entries)
     with pytest.raises(ValueError, match="unknown input 'sleep'"):
         feed(scheduler_of(entries[0]), {"in": "sleep", "t": 0})
-
-
-@pytest.mark.parametrize("name", ["reprofile", "control"])
-def test_program_that_has_gone_is_ignored(name: str) -> None:
-    entries: list[Entry] = []
-    recording = RecordingScheduler(make_device(2), sink=entries.append)
-    if name == "reprofile":
-        recording.reprofile(7, Profile((30, 40)), 1)
-    else:
-        recording.control(7, TABLES, 1)
-    feed(scheduler_of(entries[0]), json.loads(json.dumps(entries[1])))
-    assert recording.step(1).start == []

@@ -66,19 +66,6 @@ class TestSplit:
         assert left(over.drop) == [(1, Reason.MODEL, 2)]
         assert [len(unit.rows) for unit in units] == [4, 2, 2, 1, 1]
 
-    def test_halves_go_before_rows_that_came_later(self) -> None:
-        scheduler = scheduler_of(device=make_device(2))
-        unit = feed(scheduler, *ones(4)).start[0]
-        units, _ = run(scheduler, finish(scheduler, unit, error=Fault.MODEL), bad())
-        assert [calls_of(unit) for unit in units] == [[0], [1], [2, 3]]
-
-    def test_realtime_row_goes_before_a_best_effort_half(self) -> None:
-        scheduler = scheduler_of(device=make_device(2))
-        unit = feed(scheduler, *(make_call(i, klass=Klass.BEST_EFFORT) for i in range(2))).start[0]
-        scheduler.submit(make_call(9, arrived=5), 5)
-        units, _ = run(scheduler, finish(scheduler, unit, 5, error=Fault.MODEL), bad())
-        assert [calls_of(unit) for unit in units] == [[9], [0], [1]]
-
     def test_broken_program_stops_splitting_and_recovers(self) -> None:
         scheduler = scheduler_of(device=make_device(4))
         lengths = []
@@ -125,12 +112,6 @@ class TestOutOfMemory:
             running += finish(scheduler, unit, 2).start
         assert sizes == [1] * 10
 
-    def test_alone_and_still_too_large(self) -> None:
-        scheduler = scheduler_of()
-        units, over = run(scheduler, feed(scheduler, make_call(0), make_call(1)), oom_above(0))
-        assert [calls_of(unit) for unit in units] == [[0, 1], [0], [1]]
-        assert left(over.drop) == [(0, Reason.OOM, 0), (1, Reason.OOM, 0)]
-
     def test_padding_is_shed_before_a_call_fails(self) -> None:
         scheduler = scheduler_of(make_program(policy="static", max_batch=4, max_delay_ns=0))
         units, over = run(scheduler, feed(scheduler, make_call(0)), oom_above(1))
@@ -151,43 +132,6 @@ class TestLostDevice:
         step = finish(scheduler, second)
         assert (step.start, step.done, step.drop) == ([], [], [])
         assert scheduler._ledger.alive == scheduler.waiting(1) == 0
-
-    def test_call_admitted_before_it_and_submitted_after(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, make_call(1)).start[0]
-        finish(scheduler, unit, error=Fault.DEVICE)
-        assert left(feed(scheduler, make_call(2)).drop) == [(2, Reason.DEVICE, -1)]
-        assert scheduler.waiting(1) == 0
-
-    @pytest.mark.parametrize("error", [None, *Fault])
-    def test_outcome_of_an_unknown_unit_is_ignored(self, error: Fault | None) -> None:
-        scheduler = scheduler_of()
-        scheduler.finished(Outcome(77, error), 0)
-        step = feed(scheduler, make_call(1))
-        assert len(step.start) == 1
-
-
-def test_rows_to_run_again_that_find_no_room_hold_up_none_that_have_theirs() -> None:
-    """Of a cell: C and D failed in their first step and E and F took their room; A and B, of lower priority and in the
-    middle of their steps, failed after them."""
-    scheduler = Scheduler(make_device(2, 2, 1, max_alive=4))
-    cell = (Stage(Profile((10, 20)), repeats=True),)
-    scheduler.add_program(make_program(stages=cell, policy="no_wait", max_batch=2), 0)
-    scheduler.submit(make_call(1, 2, priority=5), 0)
-    (first,) = scheduler.step(0).start
-    scheduler.finished(Outcome(first.id), 1)
-    (second,) = scheduler.step(1).start
-    scheduler.submit(make_call(2, 2, priority=3, arrived=1), 1)
-    (third,) = scheduler.step(1).start
-    scheduler.submit(make_call(3, 2, priority=1, arrived=2), 2)
-    ahead = scheduler.step(2).start
-    scheduler.finished(Outcome(third.id, Fault.OOM), 3)
-    ahead += scheduler.step(3).start
-    assert {row.call.id for unit in ahead for row in unit.rows} >= {3}
-    scheduler.finished(Outcome(second.id, Fault.OOM), 4)
-    ahead += scheduler.step(4).start
-    assert scheduler._ledger.alive == 4
-    assert [row.call.id for row in ahead[-1].rows] == [1]
 
 
 class TestFailingRowInACell:

@@ -8,17 +8,6 @@ from app.scheduler.types import Klass
 REAL, BEST = Klass
 
 
-def order(times: dict[int, int], count: int) -> list[int]:
-    """The programs in the order in which they are served, all of them always waiting."""
-    turns = Turns()
-    served = []
-    for _ in range(count):
-        program = min(times, key=lambda one: (turns.tag(one), one))
-        turns.take(program, times[program])
-        served.append(program)
-    return served
-
-
 def test_what_is_forgotten_begins_at_the_present() -> None:
     turns = Turns()
     turns.take(1, 1000)

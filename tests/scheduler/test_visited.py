@@ -98,22 +98,3 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, pol
             total += found
         assert units, number
     assert total <= 6 * FULL * STEPS, total
-
-
-def test_nor_with_those_that_wait_at_later_stages() -> None:
-    scheduler = Scheduler(make_device(FULL))
-    scheduler.add_program(
-        make_program(stages=LENGTHS, policy="adaptive", max_batch=FULL, max_queue=1 << 30, length_buckets=(64,)), 0
-    )
-    for ident in range(1, 100):
-        submit(scheduler, ident)
-    (unit,) = scheduler.step(99).start
-    for ident in range(100, WAITING):
-        submit(scheduler, ident, priority=5, stage=1)
-    scheduler.step(WAITING)
-    seen = []
-    for number in range(12):
-        found, (unit,) = visited(scheduler, unit, WAITING + 10 * number)
-        seen.append(found)
-        assert scheduler.waiting_by_stage(1)[1] > WAITING - 200 > 0
-    assert sum(sorted(seen)[:-1]) <= 12 * 6 * FULL, "but for the step that sorts them by length"

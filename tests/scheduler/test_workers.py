@@ -25,16 +25,6 @@ def take(workers: Workers, worker: int, now: int = 0, predicted: int = 100) -> U
     return made
 
 
-def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
-    workers = Workers(make_device(4, push_depth=2, push_ahead_ns=30))
-    take(workers, 0, now=1000)
-    assert (workers.usable(1069), workers.next_opening(1069)) == ([], 1070)
-    assert (workers.usable(1070), workers.next_opening(1070)) == ([0], None)
-    second = take(workers, 0, now=1075)
-    assert second.begins == 1100
-    assert (workers.usable(1099), workers.next_opening(1099)) == ([], None)  # its depth is reached
-
-
 def test_a_pushed_unit_begins_when_the_one_before_it_ends() -> None:
     workers = Workers(make_device(4, push_depth=3, push_ahead_ns=AT_ONCE))
     first, second, third = (take(workers, 0, now=1000, predicted=ns) for ns in (100, 50, 10))
@@ -44,21 +34,6 @@ def test_a_pushed_unit_begins_when_the_one_before_it_ends() -> None:
     assert [one.begins for one in (second, third)] == [1080, 1130]
     assert workers.begins(0, 1090) == 1140
     assert workers.remaining_ns(1200) == 0 + 10  # the second is late; the third has not begun
-
-
-def test_a_unit_behind_another_runs_beside_no_more_units() -> None:
-    workers = Workers(make_device(4, 4, push_depth=2, push_ahead_ns=AT_ONCE))
-    take(workers, 0)
-    assert workers.room([0])[0] == 1
-    assert workers.room([0, 1])[0] == 2
-    assert [workers.place([worker], 1, [4, 4], 0)[2] for worker in (0, 1)] == [1, 2]
-
-
-def test_free_is_what_may_begin() -> None:
-    workers = Workers(make_device(4, 4, 4, max_running=2))
-    assert workers.room([0, 1, 2])[1] == 2
-    take(workers, 1)
-    assert workers.room([0, 2])[1] == 1
 
 
 def test_the_smallest_that_fits_then_the_least_to_do_then_idle_longest() -> None:
@@ -87,3 +62,13 @@ def test_a_unit_that_ends_says_how_many_ran_beside_it() -> None:
     assert [one.others for one in (first, second, third)] == pytest.approx(
         [(60 + 20) / 100, (60 + 60) / 100, (20 + 60) / 120]
     )
+
+
+def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
+    workers = Workers(make_device(4, push_depth=2, push_ahead_ns=30))
+    take(workers, 0, now=1000)
+    assert (workers.usable(1069), workers.next_opening(1069)) == ([], 1070)
+    assert (workers.usable(1070), workers.next_opening(1070)) == ([0], None)
+    second = take(workers, 0, now=1075)
+    assert second.begins == 1100
+    assert (workers.usable(1099), workers.next_opening(1099)) == ([], None)  # its depth is reached

@@ -59,24 +59,11 @@ def test_sizes_that_are_too_quick_weigh_no_more_than_those_that_are_too_slow() -
     assert all(abs(found[size] / ns - 1) < 0.15 for size, ns in LINE.items()), found
 
 
-@pytest.mark.parametrize("seed", some(range(10), 5))
-def test_three_rows_slower_than_four_survive_noise_of_a_third(seed: int) -> None:
-    found = drawn(estimates(measured(JAGGED, 10, 0.3, seed)))
-    assert found[3] > 1.2 * found[4]
-    assert found[1] < 0.75 * found[4]
-
-
 def test_a_bump_within_its_error_vanishes_and_a_significant_one_stays() -> None:
     lucky = {size: Estimate(ns * (0.8 if size == 19 else 1), 0.15) for size, ns in LINE.items()}
     assert drawn(lucky)[19] == pytest.approx(LINE[19], rel=0.02)
     known = {size: Estimate(one.ns, 0.01) for size, one in lucky.items()}
     assert drawn(known)[19] == pytest.approx(0.8 * LINE[19], rel=0.01)
-
-
-def test_a_smooth_curve_with_a_bend_stays_as_it_is() -> None:
-    flat = {size: 4e6 + max(0, size - 8) * 0.4e6 for size in SIZES}
-    found = drawn({size: Estimate(ns, 0.01) for size, ns in flat.items()})
-    assert found == pytest.approx(flat, rel=0.03)
 
 
 def test_where_evidence_is_weak_more_rows_never_take_less_time() -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from tiers import full
 
 from app.scheduler.estimates.latency import Handover, Latency, LiveTimes
 from app.scheduler.estimates.shared_slowdown import SharedSlowdown
@@ -47,14 +46,6 @@ class TestScale:
         latency = Latency(profile or Profile(TABLE))
         latency.scale = scale
         return latency
-
-    @pytest.mark.parametrize("mood", [0.5, 1.0, 2.0])
-    def test_it_converges_on_the_mood(self, mood: float) -> None:
-        latency = self.latency()
-        for _ in range(200):
-            latency.observe(2, int(150 * mood))
-        assert latency.scale == pytest.approx(mood, rel=1e-3)
-        assert latency.predict(4) == pytest.approx(200 * mood, abs=1)
 
     @pytest.mark.parametrize(
         ("profile", "observation", "moved"),
@@ -123,13 +114,6 @@ class TestHandover:
         assert handover.ns == pytest.approx(expected, rel=0.01)
         assert handover.profiled_ns == (profiled or 0)
 
-    def test_it_is_what_most_batches_cost(self) -> None:
-        """One in ten waits for 10 ms: the mean would be 1.1 ms."""
-        handover, chance = Handover(140 * US), random.Random(0)
-        for _ in range(2_000):
-            handover.observe(10_000 * US if chance.random() < 0.1 else 140 * US)
-        assert 120 * US < handover.ns < 250 * US
-
 
 TRUE = (5_000, 10_000, 14_000, 9_400, 10_000, 10_500)
 WRONG = (8_000, 10_000, 14_000, 9_400, 27_000, 10_500)  # two sizes were measured in a noisy moment
@@ -173,14 +157,6 @@ class TestLiveTimes:
         assert live.errors()[1] == pytest.approx(before[1], rel=0.05)
         live.observe(9, 0.5)  # beyond the table
         assert live.seen == [1, 1]
-
-    @full
-    def test_factors_do_not_drift_where_noise_has_a_long_tail(self) -> None:
-        """Bounding makes all deviations low on average; factor and scale must not run apart because of it."""
-        latency = served(Profile(TRUE, errors=(0.02,) * 6), 20_000, noise=0.5)
-        assert latency.live is not None
-        assert all(0.7 < factor < 1.4 for factor in latency.live.factors)
-        assert shape(latency) == pytest.approx([1.0] * 6, abs=0.1)
 
 
 class TestSharedSlowdown:
@@ -233,25 +209,6 @@ class TestSharedSlowdown:
         assert not shared.crowded
         shared.observe(0.2, 0.8, 0.5)
         assert shared.crowded
-
-    def test_batches_alone_say_nothing_of_others(self) -> None:
-        latency = self.served(1.3, 2.0, (0.0,), mood=1.5)
-        assert latency.live is not None
-        assert latency.live.shared.seen == 0
-        assert latency.predict(1, 2) == pytest.approx(1.3 * latency.predict(1), rel=0.05)
-
-    def test_what_is_not_seen_any_more_is_tried_again_after_hours(self) -> None:
-        shared = SharedSlowdown()
-        for _ in range(200):
-            shared.observe(1.0, 0.0, 1.0)
-            shared.observe(0.0, 1.0, 0.25)
-        learnt = shared.factor
-        for _ in range(60):
-            shared.tick()
-        assert shared.factor > 0.9 * learnt > 3
-        for _ in range(6 * 3600):
-            shared.tick()
-        assert shared.factor < 1.1
 
     def test_of_several_others_their_mean_number_counts(self) -> None:
         """Three at once are profiled twice as slow, and are three times so."""

@@ -60,19 +60,6 @@ def test_each_stage_is_handed_over() -> None:
     assert [stage.profile.handover_ns for stage in parse({"stages": stages}).program_stages()] == [None, None]
 
 
-def test_a_hand_over_that_was_not_measured_counts_as_nothing_and_is_not_written() -> None:
-    """Files from before it was measured read as they did; one that was measured as nothing says so."""
-    profile = parse({"batch_ms": {"1": 2}})
-    assert (profile.handover_ns, profile.stage().handover_ns, profile.occupied_ns) == (None, None, (2_000_000,))
-    assert "handover_ms" not in profile.to_dict()
-    assert parse({"batch_ms": {"1": 2}, "handover_ms": 0}).to_dict()["handover_ms"] == 0
-
-
-def test_sizes_left_out_are_interpolated() -> None:
-    profile = parse({"batch_ms": {"8": 9.0, "1": 4, "4": 10.0}})
-    assert [time / 1e6 for time in profile.batch_ns] == [4, 6, 8, 10, 9.75, 9.5, 9.25, 9]
-
-
 def test_unknown_keys_are_kept() -> None:
     data = {**FULL, "torch": "2.13", "notes": [1], "power_w": {"idle": 1, "busy": 2, "sensor": "rapl"}}
     kept = parse(data).to_dict()
@@ -90,14 +77,6 @@ def test_times_between_the_numbers_at_once_that_were_measured() -> None:
     assert profile.stage(9) == profile.stage()
     assert profile.stage(1) == Profile((10, 20))
     assert ModelProfile((10,)).stage(4) == Profile((10,))
-
-
-@EXAMPLES
-@given(st.floats(0.1, 100), st.floats(0, 10), st.integers(2, 64))
-def test_a_line_is_fitted_by_itself(fixed: float, row: float, max_batch: int) -> None:
-    fit = linear(fixed, row, max_batch).fit
-    assert (fit["alpha_ms"], fit["beta_ms"]) == pytest.approx((fixed, row), abs=1e-5)
-    assert fit["residual"] < 1e-4
 
 
 def test_a_fit_has_no_slope_from_one_size_and_tells_how_far_off_it_is() -> None:

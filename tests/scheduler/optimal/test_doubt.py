@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from statistics import median
 
 import pytest
 from tiers import full
@@ -61,21 +60,6 @@ def test_a_table_of_noisy_times_is_never_worse_than_serving_all(true: tuple[int,
 
 
 @full
-def test_medians_taken_as_exact_lose() -> None:
-    """What such a table costs without errors: the test above is about something."""
-    times = measured(LINE, 0.3, 0)
-    taken = Profile(tuple(round(median(some)) for some in times.values()))
-    assert max(above_no_wait(LINE, solve(taken, loads=LOADS))) > 0.02
-
-
-@full
-def test_most_of_the_gain_of_a_jagged_curve_is_had() -> None:
-    exact = above_no_wait(JAGGED, solve(Profile(JAGGED), loads=LOADS[:1]))[0]
-    for seed in range(3):
-        assert above_no_wait(JAGGED, solve(estimated(measured(JAGGED, 0.05, seed)), loads=LOADS[:1]))[0] <= 0.8 * exact
-
-
-@full
 def test_a_lucky_size_decides_nothing() -> None:
     lucky = (*LINE[:11], round(0.8 * LINE[11]), *LINE[12:])
     exact = solve(Profile(lucky), loads=LOADS)
@@ -95,10 +79,3 @@ def test_a_curve_that_is_well_known_is_exploited() -> None:
 
 def test_measured_once_it_is_served_as_by_no_wait() -> None:
     assert set(solve(Profile(LINE, errors=(0.25,) * 16), loads=LOADS).tables) == {EVERY}
-
-
-@full
-def test_close_to_the_peak_a_size_that_serves_more_is_kept_though_no_curve_may_keep_up() -> None:
-    bent = (*LINE[:12], *(round(1.25 * time) for time in LINE[12:]))
-    (table,) = solve(Profile(bent, errors=(0.02,) * 16), loads=(0.98,)).tables
-    assert table[-1] == 12

@@ -21,30 +21,10 @@ CURVES = {
     "mlp": parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4, "32": 25.3}}).batch_ns,
     "overhead": linear(7, 0.6, 32).batch_ns,
 }
-ALL = [min(waiting, 32) for waiting in range(257)]  # serve all that waits
 
 
 def peak(batch_ns: tuple[int, ...]) -> float:
     return max(size * 1e9 / time for size, time in enumerate(batch_ns, 1))
-
-
-def above(curve: str, load: float) -> float:
-    """By how many per cent serving all that waits, unpadded, is above the optimum."""
-    rate = load * peak(CURVES[curve])
-    least = solve(CURVES[curve], rate).mean_ns
-    return 100 * (evaluate(CURVES[curve], rate, ALL, pad=False).mean_ns / least - 1)
-
-
-@full
-@pytest.mark.parametrize(
-    ("curve", "low", "high"),
-    [("overhead", 0.3, 0.35), ("cnn", 12, 12.6), ("gpu", 0.85, 0.95), ("mlp", 23, 26)],
-)
-def test_serving_all_that_waits_is_above_the_optimum(curve: str, low: float, high: float) -> None:
-    """The worst over the loads: 0.3 %, 12 %, 0.9 % and 23 % by an independent solution on a coarser grid of loads."""
-    excess = [above(curve, load) for load in (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9)]
-    assert min(excess) > -1e-6
-    assert low <= max(excess) <= high
 
 
 @full
@@ -94,49 +74,6 @@ def test_no_table_is_better(load: float, batch_ns: tuple[int, ...]) -> None:
     assert solve(batch_ns, rate, states=100).mean_ns == pytest.approx(tried, rel=0.002)
 
 
-@full
-@pytest.mark.parametrize("weight", [3, 300])
-@pytest.mark.parametrize("curve", CURVES)
-def test_weight_trades_latency_for_power(curve: str, weight: float) -> None:
-    batch_ns, power = CURVES[curve], (10.0, 60.0)
-    rate = 0.5 * peak(batch_ns)
-    found = solve(batch_ns, rate, weight=weight * MS, power=power)
-    more = solve(batch_ns, rate, weight=2 * weight * MS, power=power)
-    assert found.power_w == pytest.approx(10 + 50 * found.utilisation)
-    assert found.utilisation == pytest.approx(min(1, found.utilisation))
-    assert more.power_w <= found.power_w * (1 + 1e-9)
-    assert more.mean_ns >= found.mean_ns * (1 - 1e-9)
-    twice = solve(batch_ns, rate, weight=weight * MS, power=power, states=512)
-    assert cost(twice, weight) == pytest.approx(cost(found, weight), rel=1e-9)
-
-
-def cost(found: Optimum, weight: float) -> float:
-    return found.mean_ns + weight * MS * found.power_w
-
-
-@full
-@pytest.mark.parametrize("curve", CURVES)
-def test_non_idling_table_never_waits_while_rows_do(curve: str) -> None:
-    rate = 0.4 * peak(CURVES[curve])
-    busy, free = solve(CURVES[curve], rate, idling=False), solve(CURVES[curve], rate)
-    assert busy.table[0] == 0
-    assert all(busy.table[1:])
-    assert free.mean_ns <= busy.mean_ns * (1 + 1e-9)
-
-
-@full
-def test_ties_that_rounding_decides_end() -> None:
-    """256 rows and a price of power: at this load ties alternate without end. What is found is still the least."""
-    batch_ns = linear(7, 0.6, 256).batch_ns
-    rate = 0.95 * peak(batch_ns)
-    found = solve(batch_ns, rate, weight=7.6 * MS, states=512)
-    others = [found.table, tuple(range(257)) + (256,) * 256, tuple(max(0, n - 1) for n in range(257)) + (256,) * 256]
-    costs = [other.mean_ns + 7.6 * MS * other.power_w for other in (evaluate(batch_ns, rate, t) for t in others)]
-    assert costs[0] == pytest.approx(cost(found, 7.6), rel=1e-9)
-    assert costs[1] >= costs[0] * (1 - 1e-9)  # one of the ties
-    assert costs[2] > costs[0] * 1.001
-
-
 def test_what_cannot_be_solved() -> None:
     batch_ns = CURVES["overhead"]
     with pytest.raises(ValueError, match=r"expected less than 1221\.37 rows/s"):
@@ -179,16 +116,6 @@ def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: fl
         assert cost_of(best, price) <= cost_of(evaluate(batch_ns, rate, table), price) * (1 + 1e-7)
     never_idle = solve(batch_ns, rate, idling=False, states=64)
     assert cost_of(best, price) <= cost_of(never_idle, price) * (1 + 1e-7)
-
-
-@full
-@pytest.mark.parametrize("weight", [0.9, 0.999, 0.9999])
-def test_a_policy_on_the_way_that_never_serves_is_not_met(weight: float) -> None:
-    """The flat curve, at the loads and weights at which the linear system was once singular."""
-    batch_ns = CURVES["gpu"]
-    for load in (0.05, 0.1, 0.3, 0.45):
-        price = weight / (1 - weight) * batch_ns[0]
-        assert solve(batch_ns, load * peak(batch_ns), weight=price).mean_ns > 0
 
 
 def test_values_of_states_are_those_of_the_policy() -> None:

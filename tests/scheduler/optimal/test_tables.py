@@ -13,7 +13,7 @@ from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.beside import TimeLeft
-from app.scheduler.optimal.tables import LARGEST, LOADS, ControlTables, price_of, solve, weight_of
+from app.scheduler.optimal.tables import LOADS, ControlTables, price_of, solve, weight_of
 from app.scheduler.types import Profile
 
 MS = 1_000_000
@@ -110,27 +110,6 @@ def test_tables_are_the_optimum_of_their_load(curve: str, weight: float) -> None
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
 
 
-@pytest.mark.parametrize("curve", some(CURVES))
-def test_latency_never_idles_while_rows_wait(curve: str) -> None:
-    tables = solved(curve, 0.0)
-    for level in range(len(GRID)):
-        assert all(1 <= tables.serve(level, waiting) <= min(waiting, 8) for waiting in range(1, 600))
-        assert tables.serve(level, 0) == 0
-    assert tables.hold_ns == (0, 0, 0)
-
-
-@full
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_slower_clock_has_the_same_tables(weight: float) -> None:
-    """Times three times as long at a third of the rate are the same process; only holds last longer."""
-    once = solved("overhead", weight)
-    slow = solve(Profile(tuple(3 * time for time in CURVES["overhead"])), weight=weight, power=POWER, loads=GRID)
-    assert slow.tables == once.tables
-    assert slow.peak == pytest.approx(once.peak / 3)
-    assert slow.hold_ns == pytest.approx([3 * hold for hold in once.hold_ns], abs=2)
-    assert slow.level(30, 1.0) == once.level(30, 3.0) == once.level(90, 1.0)
-
-
 @full
 def test_row_is_held_for_four_times_what_the_last_row_of_the_batch_takes_to_come() -> None:
     tables = solved("overhead", 0.9)
@@ -138,23 +117,6 @@ def test_row_is_held_for_four_times_what_the_last_row_of_the_batch_takes_to_come
         enough = next(waiting for waiting in range(1, 9) if table[waiting])  # rows that are run at once
         assert hold == round(4 * enough / (load * tables.peak) * 1e9)
     assert tables.tables[2][1] == 0, "nothing is held, so nothing was tested"
-
-
-@full
-def test_weight_moves_the_tables_as_it_should() -> None:
-    """At each objective its own table is the cheapest of the three."""
-    batch_ns = CURVES["overhead"]
-    rate = 0.5 * peak(batch_ns)
-    found = {weight: solved("overhead", weight).tables[GRID.index(0.5)] for weight in (0.0, 0.5, 0.9)}
-
-    def cost(weight: float, table: tuple[int, ...]) -> float:
-        there = optimal.evaluate(batch_ns, rate, table, power=POWER)
-        return (1 - weight) * there.mean_ns / batch_ns[0] + weight * there.power_w / 65
-
-    for weight, own in found.items():
-        own_cost = cost(weight, own)
-        assert all(own_cost <= cost(weight, other) * (1 + 1e-9) for other in found.values())
-    assert cost(0.9, found[0.9]) < 0.99 * cost(0.9, found[0.0])
 
 
 def test_objectives_by_name_and_by_weight() -> None:
@@ -204,14 +166,6 @@ class TestWorkers:
         assert tables.peak == pytest.approx(peak(self.TIMES[0]))
         assert {rows for level in tables.others for column in level for rows in column[:9]} == {0}
 
-    def test_large_batches_are_solved_in_groups_of_rows(self) -> None:
-        tables = solve(Profile(linear(4, 0.1, 130).batch_ns), workers=2, loads=(0.5,))
-        assert tables.beside is not None
-        assert (len(tables.sizes), tables.beside.sizes) == (130, (5, 30, 130))
-        every = (*tables.tables, *tables.others[0])
-        assert all(rows <= waiting for table in every for waiting, rows in enumerate(table))
-        assert {rows % 5 for rows in tables.tables[0][5::5]} == {0}
-
     def test_round_trip(self) -> None:
         tables = solve(self.PROFILE, workers=2, loads=(0.5,))
         data = json.loads(json.dumps(tables.to_dict()))
@@ -219,12 +173,6 @@ class TestWorkers:
         for change in ({"others": []}, {"beside": {"sizes": [2], "times": [0], "phases": 1}}, {"beside": {}}):
             with pytest.raises((KeyError, TypeError, ValueError)):
                 ControlTables.from_dict({**data, **change})
-
-    def test_one_is_always_served_where_all_are_free(self) -> None:
-        """Nobody waits for what does not come: a row alone starts at any rate, however low."""
-        tables = solve(self.PROFILE, workers=2, loads=(0.1, 0.9))
-        assert tables.level(0.0, 1.0) == 0
-        assert [tables.serve(level, 1) for level in (0, 1)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -234,16 +182,6 @@ class TestWorkers:
 def test_columns(size: int, left: float, column: int) -> None:
     """Of the next size, or of the first that takes so long; at the nearest phase."""
     assert TimeLeft((2, 8), (4, 20), 4).column(size, left) == column
-
-
-@full
-def test_largest_batch_is_solved() -> None:
-    """256 rows; more are left out. At load 0.95 rounding makes ties alternate without end, and the search must stop."""
-    tables = solve(Profile(linear(7, 0.6, LARGEST + 44).batch_ns), weight=0.5, loads=(0.95,))
-    (table,) = tables.tables
-    assert (len(tables.sizes), len(table)) == (256, 513)
-    assert max(table) == tables.tail == 256
-    assert all(rows <= waiting for waiting, rows in enumerate(table))
 
 
 def test_empty_profile_is_refused() -> None:

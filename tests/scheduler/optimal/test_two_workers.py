@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from heapq import heappop, heappush
 from itertools import product
 from math import exp
 
@@ -55,51 +53,6 @@ def test_no_policy_of_a_tiny_case_is_better() -> None:
     )
 
 
-def simulated(
-    times: Sequence[int], slow: float, rate: float, beside: TimeLeft, table: Sequence[Sequence[int]]
-) -> float:
-    """Mean latency in ns of 40,000 rows, by events. `times`: while both run; alone a batch is `slow` times as fast."""
-    count = 40_000
-    arrivals = (np.random.default_rng(5).exponential(1 / rate, count).cumsum() * S).tolist()
-    now, seen, started, total = 0.0, 0, 0, 0.0
-    running: list[tuple[float, int, int]] = []  # what is left while both run, rows, first row
-    clock = 0.0  # work that each unit has had, as if both had run
-    while started < count or running:
-        speed = slow if len(running) == 1 else 1.0
-        ends = now + (running[0][0] - clock) / speed if running else np.inf
-        arrives = arrivals[seen] if seen < count else np.inf
-        clock += (min(ends, arrives) - now) * speed
-        now = min(ends, arrives)
-        if ends <= arrives:
-            _, rows, first = heappop(running)
-            total += sum(now - arrived for arrived in arrivals[first : first + rows])
-        else:
-            seen += 1
-        while len(running) < 2 and seen > started:
-            left = running[0][0] - clock if running else 0.0
-            column = table[beside.column(running[0][1], left) if running else 0]
-            rows = column[min(seen - started, len(column) - 1)]
-            if not rows and seen == count and not running:
-                rows = min(seen - started, len(times))
-            if not rows:
-                break
-            heappush(running, (clock + times[rows - 1], rows, started))
-            started += rows
-    return total / count
-
-
-@full
-@pytest.mark.parametrize("slow", [1.0, 1.6])
-@pytest.mark.parametrize("load", [0.4, 0.8])
-def test_a_simulation_of_the_policy_has_its_mean(slow: float, load: float) -> None:
-    """Within what 40,000 rows leave open: one standard error is 0.2 % at load 0.4, 1 % at load 0.8."""
-    times = linear(5, 1, 4).batch_ns
-    apart = tuple(round(time / slow) for time in times)
-    rate, beside = load * 2 * 4 * S / times[3], TimeLeft((1, 2, 3, 4), times, 16)
-    best = solve(times, apart, rate, beside)
-    assert simulated(times, slow, rate, beside, best.table) == pytest.approx(best.mean_ns, rel=0.02)
-
-
 @full
 def test_a_second_worker_that_only_slows_waits() -> None:
     """Together each batch takes three times as long: nothing starts beside another, except where both could. Nor in a
@@ -120,16 +73,6 @@ def test_workers_start_in_turn() -> None:
     best = solve(times, times, 0.5 * 2 * 8 * S / times[7], beside)
     assert best.table[0][2] == 2  # both are free
     assert [column[2] for column in best.table[5:8]] == [0, 0, 0]
-
-
-@full
-def test_more_workers_are_two_that_are_faster() -> None:
-    """Four workers serve twice the rate of two with less waiting, never in less than a batch takes."""
-    times = linear(5, 1, 4).batch_ns
-    beside = TimeLeft((1, 4), (times[0], times[3]), 4)
-    rate = 4 * S / times[3]
-    two, four = (solve(times, times, 0.7 * workers * rate, beside, workers=workers).mean_ns for workers in (2, 4))
-    assert times[0] < four < two
 
 
 @full

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import full, repeatable
+from tiers import repeatable
 
-from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.beside import TimeLeft
-from app.scheduler.optimal.tables import ControlTables, solve
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Outcome, Profile, Step, Unit
+from app.scheduler.types import Outcome
 
-from ..test_scheduler import calls_of
 from ..views import view_of
 from ..world import make_call, make_device, make_program
 
@@ -164,134 +163,23 @@ def test_without_tables_it_decides_as_no_wait(
     assert policy_class("adaptive")().decide(seen, idle, now) == policy_class("no_wait")().decide(seen, idle, now)
 
 
-curves = st.one_of(
-    st.lists(st.integers(200_000, 5_000_000), min_size=1, max_size=8),
-    st.lists(st.integers(200_000, 5_000_000), min_size=1, max_size=8).map(sorted),
-)
-
-
-@full
-@FEW
-@given(curves, st.integers(1, 3), st.integers(1, 2**31))
-def test_under_latency_no_usable_worker_idles_while_rows_wait(curve: list[int], workers: int, seed: int) -> None:
-    """Whatever the curve, the level and the workers: a cut at a size at which no smaller one is slower.
-
-    Only for another worker a row may wait, and no longer than a batch takes.
-    """
-    tables = solve(Profile(tuple(curve)), workers=workers, loads=(0.3, 0.8))
-    largest = len(curve)
-    for ready in (*range(1, 40), 255, 256, 257, 300, 10_000):
-        for level in (-1, 0, 1):
-            capacities = [1 + (seed * (ready + i)) % 9973 % largest for i in range(1 + ready % 4)]
-            idle = tuple(sorted(capacities, reverse=True))
-            seen = view_of(ready, idle[0], largest, facts=Facts(control=tables, level=level))
-            seen.column = seed % (1 + len(tables.others[level])) if tables.others else 0
-            decision = decide(seen, idle)
-            if isinstance(decision, Hold):
-                assert seen.column
-                assert decision == Hold(max(curve))
-                seen.column = 0
-                decision = decide(seen, idle)
-            assert isinstance(decision, Cut)
-            assert 1 <= decision.rows <= min(ready, decision.size)
-            assert decision.size <= idle[0]
-            if tables.sizes[decision.rows - 1] <= idle[0]:
-                assert curve[decision.size - 1] == min(curve[decision.rows - 1 :])
-
-
-class Server:
-    """One device under `adaptive`; a window of so many rows, then what a Step says."""
-
-    def __init__(self, device: DeviceSpec, profile: Profile, **options: object) -> None:
-        self.scheduler = Scheduler(device)
-        stages = make_program(batch_ns=profile.batch_ns).stages
-        stages = (replace(stages[0], profile=profile),)
-        self.scheduler.add_program(make_program(stages=stages, max_queue=1 << 20, **options), 0)
-        self.calls = 0
-
-    def window(self, rows: int, end: int) -> None:
-        """So many rows come and go; then the rate monitor's window closes."""
-        for _ in range(rows):
-            self.calls += 1
-            self.scheduler.submit(make_call(self.calls, arrived=end - 1), end - 1)
-            self.scheduler.cancel(self.calls, end - 1)
-        self.scheduler.tick(end)
-
-    def arrive(self, rows: int, now: int, deadline: int | None = None) -> Step:
-        for _ in range(rows):
-            self.calls += 1
-            self.scheduler.submit(make_call(self.calls, arrived=now, deadline=deadline), now)
-        return self.scheduler.step(now)
-
-    def finish(self, unit: Unit, now: int, compute_ns: int = 0) -> Step:
-        self.scheduler.finished(Outcome(unit.id, None, compute_ns), now)
-        return self.scheduler.step(now)
-
-
-PROFILE = Profile(tuple(size * MS for size in (1, 2, 5, 4, 5, 6, 7, 8)))
-
-
-class TestScheduler:
-    def server(self, *capacities: int, **options: int) -> Server:
-        return Server(make_device(*(capacities or (8,)), **options), PROFILE, max_batch=8)
-
-    def test_level_follows_the_rate_of_the_window(self) -> None:
-        """100 of 1000 rows a second: two rows are run. 900: they wait. Nothing at all: one is run."""
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        for end, rows, ready, started in ((1, 100, 2, [2]), (2, 900, 2, []), (3, 0, 1, [1])):
-            server.window(rows, end * S)
-            step = server.arrive(ready, end * S)
-            assert [len(unit.rows) for unit in step.start] == started
-            for unit in step.start:
-                server.finish(unit, end * S)
-            for call in list(server.scheduler.calls):
-                server.scheduler.cancel(call.id, end * S)
-
-    def test_level_follows_the_scale(self) -> None:
-        """A device three times as slow has three times the load: 250 rows a second are then nearer to 0.9."""
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(250, S)
-        (unit,) = server.arrive(2, S).start
-        for now in range(100):
-            server.finish(unit, S + now, 3 * PROFILE.batch_ns[unit.size - 1])
-            (unit,) = server.arrive(3, S + now).start  # three rows are run at any level
-        server.finish(unit, S + 100, 3 * PROFILE.batch_ns[3])
-        assert server.scheduler.states[1].latency[0].scale == pytest.approx(3, rel=0.05)
-        server.window(250, 3 * S)  # with the rows that ran, 277 a second over two seconds
-        assert server.arrive(2, 3 * S).start == []
-
-    def test_burst_is_seen_before_the_window_closes(self) -> None:
-        """The queue is the table's state: a low level's table serves a burst as it stands."""
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(100, S)
-        assert [len(unit.rows) for unit in server.arrive(40, S).start] == [8]
-
-    def test_held_row_leaves_in_time_for_its_deadline(self) -> None:
-        """One row takes 1 ms; a quarter of that and two late timers of a millisecond are kept in hand."""
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(100, S)
-        step = server.arrive(1, S, deadline=S + 20 * MS)
-        due = S + 20 * MS - MS - MS // 4 - 2 * MS
-        assert (step.start, step.wake_at) == ([], due)
-        step = server.scheduler.step(due)
-        assert [(calls_of(unit), unit.reason) for unit in step.start] == [([101], "deadline")]
-        assert step.drop == []
-
-
-def test_solved_tables_hold_under_energy_and_not_under_latency() -> None:
-    """7 + 0.6 b ms at a tenth of the load: a lone row is worth holding only where device time has a price."""
-    profile = linear(7, 0.6, 8)
-    for weight, held in ((0.0, False), (0.9, True)):
-        server = Server(make_device(8), profile.stage(), max_batch=8)
-        server.scheduler.control(1, solve(profile.stage(), weight=weight, loads=(0.1,)), 0)
-        server.window(round(0.1 * profile.peak), S)
-        step = server.arrive(1, S)
-        assert (step.start == []) is held
-        assert (step.wake_at is not None) is held
+def test_the_level_follows_the_rate_of_the_window() -> None:
+    """100 of 1000 rows a second: two rows are run. 900: they wait. Nothing at all: one is run."""
+    scheduler, ident = Scheduler(make_device(8)), count()
+    times = tuple(size * MS for size in (1, 2, 5, 4, 5, 6, 7, 8))
+    scheduler.add_program(make_program(batch_ns=times, max_batch=8), 0)
+    scheduler.control(1, TABLES, 0)
+    for now, rate, waiting, started in ((S, 100, 2, [2]), (2 * S, 900, 2, []), (3 * S, 0, 1, [1])):
+        scheduler.refused(1, rate, now)
+        scheduler.tick(now)
+        for _ in range(waiting):
+            scheduler.submit(make_call(next(ident), arrived=now), now)
+        units = scheduler.step(now).start
+        assert [len(unit.rows) for unit in units] == started
+        for unit in units:
+            scheduler.finished(Outcome(unit.id), now)
+        for call in list(scheduler.calls):
+            scheduler.cancel(call.id, now)
 
 
 class TestBurst:
@@ -309,10 +197,6 @@ class TestBurst:
     def test_seen_before_the_window_ends(self) -> None:
         assert self.seen(9, over_ms=10) == 9  # one row was expected
         assert self.seen(8, over_ms=10) == 8
-
-    def test_a_small_burst_leaves_the_table_of_a_higher_rate(self) -> None:
-        facts = Facts(control=self.TELLING, level=1, rate=50.0)  # 12 rows in 40 ms are 300 a second
-        assert decide(view_of(12, 40, 40, 0, facts=facts), (40,), 40 * MS) == Cut(12, 12, "idle")
 
     def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay(self) -> None:
         assert decide(view_of(8, 8, 4)) == Cut(4, 4, "full")

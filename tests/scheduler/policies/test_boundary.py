@@ -91,16 +91,6 @@ def test_does_not_wait(change: dict[str, int]) -> None:
     assert decide(replace(given, **change)) == Cut(1, 1, Formed.IDLE)
 
 
-@full
-def test_rows_that_catch_up_go_straight_on() -> None:
-    """Those that wait ahead of them would wait for ever otherwise; and no more begin than have room beside them."""
-    stages = [FLAT, STEEP, STEEP]
-    assert decide(view(4, 1, stages, downstream=2)) == Cut(4, 4, Formed.IDLE)
-    begin = decide(view(7, 0, stages, downstream=2))
-    assert isinstance(begin, Cut)
-    assert 0 < begin.rows <= 6
-
-
 def sliced(profile: ModelProfile, shares: tuple[float, ...]) -> ModelProfile:
     stages = (ModelProfile(tuple(round(time * share) for time in profile.batch_ns)) for share in shares)
     return replace(profile, stages=tuple(stages))
@@ -132,17 +122,6 @@ def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...
     for load in (0.25, 0.9):
         setup, whole = at_load(name, load)
         assert run(replace(setup, profile=sliced(setup.profile, shares)))["mean_ms"] <= 1.01 * whole
-
-
-@full
-def test_better_where_stages_prefer_different_sizes() -> None:
-    flat, steep = (32 * MS,) * 32, tuple(size * MS for size in range(1, 33))
-    stages = (ModelProfile(flat), ModelProfile(steep))
-    profile = ModelProfile(tuple(map(sum, zip(flat, steep, strict=True))), stages=stages)
-    for load, gain in ((0.25, 0.03), (0.6, 0.08), (0.9, 0.1)):
-        setup = Setup(profile, load * profile.peak, "adaptive", requests=2_000, max_queue=1 << 20)
-        whole = run(replace(setup, profile=replace(profile, stages=())))["mean_ms"]
-        assert run(setup)["mean_ms"] < (1 - gain) * whole
 
 
 class TestLengths:

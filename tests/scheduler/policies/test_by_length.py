@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import full, repeatable
 
-from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
-from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run
@@ -77,14 +75,6 @@ class TestWhatGoes:
             scheduler.submit(make_call(ident, lengths=(length,), priority=priority), 0)
         assert calls_of(scheduler.step(0).start[0]) == [1, 3]
 
-    def test_a_cancelled_row_is_not_picked(self) -> None:
-        scheduler = Scheduler(make_device(1, LARGEST, max_running=1))
-        scheduler.add_program(program(), 0)
-        for ident, length in enumerate([10, 90, 11, 12]):
-            scheduler.submit(make_call(ident, lengths=(length,)), 0)
-        scheduler.cancel(2, 0)
-        assert calls_of(scheduler.step(0).start[0]) == [0, 3]
-
 
 class TestNothingWaitsForEver:
     @repeatable(100)
@@ -128,11 +118,3 @@ class TestChoice:
         rate = load * 0.6 * ours.peak  # padding takes about so much
         means = [run(replace(setup, rate=rate))["mean_ms"] for setup in (ours, count)]
         assert means[0] < 1.01 * means[1]
-
-    @pytest.mark.parametrize("most", [1, 2, 5, 8])
-    def test_no_more_than_may_go(self, most: int) -> None:
-        times = LengthTimes([FLAT.by_length], LARGEST)
-        alike = LengthWindow([10] * 7, 3, 7, 70, 10, 10)
-        rows, shorter = by_length.pick(alike, times, 7, most, 0.0)
-        assert rows == min(most, 7)
-        assert 0 <= shorter < rows

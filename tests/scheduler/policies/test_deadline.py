@@ -72,10 +72,6 @@ class TestAlone:
             for unit in list(scheduler.running):
                 scheduler.finished(Outcome(unit.id, None, 10 * MS), 0)
 
-    def test_without_a_deadline_it_starts_at_once(self) -> None:
-        world = World(Trace(make_device(LARGEST), (program(),), (Arrival(MS),))).run()
-        assert started(world) == [(1, 1)]
-
 
 class TestCompany:
     def test_the_example_of_the_documentation(self) -> None:
@@ -87,40 +83,12 @@ class TestCompany:
         """At 46 ms the first starts alone; the second has until 60 + 60 - 14."""
         assert started(run([(0, 60), (50, 70)])) == [(46, 1), (120 - 14, 1)]
 
-    def test_best_effort_rows_are_held_as_well(self) -> None:
-        call = make_call(1, deadline=50 * MS)
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(), 0)
-        scheduler.states[1].facts.rate = 1_000.0
-        scheduler.submit(call, 0)
-        assert scheduler.step(0).wake_at == 36 * MS
-
     def test_rows_of_a_size_that_is_padded_have_the_time_of_that(self) -> None:
         """Three rows run as four: held for a fourth, whose unit takes as long."""
         slotted = Profile(tuple(time * MS for time in (10, 20, 40, 30, 50, 60, 70, 80)))
         world = run([(0, 100)] * 3, given=slotted)
         assert [(unit.size, len(unit.rows)) for unit in world.units] == [(4, 3)]
         assert world.units[0].started == (100 - 30) * MS - LATE_TIMER_NS
-
-
-class TestOtherModels:
-    """One row has until 50 ms, T(2) = 14 ms before which it may be held; another model's batch takes 40 ms."""
-
-    def started(self, workers: int) -> list[int]:
-        scheduler = Scheduler(make_device(*[LARGEST] * workers))
-        scheduler.add_program(program(), 0)
-        scheduler.add_program(make_program(2, stages=(Stage(Profile((40 * MS,) * LARGEST)),), policy="no_wait"), 0)
-        scheduler.states[1].facts.rate = 1_000.0
-        scheduler.submit(make_call(1, deadline=50 * MS), 0)
-        assert not scheduler.step(0).start
-        scheduler.submit(make_call(2, program=2, arrived=5 * MS), 5 * MS)
-        return [unit.program for unit in scheduler.step(5 * MS).start]
-
-    def test_the_last_free_worker_is_not_held_while_another_waits_for_it(self) -> None:
-        assert self.started(1) == [1]
-
-    def test_others_take_a_worker_that_is_free_beside_it(self) -> None:
-        assert 2 in self.started(2)
 
 
 class TestBacklog:
@@ -161,18 +129,8 @@ class TestLengths:
     def test_a_long_row_goes_first_where_others_have_time(self) -> None:
         assert 100 in self.first((100, 20), (10, 60), (10, 60))
 
-    def test_short_rows_go_first_where_it_would_make_as_many_late(self) -> None:
-        assert self.first((100, 13), (10, 13), (10, 13)) == [10, 10]
-
-    def test_as_many_short_rows_as_end_in_time_together(self) -> None:
-        """T(2, 10) = 7 ms."""
-        assert self.first((100, 11), (10, 11), (10, 6)) == [10]
-
     def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
         assert 100 in self.first((100, None), (10, 13), (10, 13))
-
-    def test_a_row_that_cannot_end_in_time_leaves(self) -> None:
-        assert self.first((100, 9), (100, 11)) == [100]
 
 
 class Watched(Busy):

@@ -94,25 +94,6 @@ class TestInput:
         begun = [(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
         assert begun == [(0, 1), (T, 2)]
 
-    def test_clusters_of_one_window_go_together(self) -> None:
-        """When it ends for the oldest row it has ended for all, also for those that find no worker at that moment."""
-        requests = [Request(0, length=10), Request(1, length=5), Request(T // 2, length=10)]
-        for device, others in ((make_device(4, 4, 4), [T, T]), (make_device(4, 4), [T, 3 * T])):
-            ran = served("dva_input", LONG, *requests, device=device, length_buckets=(5, 10))
-            begun = [unit.started for unit in ran.units if unit.stage == 0]
-            assert begun == [0, *others]
-
-    def test_no_more_rows_than_the_largest_batch_are_in_the_pipeline(self) -> None:
-        requests = [Request(at, length=length) for at in range(10) for length in (5, 10)]
-        ran = served("dva_input", LONG, *requests, device=make_device(4, 4, 4), length_buckets=(5, 10))
-        inside = sorted([(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
-                        + [(end, -1) for end in ran.ended])  # fmt: skip
-        count = most = 0
-        for _, change in inside:
-            count += change
-            most = max(most, count)
-        assert most == 4
-
 
 class TestOperator:
     """D7, D13."""

@@ -78,14 +78,6 @@ def test_workers_of_the_paper_are_enough_for_every_number_of_rows() -> None:
     assert sums == set(range(1, LARGEST + 1))
 
 
-@pytest.mark.parametrize(
-    ("max_batch", "expected"),
-    [(1, (1,)), (2, (1, 1)), (8, (1, 1, 2, 4)), (24, (1, 1, 2, 4, 8)), (256, (1, 1, 2, 4, 8, 16, 32, 64, 128))],
-)
-def test_workers_are_powers_of_two_below_the_largest_batch(max_batch: int, expected: tuple[int, ...]) -> None:
-    assert Ebird.workers(max_batch) == expected
-
-
 @pytest.mark.parametrize("ready", some(range(LARGEST, 0, -1), 5))
 def test_all_idle_leaves_no_remainder(ready: int) -> None:
     """S2, E4: the binary digits of R, largest first; 32 is one more than the digits give, so both single workers run.
@@ -111,44 +103,6 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     assert scheduler.waiting(1) == 1
     step = finish(scheduler, units[0], 5)
     assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(0, [3])]
-
-
-@pytest.mark.parametrize("busy", some(range(1 << len(WORKERS)), 5))
-def test_no_worker_is_started_twice(busy: int) -> None:
-    """S3, E4: with any workers busy, what starts is what the listing starts, on idle workers, each once."""
-    scheduler = ebird()
-    running = occupy(scheduler, {worker for worker in range(6) if busy >> worker & 1})
-    idle = [WORKERS[worker] for worker in range(6) if worker not in running]
-    step = arrive(scheduler, 21, now=2)
-    assert sizes(step) == algorithm_1(21, 1 << 30, idle)
-    workers = [unit.worker for unit in step.start]
-    assert len(set(workers)) == len(workers)
-    assert not set(workers) & set(running)
-
-
-def test_rows_count_as_computing_from_dispatch_on() -> None:
-    """S4, R > 0: CurInf rises inside the pass, so that the next pass finds what is left, and never less than none."""
-    scheduler = ebird(max_alive=5)
-    step = arrive(scheduler, 9)
-    assert sizes(step) == [4, 1]
-    assert scheduler._ledger.alive == 5
-    assert arrive(scheduler, 9, first=10).start == []  # the next pass: R = 0, and single workers are idle
-    four, one = step.start
-    assert sizes(finish(scheduler, one, 1)) == [1]
-    assert scheduler._ledger.alive == 5
-    assert sizes(finish(scheduler, four, 2)) == [4]
-    assert scheduler._ledger.alive == 5
-
-
-def test_rows_leave_when_their_own_worker_finishes() -> None:
-    """Request path 3, S8: service is in order of arrival, completion is not; a small batch overtakes a large one."""
-    scheduler = ebird()
-    large, small = arrive(scheduler, 6).start
-    assert (calls_of(large), calls_of(small)) == ([1, 2, 3, 4], [5, 6])
-    assert [call.id for call in finish(scheduler, small, 1).done] == [5, 6]
-    assert scheduler._ledger.alive == 4  # request path 4: CurInf falls by that batch
-    assert [call.id for call in finish(scheduler, large, 2).done] == [1, 2, 3, 4]
-    assert scheduler._ledger.alive == 0
 
 
 def test_equal_workers_serve_in_turn() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from tiers import some
 
-from app.scheduler.types import Operation, Profile, Program, Stage
+from app.scheduler.types import Operation, Profile, Stage
 
 from ..world import make_device, make_program
 from .drive import Ran, Request, drive
@@ -50,12 +50,6 @@ def test_l3_no_step_is_padded_and_rows_of_any_length_run_together() -> None:
     assert {unit.operation for unit in ran.units} <= {Operation.NEW, Operation.STRETCH, Operation.ON}
 
 
-def test_l3_the_oldest_keep_their_places() -> None:
-    """A newcomer takes the place of a row that has left, and of no other."""
-    ran = late(*(Request(0, 3) for _ in range(4)), Request(1, 1))
-    assert [end // T for end in ran.ended] == [3, 3, 3, 3, 4]
-
-
 def test_l6_a_row_of_one_step_that_comes_in_the_middle_of_a_long_one_waits_for_one_step() -> None:
     stages = (Stage(Profile((T // 10,) * 4)), CELL, Stage(Profile((T // 10,) * 4)))
     for neighbours in ((CELL,), stages):
@@ -75,9 +69,3 @@ def test_stages_around_a_cell_go_before_its_next_step(workers: int) -> None:
     ]  # fmt: skip
     assert max(between) <= 1
     assert max(ran.latency[1:]) <= 20 * T
-
-
-def test_a_model_without_cells_is_served_as_by_no_wait() -> None:
-    requests = [Request(at) for at in (0, 0, 1, 50, 60, 3 * T)]
-    programs = [Program(1, "m", (Stage(Profile((T, T, 2 * T, 2 * T))),), name, 4) for name in ("late", "no_wait")]
-    assert drive(make_device(4), programs[0], requests).ended == drive(make_device(4), programs[1], requests).ended

