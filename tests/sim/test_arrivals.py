@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiers import full, some
 
-from app.sim.arrivals import CHUNK, Arrivals, make
+from app.sim.arrivals import Arrivals, make
 
 SPECS = ["poisson", "uniform", "gamma:0.5", "gamma:3", "steps:0.5x10,2x5,0x5", "diurnal:60:0.8", "bursty:0.5:1.5"]
 S = 1_000_000_000
@@ -52,13 +52,6 @@ def test_steps_keep_their_rates() -> None:
 
 
 @full
-def test_diurnal_follows_its_sine() -> None:
-    times = instants(make("diurnal:10:1", 400, 0)) / S
-    counts, _ = np.histogram(times % 10, bins=[0, 5, 10])
-    assert counts[0] / counts.sum() == pytest.approx(0.5 + 1 / np.pi, abs=0.01)
-
-
-@full
 def test_bursty_is_silent_while_off() -> None:
     """On half a second of every two, at four times the rate; a gap above 0.1 s is an off period, nearly always."""
     gaps = np.diff(instants(make("bursty:0.5:1.5", 200, 0), 8)) / S
@@ -66,10 +59,6 @@ def test_bursty_is_silent_while_off() -> None:
     assert np.median(gaps) == pytest.approx(np.log(2) / 800, rel=0.05)
     assert pauses.sum() / gaps.sum() == pytest.approx(0.75, abs=0.04)
     assert (pauses - 0.1).mean() == pytest.approx(1.5, rel=0.15)  # exponential: what is left after 0.1 s is as long
-
-
-def test_memory_is_a_chunk() -> None:
-    assert all(len(chunk) <= CHUNK for chunk in islice(make("bursty:1:1", 10, 0).chunks(), 3))
 
 
 def test_trace(tmp_path: Path) -> None:

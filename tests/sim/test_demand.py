@@ -1,13 +1,13 @@
-"""What an autoscaler sees of a load: demand follows it; the time that answered calls have waited does not."""
+"""What an autoscaler sees of a load: demand, which follows it."""
 
 from __future__ import annotations
 
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Unit, WorkerSpec
+from app.scheduler.types import Call, DeviceSpec, Klass, Profile, Program, Row, Stage, WorkerSpec
 from app.sim.fleet import Setup
 from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
@@ -15,20 +15,7 @@ from app.sim.simulator import Simulator
 
 S = 1_000_000_000
 REQUESTS = 1000
-QUICK, SLOW = linear(7, 0.6, 16), linear(140, 12, 16)
-QUEUE_TARGET_S = 0.05  # mean queue time at which an autoscaler that went by it would ask for another pod
-
-
-class Waited(Scheduler):
-    """Sums what `starling_queue_duration_seconds` counts: from arrival to the end of the batch, less its computing."""
-
-    queued = answered = 0
-
-    def finished(self, outcome: Outcome, now: int) -> Unit | None:
-        unit = next(unit for unit in self.running if unit.id == outcome.unit_id)
-        self.queued += sum(now - row.call.arrived - outcome.compute_ns for row in unit.rows)
-        self.answered += len(unit.rows)
-        return super().finished(outcome, now)
+QUICK = linear(7, 0.6, 16)
 
 
 def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
@@ -42,27 +29,13 @@ def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
     return node.scheduler.states[PROGRAM].demand_ns[klass] / ended
 
 
-def seen(profile: ModelProfile, load: float, deadline_ms: int | None) -> tuple[float, float]:
-    """Demand per second, and the mean queue time of answered calls in seconds."""
-    deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
-    setup = Setup(profile, load * profile.peak, "no_wait", requests=REQUESTS, seed=1, deadline_ns=deadline_ns)
-    node = setup.node(0, Waited)
-    demand = drive(setup, node)
-    assert isinstance(node.scheduler, Waited)
-    return demand, node.scheduler.queued / node.scheduler.answered / S
-
-
 @full
-@pytest.mark.parametrize("deadline_ms", [None, 60])
-def test_demand_follows_the_load_where_queue_time_does_not(deadline_ms: int | None) -> None:
-    waits = {}
+@pytest.mark.parametrize("deadline_ns", [None, 60_000_000])
+def test_demand_follows_the_load(deadline_ns: int | None) -> None:
+    """Also where two thirds are refused, since they would be late."""
     for load in (0.5, 1.0, 3.0):
-        demand, waits[load] = seen(QUICK, load, deadline_ms)
-        assert demand == pytest.approx(load, rel=0.08)
-    if deadline_ms is None:
-        assert waits[3.0] > QUEUE_TARGET_S
-    else:  # two thirds are refused, and what is answered has not waited for long
-        assert waits[3.0] < QUEUE_TARGET_S
+        setup = Setup(QUICK, load * QUICK.peak, "no_wait", requests=REQUESTS, seed=1, deadline_ns=deadline_ns)
+        assert drive(setup, setup.node(0)) == pytest.approx(load, rel=0.08)
 
 
 @full

@@ -84,17 +84,6 @@ def test_routers_that_look_stand_together(router: str) -> None:
     assert (cell["simulated"], cell["router"], cell["completed"]) == ("coupled, 1 process", router, SETUP.requests)
 
 
-@full
-def test_looking_helps_single_rows() -> None:
-    """Without batches the order is known: shortest queue, then two choices, then blind chance."""
-    profile = linear(7, 0.6, 1)
-    cells: dict[str, dict[str, Any]] = {
-        router: run(Setup(profile, 10 * 0.8 * profile.peak, "no_wait", requests=3000, replicas=10, router=router))
-        for router in ("least_waiting", "power_of_two", "random")
-    }
-    assert cells["least_waiting"]["mean_ms"] < cells["power_of_two"]["mean_ms"] < 0.7 * cells["random"]["mean_ms"]
-
-
 def test_blind_choices() -> None:
     turns = Blind("round_robin", 3, [0])
     assert [*turns.choose(4), *turns.choose(3)] == [0, 1, 2, 0, 1, 2, 0]

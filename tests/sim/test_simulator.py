@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduler.theory import mean_ns
 from tiers import few, full, some
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
@@ -86,13 +85,6 @@ def test_finished_comes_first_and_has_a_step_of_its_own() -> None:
     assert inputs(entries) == [
         ("submit", 0), ("step", 0), ("finished", 1000), ("step", 1000),
         ("submit", 1000), ("tick", 1000), ("step", 1000), ("finished", 2000), ("step", 2000),
-    ]  # fmt: skip
-
-
-def test_tick_and_wake_of_one_time_share_a_step() -> None:
-    entries = feed([500], ModelProfile((10, 10)), policy="window", max_delay_ns=500)
-    assert inputs(entries) == [
-        ("submit", 500), ("step", 500), ("tick", 1000), ("step", 1000), ("finished", 1010), ("step", 1010),
     ]  # fmt: skip
 
 
@@ -182,15 +174,6 @@ def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance:
     rho, time = 0.6, 4 * MS
     setup = Setup(ModelProfile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=2500)
     assert_mean(setup, time * (1 + rho * (1 + variance) / (2 * (1 - rho))))
-
-
-@full
-@pytest.mark.parametrize("largest", [2, 4])
-def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
-    profile = linear(2, 1, largest)
-    rate = 0.7 * profile.peak
-    expected = mean_ns(profile.batch_ns, rate, lambda waiting: min(waiting, largest))
-    assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=2500), expected)
 
 
 def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Policy]:

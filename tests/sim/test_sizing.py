@@ -87,21 +87,6 @@ def test_requests_that_are_refused_are_late() -> None:
     assert set(got.p99_ns) == {math.inf}
 
 
-@full
-@pytest.mark.usefixtures("few_each")
-def test_regular_requests_take_turns_without_waiting() -> None:
-    """round_robin and uniform: each replica has one request every 10 ms or more, and is simulated among the others."""
-    even = setup(arrivals="uniform", router="round_robin", requests=200)
-    assert sizing.fewest(even, 195, 10.01 * MS, 100) == 2
-
-
-@full
-def test_a_batch_saves_replicas() -> None:
-    """10 + 1 b ms: 32 rows in 42 ms, 762 a second, where one at a time 91 would be served."""
-    got = sizing.fewest(setup(linear(10, 1, 32)), 1400, 150 * MS, 100)
-    assert got == 2
-
-
 def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
     profile = replace(linear(10, 0, 4), handover_ns=2 * MS)
     assert sizing.capacity(setup(profile)) == pytest.approx(4000 / 12)

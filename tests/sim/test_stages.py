@@ -14,7 +14,6 @@ from app.sim.simulator import Simulator
 
 from .runs import MS, Kept
 
-TWO = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 2, "4": 2}}, {"batch_ms": {"1": 1, "4": 4}}]})
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
 FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
 WRITER = parse({"max_batch": 2, "stages": [
