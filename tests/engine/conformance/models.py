@@ -168,7 +168,9 @@ def sums(bad: Bad | None = None, bound: int = 6, most: int | None = None) -> Tri
     """Rows of one to six numbers. A bad one is poisoned at one of its steps."""
     bad = bad or {}
     every = tensor("every", "FP32", ("n", bound)) if most is None else tensor("every", "FP32", ("steps", 0))
-    model = cell(Sums(bool(bad)), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most)
+    model = cell(
+        Sums(bool(bad)), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most
+    )
 
     def rows(number: int) -> np.ndarray:
         values = np.arange(number, number + (6 if number in bad else 1 + number % 6), dtype=np.float32)
