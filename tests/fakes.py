@@ -216,15 +216,13 @@ class TimedExecutor(CpuExecutor):
 
 
 class TimedStages(TimedExecutor, StagedExecutor):
-    """The same of a model in stages: each of them takes that time, or as many times it as `weights` says."""
-
-    weights: tuple[int, ...] = ()
+    """The same of a model in stages: each of them takes that time."""
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         ran = super().run(slots, size, stage, job)
         if stage == WHOLE:
             return self._whole(ran, size)
-        times = [self._weight(stage + passed) * self.batch_ns(size) for passed in range(ran.steps)]
+        times = [self.batch_ns(size)] * ran.steps
         times[0] -= ran.input_ns
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
@@ -233,11 +231,8 @@ class TimedStages(TimedExecutor, StagedExecutor):
         return self._whole(super().trial(slots, size), size)
 
     def _whole(self, ran: Ran, size: int) -> Ran:
-        times = tuple(self._weight(stage) * self.batch_ns(size) for stage in range(len(self.model.stages)))
+        times = (self.batch_ns(size),) * len(self.model.stages)
         return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
-
-    def _weight(self, stage: int) -> int:
-        return self.weights[stage] if self.weights else 1
 
 
 def affine(size: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
-from torch import nn
 
 from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.engine.engine import Engine
@@ -213,17 +212,3 @@ async def hung() -> AsyncIterator[tuple[Rig, asyncio.Task[Answer]]]:
         call = rig.ask(10.0)
         await rig.loop.turn(2)
         yield rig, call
-
-
-class CountDown(nn.Module):
-    """Feeds itself, and ends by itself behind 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Parameter(torch.ones((), dtype=torch.int64), requires_grad=False)
-
-    def start(self, first: torch.Tensor) -> Any:
-        return None, (first,)
-
-    def step(self, x: None, state: Any) -> Any:
-        return state[0], (state[0] - self.one,), state[0] == 0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fakes import MS, Fate, Pushed, affine, virtual
+from fakes import MS, affine, virtual
 
 from app.errors import ModelFailed
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import ClassSpec
 
 from .rig import Affine, X, assert_answer, device, make_model, rows_of, serving, tensor
 
@@ -61,25 +57,6 @@ async def test_the_wait_begins_when_the_rows_have_been_written():
 
 
 @virtual
-async def test_the_device_has_its_next_work_before_the_answers_of_the_last_are_given():
-    """And the loop lets it begin, where there is something to answer."""
-    async with serving() as rig:
-        log: list[tuple[str, int]] = []  # with the number of answers given by then
-
-        def fate(pushed: Pushed) -> Fate:
-            log.append(("push", rig.served.stats.queued.count))
-            return Fate()
-
-        rig.device.fate = fate
-        rig.device.let_begin = lambda: log.append(("begin", rig.served.stats.queued.count))
-        first = rig.ask(10.0)
-        await rig.loop.turn()
-        await asyncio.gather(first, rig.ask(11.0))
-        assert log == [("push", 0), ("push", 0), ("begin", 0)]
-        assert rig.served.stats.queued.count == 2
-
-
-@virtual
 async def test_answer_of_several_batches_has_the_times_of_the_slowest_row():
     async with serving() as rig:
         values = [float(i) for i in range(10, 16)]
@@ -87,36 +64,6 @@ async def test_answer_of_several_batches_has_the_times_of_the_slowest_row():
         assert_answer(answer, *values)
         assert rig.rows_pushed() == [4, 2]
         assert (answer.queue_ns, sum(answer.times), answer.batch) == (affine(4), affine(2), 4)
-
-
-@virtual
-async def test_outputs_are_the_callers_own():
-    """An identity model returns the slots: neither a later call nor a neighbour that writes changes an answer."""
-    async with serving(make_model(lambda x: x, max_queue=2, max_batch=2)) as rig:
-        kept = []
-        for value in range(10, 20):
-            spoilt, answer = await asyncio.gather(rig.ask(1.0), rig.ask(float(value)))
-            spoilt.outputs[0][:] = 0
-            kept.append(answer)
-        for value, answer in enumerate(kept, 10):
-            assert np.array_equal(answer.outputs[0], rows_of(float(value)))
-
-
-@pytest.mark.parametrize("calls", [[(1, 3), (1, 8), (1, 1)], [(3, 8), (3, 2)]])  # rows, length
-@virtual
-async def test_variable_axes_are_cut_back_to_the_calls_own_length(calls: list[tuple[int, int]]):
-    """A call's rows may run beside longer ones in one batch and alone in the next: padded lengths differ."""
-    ids, out = tensor("ids", "INT64", ("tokens", 8)), tensor("out", "INT64", ("tokens", 8))
-    async with serving(make_model(lambda x: x * 10, [ids], [out])) as rig:
-
-        async def call(rows: int, length: int) -> None:
-            values = np.arange(rows * length).reshape(rows, length)
-            with rig.served.lease(rows, lengths={"tokens": length}) as lease:
-                lease.write(0, values)
-                assert (await lease.run()).outputs[0].tolist() == (10 * values).tolist()
-
-        await asyncio.gather(*(call(*one) for one in calls))
-        assert rig.rows_pushed() == ([3] if len(calls) == 3 else [4, 2])
 
 
 @virtual
@@ -172,21 +119,6 @@ async def test_rows_are_announced_to_the_device_before_the_scheduler_gets_them()
 
 
 @virtual
-async def test_numbers_of_calls_and_batches():
-    async with serving() as rig:
-        await asyncio.gather(rig.ask(10.0), rig.ask(11.0, 12.0))
-        rig.served.finish("ok", 5 * MS, "realtime")
-        rig.served.finish("client_gone", MS, "realtime")
-        numbers = rig.served.statistics()
-        assert (numbers["inference_count"], numbers["execution_count"]) == (3, 1)
-        assert numbers["inference_stats"]["success"] == {"count": 1, "ns": 5 * MS}
-        assert numbers["inference_stats"]["fail"] == {"count": 1, "ns": MS}
-        assert numbers["inference_stats"]["compute_input"] == {"count": 2, "ns": 2 * (affine(3) // 10)}
-        assert numbers["starling"]["batches"] == {"0:idle": 1}
-        assert numbers["starling"]["batch_ms"] == {"1": 1.1, "2": 1.2, "3": 1.3, "4": 1.4}
-
-
-@virtual
 async def test_snapshot_shows_what_waits_runs_and_was_busy():
     """A call of which one row has run is not pending."""
     async with serving(make_model(max_batch=2)) as rig:
@@ -211,25 +143,3 @@ async def test_a_watcher_gets_each_unit_once_with_its_times():
         rig.engine.watch(None)
         await rig.ask(10.0)
     assert units == [(2, None, affine(2)), (1, "model", affine(1))]
-
-
-@virtual
-async def test_plans_are_those_of_the_models_of_a_snapshot():
-    async with serving(make_model(name="b"), make_model(name="a")) as rig:
-        plans = rig.engine.plans()
-        assert [plan.program for plan in plans] == [served.program for served in rig.models]
-        assert [one.stats.model for one in rig.engine.snapshot().models] == ["b", "a"]
-        assert plans[0].batch_ns == rig.served.profiled.profile.batch_ns
-        assert (plans[0].scale, plans[0].tables, plans[0].level) == (1.0, (), -1)
-
-
-@virtual
-async def test_stages_are_advised_once_and_only_where_there_is_best_effort(caplog: pytest.LogCaptureFixture):
-    one = device(4)
-    scheduler = Scheduler(replace(one.spec, classes=ClassSpec(budget_ns=1)))
-    with caplog.at_level(logging.INFO, "starling.engine"):
-        async with serving(device=one, scheduler=scheduler) as rig:
-            for klass, advised in (("realtime", 0), ("best_effort", 1), ("best_effort", 1)):
-                rig.served.finish("ok", 1, klass)
-                await rig.loop.passes(1000 * MS)
-                assert sum("--preempt-budget-ms" in message for message in caplog.messages) == advised

@@ -14,7 +14,7 @@ from fakes import MS, virtual
 
 from app.contract import CLASSES, Answer
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
-from app.scheduler.types import AT_ONCE, Klass
+from app.scheduler.types import Klass
 
 from .rig import Rig, assert_answer, device, make_model, serving
 
@@ -102,26 +102,6 @@ async def test_a_deadline_is_held_against_what_goes_before_the_call(klass, waits
 
 
 @virtual
-async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
-    """The queue is full, the workers are full: every row that was admitted has its slot."""
-    full = device(2, 2, push_depth=2, push_ahead_ns=AT_ONCE, hangs=True)
-    async with serving(make_model(max_batch=2, max_queue=3), device=full) as rig:
-        calls = []
-        for rows in (2, 2, 2, 2, 1, 1, 1):  # 2 workers x depth 2 x 2 rows, and 3 that wait
-            calls.append(rig.ask(*[10.0] * rows))
-            await rig.loop.turn(2)
-        assert rig.served.pool.used == 11
-        with pytest.raises(QueueFull):
-            rig.served.lease(1)
-        for _ in range(3):
-            full.release(0)
-            full.release(1)
-            await rig.loop.turn(2)
-        await asyncio.gather(*calls)
-        rig.assert_settled()
-
-
-@virtual
 async def test_what_is_refused_is_part_of_the_arrival_rate():
     """For a full queue and for a deadline; a model that takes no calls at all has no rate."""
     async with busy(20_000, max_queue=1) as (rig, calls):
@@ -143,31 +123,6 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
 
 
 # classes
-
-
-@virtual
-async def test_real_time_rows_go_first_and_share_no_batch() -> None:
-    async with serving(make_model(max_batch=4), device=device(4, ms=5)) as rig:
-        first = await begun(rig, 0.0, klass=BEST)
-        rest = await begun(rig, 1.0, 2.0, klass=BEST)
-        fast = await begun(rig, 3.0)
-        await asyncio.gather(*first, *fast)
-        assert not any(call.done() for call in rest)
-        await asyncio.gather(*rest)
-        assert rig.rows_pushed() == [1, 1, 2]
-        rig.assert_settled()
-
-
-@virtual
-async def test_statistics_are_by_class_the_models_default_first() -> None:
-    async with busy(20, default_class=BEST) as (rig, calls):
-        assert list(rig.served.statistics()["starling"]["classes"]) == [BEST]
-        calls += await begun(rig, 1.0)
-        calls += await begun(rig, 2.0, klass=REAL)
-        scheduler, program = rig.engine.scheduler, rig.served.program
-        assert [scheduler.waiting(program, klass) for klass in Klass] == [1, 1]
-        await asyncio.gather(*calls)
-        assert list(rig.served.stats.calls) == [BEST, REAL]
 
 
 @virtual

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from app.contract import UNBOUNDED, Array, Model
-from app.engine.cpu import cells
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Job
 from app.engine.engine import Engine
@@ -179,19 +178,6 @@ class TestJoining:
             assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
             assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1}
 
-    async def test_a_worker_continues_with_the_others_when_rows_end(self, jobs: list[Job]) -> None:
-        cell = Sums()
-        async with serving(sums(cell)) as served:
-            jobs.clear()
-            gate, long = await halted(served, cell, 5)
-            short = await begun(served, 3, 7, 20)
-            gate.open()
-            assert [answer.tolist() for answer in await asyncio.gather(*short, long)] == [[21], [49], [140], [LONG]]
-            assert len(jobs) == 2, "one until they came, one for all four of them"
-            assert cell.rows[-LONG:] == [1] * 5 + [4] * 3 + [3] * 4 + [2] * 13 + [1] * (LONG - 25)
-            assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1, "3": 1, "4": 1}
-            assert served.pool.used == 0
-
     async def test_so_does_a_row_past_its_deadline(self) -> None:
         cell = Sums()
         async with serving(sums(cell)) as served:
@@ -208,14 +194,6 @@ class TestJoining:
 
 class TestStrides:
     """A cell that makes several steps at once, of few rows."""
-
-    async def test_as_many_as_rows_have_left(self) -> None:
-        cell = Strides()
-        async with serving(sums(cell)) as served:
-            cell.made.clear()
-            asked = await asyncio.gather(*(ask(served, np.ones((1, n), np.float32)) for n in (7, 10, 2)))
-            assert [float(got[0]) for got in asked] == [7, 10, 2]
-            assert cell.made == [(3, 1), (3, 1), (2, 3), (2, 2), (1, 3)]  # rows, steps
 
     async def test_who_comes_waits_for_no_more_than_one(self) -> None:
         cell = Strides()
@@ -288,44 +266,6 @@ class TestEndsTogether:
         assert finished == calls
         assert sum(cell.rows) == sum(lengths), "a row that waits makes no steps"
 
-    @pytest.mark.parametrize(("what", "value"), [("continue_without", False), ("recalled", True)])
-    @pytest.mark.parametrize(("at", "alone"), [(10, True), (12, True), (14, False)])
-    async def test_a_unit_that_is_to_end_keeps_no_row_waiting(
-        self, what: str, value: bool, at: int, alone: bool, finished: list[list[int]], jobs: list[Job],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        """It hears so during step `at`, and ends with it."""
-        monkeypatch.setattr(cells, "_wait", lambda rows, steps: 4)
-        cell = Sums()
-        async with serving(sums(cell)) as served:
-            finished.clear()
-            jobs.clear()
-            before = cell.steps
-            cell.each = lambda step: setattr(jobs[0], what, value) if step == before + at else None
-            await self.ask_all(served, (10, 14, 30, 30))
-        assert finished == ([[10], [14], [30, 30]] if alone else [[10, 14], [30, 30]])
-
-    async def test_best_effort_rows_do_not_wait(self, finished: list[list[int]]) -> None:
-        async with serving(sums(Sums())) as served:
-            finished.clear()
-            await self.ask_all(served, (10, 11, 20, 20), klass="best_effort")
-        assert finished == [[10], [11], [20, 20]]
-
-    @pytest.mark.parametrize("bad", ["ends first", "ends second", "goes on"])
-    async def test_one_that_fails_while_others_wait_fails_alone(self, bad: str) -> None:
-        cell = Ending()
-        async with serving(sums(cell)) as served:
-            rows = [np.ones((1, n), np.float32) for n in (10, 11, 20, 20)]
-            place = ["ends first", "ends second", "goes on"].index(bad)
-            if bad == "goes on":
-                rows[place][0, 10] = -1  # the step for which the first one waits
-            else:
-                rows[place][:] = 0
-                rows[place][0, 3] = 6  # it cannot be finished
-            asked = await ends(served, *rows)
-            assert isinstance(asked.pop(place), ModelFailed)
-            assert asked == [n for at, n in enumerate((10, 11, 20, 20)) if at != place]
-
 
 class TestFaults:
     """Steps before one that fails are made twice at most; then only its own unit of one step, and its halves, fail."""
@@ -343,33 +283,9 @@ class TestFaults:
             assert isinstance(failed, ModelFailed)
             assert cell.steps - before <= LONG + 2 * at + 20
 
-    @pytest.mark.parametrize(("length", "others"), [(200, [LONG] * 3), (3, [9, 5, 3])])
-    async def test_a_row_that_cannot_be_finished_fails_alone_and_costs_no_row_a_step(
-        self, length: int, others: list[int]
-    ) -> None:
-        cell = Ending()
-        async with serving(sums(cell)) as served:
-            bad = np.zeros((1, length), np.float32)
-            bad[0, length // 2] = 6
-            before = cell.steps
-            *good, failed = await ends(served, *(np.ones((1, n), np.float32) for n in others), bad)
-            assert good == others
-            assert isinstance(failed, ModelFailed)
-            assert "no end" in str(failed)
-            assert cell.steps - before <= max(others) + length + 20
-
 
 class TestRowsWithoutABound:
     """What rows hold is known once they have come: no more of them are alive than fit into `activation_bytes`."""
-
-    async def test_rows_of_a_cell_are_as_many_as_fit_once_one_has_come(self) -> None:
-        cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), memory=Memory(activations=3500)) as served:
-            await ask(served, np.ones((1, LONG), np.float32))  # 1204 bytes, counted twice
-            cell.rows.clear()
-            asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
-            assert [float(got[0]) for got in await asyncio.gather(*asked)] == [LONG] * 4
-            assert set(cell.rows) == {1}
 
     async def test_longer_rows_lower_the_number_again(self) -> None:
         cell = Sums()

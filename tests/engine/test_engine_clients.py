@@ -5,7 +5,6 @@ Whoever waits for an answer gets it once, when the call's slots are free, and it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,10 +13,9 @@ import pytest
 import torch
 from fakes import MS, virtual
 
-from app.contract import Answer, Lease, TensorSpec
+from app.contract import Answer, Lease
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady
-from app.values.ranges import check_range
 
 from .rig import POISON, Affine, assert_answer, device, make_model, rows_of, serving, tensor
 
@@ -159,17 +157,8 @@ async def test_a_call_that_comes_when_none_is_taken_any_more_fails_at_once():
 IDS = replace(tensor("ids", "INT32", ("n", 4)), minimum=2, maximum=9)
 
 
-@pytest.mark.parametrize(
-    ("spec", "value", "message"),
-    [
-        (IDS, 10, "input 'ids': expected values from 2 to 9, got 10"),
-        (IDS, 1, "input 'ids': expected values from 2 to 9, got 1"),
-        (replace(IDS, maximum=None), -7, "input 'ids': expected values of at least 2, got -7"),
-        (replace(IDS, minimum=None), 99, "input 'ids': expected values of at most 9, got 99"),
-    ],
-)
 @virtual
-async def test_a_value_out_of_range_never_reaches_the_model(spec: TensorSpec, value: int, message: str):
+async def test_a_value_out_of_range_never_reaches_the_model():
     """As an array and as bytes; its slots are free again, and the rows beside it are answered."""
     seen: list[int] = []
 
@@ -177,15 +166,14 @@ async def test_a_value_out_of_range_never_reaches_the_model(spec: TensorSpec, va
         seen.extend(ids.flatten().tolist())
         return ids.sum(1, keepdim=True)
 
-    check_range(spec, np.zeros((1, 0), np.int32))  # of no values
-    async with serving(make_model(call, [spec], [tensor("sum", "INT64", 1)])) as rig:
-        rows = np.array([[3, 4], [5, value]], np.int32)
+    async with serving(make_model(call, [IDS], [tensor("sum", "INT64", 1)])) as rig:
+        rows = np.array([[3, 4], [5, 10]], np.int32)
         for sent in (rows, memoryview(rows.tobytes())):
-            with rig.served.lease(2, lengths={"n": 2}) as lease, pytest.raises(BadRequest, match=re.escape(message)):
+            with rig.served.lease(2, lengths={"n": 2}) as lease, pytest.raises(BadRequest, match="from 2 to 9, got 10"):
                 lease.write(0, sent)
         assert rig.served.pool.used == 0
         with rig.served.lease(2, lengths={"n": 2}) as lease:
             lease.write(0, memoryview(np.array([[3, 4], [5, 9]], np.int32).tobytes()))
             assert (await lease.run()).outputs[0].tolist() == [[7], [14]]
-        assert value not in seen
+        assert 10 not in seen
         rig.assert_settled()

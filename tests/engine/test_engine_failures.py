@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fakes import MS, Fate, Pushed, affine, virtual
+from fakes import MS, affine, virtual
 
 from app.errors import ModelFailed, NotReady
-from app.scheduler.types import Fault
 
 from .rig import FATAL, HEAVY, POISON, Affine, assert_answer, device, ends_of, make_model, rows_of, serving
 
@@ -16,7 +15,6 @@ from .rig import FATAL, HEAVY, POISON, Affine, assert_answer, device, ends_of, m
     [
         ([[10.0], [11.0], [POISON], [13.0], [14.0]], "failed: ValueError: poisoned", [5, 3, 2, 1, 2]),
         ([[10.0, POISON, 12.0], [13.0]], "failed on row 1: ValueError: poisoned", None),
-        ([[POISON, 11.0], [12.0]], "failed on row 0: ValueError: poisoned", None),
         ([[HEAVY], [11.0]], "ran out of memory: MemoryError: too heavy", None),
         # Halving n bad rows takes at most 2 n - 1 units.
         ([[POISON]] * 8, "failed: ValueError: poisoned", [8, 4, 2, 1, 1, 2, 1, 1, 4, 2, 1, 1, 2, 1, 1]),
@@ -33,39 +31,6 @@ async def test_a_bad_row_fails_its_call_alone_and_is_named(calls: list[list[floa
                 assert_answer(end, *values)
         assert pushed is None or rig.rows_pushed() == pushed
         await rig.loop.passes(10 * MS)
-        rig.assert_settled()
-
-
-@virtual
-async def test_a_broken_model_fails_whole_units_and_recovers():
-    broken = True
-
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(MS, Fault.MODEL if broken else None)
-
-    async with serving(device=device(4, fate=fate)) as rig:
-        for _ in range(10):  # of 7 units each
-            await ends_of(*[rig.ask(10.0) for _ in range(4)])
-        before = len(rig.device.pushed)
-        failed = await ends_of(*[rig.ask(10.0) for _ in range(4)])
-        assert all(str(error) == "model 'm' failed: as told" for error in failed)
-        assert len(rig.device.pushed) == before + 1
-        broken = False
-        assert_answer(await rig.ask(10.0), 10.0)
-        rig.assert_settled()
-
-
-@virtual
-async def test_out_of_memory_halves_and_is_remembered():
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(MS, Fault.OOM if pushed.job.size > 2 else None)
-
-    async with serving(device=device(8, fate=fate)) as rig:
-        values = [float(i) for i in range(10, 18)]
-        for pushed in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):
-            rig.device.pushed.clear()
-            assert_answer(await rig.ask(*values), *values)
-            assert rig.rows_pushed() == pushed
         rig.assert_settled()
 
 

@@ -12,7 +12,7 @@ from fakes import FakeDevice, virtual, virtual_loop
 
 from app.contract import UNBOUNDED, Answer, Model
 from app.engine.served_model import ServedModel
-from app.errors import ClientGone, ModelFailed
+from app.errors import ClientGone
 
 from .rig import make_model, serving, tensor
 
@@ -35,10 +35,9 @@ async def ask(served: ServedModel, *rows: list[float]) -> Answer:
         return await lease.run()
 
 
-@pytest.mark.parametrize("bound", [UNBOUNDED, 16])
 @virtual
-async def test_calls_of_different_lengths_share_a_batch(bound: int) -> None:
-    async with serving(ragged(bound=bound)) as rig:
+async def test_calls_of_different_lengths_share_a_batch() -> None:
+    async with serving(ragged()) as rig:
         served = rig.served
         calls = [ask(served, [1]), ask(served, [2, 3, 4], [5, 6, 7]), ask(served, [8, 9])]
         one, two, three = await asyncio.gather(*calls)
@@ -86,24 +85,3 @@ async def test_rows_that_nobody_waits_for_give_their_memory_back() -> None:
         assert sum(row is not None and len(row) == 1000 for row in rig.served.pool.objects[0]) == 0
         assert (await first).outputs[1].tolist() == [3]
         rig.assert_settled()
-
-
-@virtual
-async def test_buckets_keep_lengths_apart() -> None:
-    async with serving(ragged(length_buckets=(4, 16))) as rig:
-        answers = await asyncio.gather(ask(rig.served, [1]), ask(rig.served, [1] * 5), ask(rig.served, [1] * 17))
-        assert [answer.outputs[1].tolist() for answer in answers] == [[1], [5], [17]]
-        assert rig.rows_pushed() == [1, 1, 1]
-
-
-@virtual
-async def test_an_output_of_another_length_than_its_inputs_is_no_answer() -> None:
-    """Lengths of which warm-up knew nothing: the first columns of the answer would be right only by chance."""
-
-    def at_least_four(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.nn.functional.pad(x, (0, max(0, 4 - x.shape[1]))), x.sum(dim=1)
-
-    async with serving(ragged(at_least_four)) as rig:
-        assert (await ask(rig.served, [1] * 4)).outputs[1].tolist() == [4]
-        with pytest.raises(ModelFailed, match=r"output 'doubled': expected the length 2 .* along axis 'n', got 4"):
-            await ask(rig.served, [1, 2])

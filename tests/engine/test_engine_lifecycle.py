@@ -95,15 +95,6 @@ async def test_replace_without_a_gap():
 
 
 @virtual
-async def test_largest_batch_is_the_models_or_the_workers():
-    async with serving(make_model(max_batch=32), make_model(max_batch=2), device=device(3)) as rig:
-        assert [len(served.profiled.profile.batch_ns) for served in rig.models] == [3, 2]
-        await rig.ask(*[10.0] * 5)
-        await ask(rig.models[1], rows_of(*[10.0] * 5))
-        assert rig.rows_pushed() == [3, 2, 2, 2, 1]
-
-
-@virtual
 async def test_a_worker_that_hangs_at_the_end_is_logged_and_nothing_ticks_after_it(caplog: pytest.LogCaptureFixture):
     async with hung() as (_, call):
         call.cancel()

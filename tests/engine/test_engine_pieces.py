@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from app.contract import Array, Model
 from app.engine.cpu import cells
 from app.engine.served_model import ServedModel
 from app.errors import ModelFailed
 from app.models import Recurrent
-from app.models.recurrent.rnn import by_its_layer
 
-from .rig import make_model, recurrent, tensor
+from .rig import recurrent, tensor
 from .test_engine_cells import LONG, Gate, Sums, serving
 
 
@@ -127,33 +125,3 @@ async def test_a_call_that_leaves_reads_no_more() -> None:
         await served.drain()
         assert len(reader.rows.get(0, [])) == before
         assert (served.pool.used, cell.steps) == (0, cell.steps)
-
-
-class Tagger(nn.Module):
-    """Tags each step of a GRU; `whole`: by the mean of all steps, too."""
-
-    def __init__(self, whole: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.gru = nn.GRU(1, 4, batch_first=True)
-        self.head = nn.Linear(4, 2)
-        self.whole = whole
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ys, _ = self.gru(x)
-        return self.head(ys + ys.mean(1, keepdim=True) if self.whole else ys)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-async def test_a_layer_is_read_step_by_step_where_each_output_is_made_of_its_step(whole: bool) -> None:
-    inputs, outputs = [tensor("x", "FP32", ("n", LONG), 1)], [tensor("tags", "FP32", ("n", LONG), 2)]
-    declared = by_its_layer(Tagger(whole).eval(), make_model(None, inputs, outputs).info)
-    model = recurrent(declared, inputs, outputs)
-    assert model.streams == (() if whole else (0,))
-    async with serving(model) as served:
-        reader = Reading(served)
-        (tags,) = await reader.ask(np.ones((1, 20, 1), np.float32))
-        if whole:
-            assert reader.rows == {}
-        else:
-            assert np.allclose(reader.read(0), tags[0], atol=1e-6)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
-from fakes import MS, affine, virtual
+from fakes import affine, virtual
 
 from app.engine.memory import Memory
-from app.engine.profiling.cache import ProfileCache
 from app.observe.prometheus import Metrics
 
-from .rig import Rig, device, make_model, serving
+from .rig import Rig, make_model, serving
 
 
 def double(x):
@@ -69,52 +67,6 @@ async def test_statistics_and_metrics_have_the_stage():
         assert 'starling_batch_size_sum{class="realtime",model="whole"' not in text  # it has had no batch
         assert 'starling_activation_rows{model="whole"' not in text
         await running
-
-
-@virtual
-async def test_each_stage_is_timed_at_warm_up_and_measured_while_idle(tmp_path: Path):
-    """The whole runs, in slots of its own: nothing is kept between stages. The next server finds the profile."""
-    cache, model = ProfileCache(tmp_path), staged(double, lambda x: x, increase)
-
-    def predicted(rig: Rig, size: int, **options: int) -> list[float]:
-        state = rig.engine.scheduler.states[rig.served.program]
-        return [latency.predict(size, **options) for latency in state.latency]
-
-    async with serving(model, device=device(4, 4), profile_budget_s=60.0, profiles=cache) as rig:
-        assert predicted(rig, 2) == [affine(2)] * 3
-        rig.served.executor.weights = (2, 5, 3)
-        rig.engine.profiling.begin()
-        await rig.loop.passes(30_000 * MS)
-        assert rig.served.profiled.origin == "measured"
-        assert predicted(rig, 4) == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
-        assert predicted(rig, 3, running=2) == [2 * affine(3), 5 * affine(3), 3 * affine(3)]
-        shown = rig.served.statistics()["starling"]["profile"]["stages"]
-        assert [stage["batch_ms"]["4"] for stage in shown] == [2.8, 7.0, 4.2]
-        assert [set(stage["concurrency_ms"]) for stage in shown] == [{"2"}] * 3
-        rig.assert_settled()
-    async with serving(model, device=device(4, 4), profiles=cache) as rig:
-        assert rig.served.profiled.origin == "cache"
-        assert predicted(rig, 4) == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
-    async with serving(staged(double, increase), profiles=cache) as rig:
-        assert rig.served.profiled.origin == "warm-up"  # cut elsewhere
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("multi_step", [False, True])
-@virtual
-async def test_dva_load_merges_on_one_worker_and_on_two(workers: int, multi_step: bool):
-    """The same whether workers pass boundaries by themselves, as those of a CPU do, or not, as in the simulator."""
-    model = staged(double, increase, double, increase, policy="dva_load", max_delay_ms=0.0, complete_wait=1.0)
-    async with serving(model, device=device(*[4] * workers, ms=1, multi_step=multi_step)) as rig:
-        begin = rig.loop.now
-        first = rig.ask(10.0)
-        await rig.loop.until(begin + MS * 3 // 2)
-        given = await asyncio.gather(first, rig.ask(20.0, 30.0))
-        assert [answer.outputs[0][:, 0].tolist() for answer in given] == [[43.0], [83.0, 123.0]]
-        assert rig.loop.now - begin == {1: 6 * MS, 2: 5 * MS + MS // 2}[workers]
-        assert (2, 3) in units(rig)
-        assert rig.served.statistics()["starling"]["stages"][0]["operations"] == {"new": 1, "stretch": 1}
-        rig.assert_settled()
 
 
 @virtual

@@ -14,7 +14,6 @@ from app.contract import Answer
 from app.engine.device import Piece
 from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
-from app.scheduler.scheduler import Scheduler
 from app.sim.replay import replay
 
 from .rig import Affine, Rig, device, make_model, rows_of, serving
@@ -98,23 +97,6 @@ async def test_a_held_batch_leaves_at_its_delay(delay_ms: float, rate: float, le
 
 
 @virtual
-async def test_under_the_objective_deadline_calls_wait_for_company_as_long_as_they_may():
-    async with serving(make_model(policy="adaptive", objective="deadline", max_batch=4)) as rig:
-        for _ in range(250):  # until the rate is known
-            await rig.ask(9.0)
-            await rig.loop.passes(5 * MS)
-        alone = len(rig.device.pushed)
-        begin = rig.loop.now
-        first = rig.ask(10.0, timeout_us=50_000)
-        await rig.loop.passes(20 * MS)
-        await asyncio.gather(first, rig.ask(11.0, timeout_us=50_000))
-        (pushed,) = rig.device.pushed[alone:]
-        assert pushed.rows == 2
-        assert 40 * MS < pushed.at - begin < 50 * MS
-        assert rig.loop.now - begin < 50 * MS
-
-
-@virtual
 async def test_an_earlier_wake_replaces_the_timer_a_later_one_and_a_caller_who_leaves_do_not():
     async with serving(make_model(max_batch=1), device=device(1, hangs=True)) as rig:
         begin = rig.loop.now
@@ -165,51 +147,12 @@ async def test_a_long_queue_is_not_stuck_and_a_dead_worker_is_noticed_without_a_
 
 
 @virtual
-async def test_rate_is_of_the_last_closed_window():
-    async with serving(window_s=2.0) as rig:
-        begin = rig.loop.now
-        for _ in range(10):
-            await rig.ask(10.0, 11.0)
-        rates = [rig.engine.snapshot().models[0].rate]
-        for ms in (2_001, 4_003):
-            await rig.loop.until(begin + ms * MS)
-            rates.append(rig.engine.snapshot().models[0].rate)
-        assert rates == [0.0, pytest.approx(10.0, rel=0.01), 0.0]
-
-
-@virtual
 async def test_lag_is_how_late_the_last_tick_was():
     """The clock runs at 1.25 of the loop's time: what is to come in 0.4 s comes in 0.5 s."""
     async with serving(window_s=0.4, rate=1.25) as rig:
         assert rig.engine.snapshot().lag_s == 0.0
         await rig.loop.until(rig.loop.now + 401 * MS)
         assert rig.engine.snapshot().lag_s == pytest.approx(0.1)
-
-
-@virtual
-async def test_the_end_of_each_window_is_followed_by_a_step():
-    """What was held for one rate may start at another; nothing else may happen for long."""
-    entries: list[Entry] = []
-    four = device(4)
-    async with serving(device=four, scheduler=RecordingScheduler(four.spec, sink=entries.append)) as rig:
-        entries.clear()
-        await rig.loop.passes(3_500 * MS)
-    assert [entry.get("in", "step") for entry in entries] == ["tick", "step"] * 3
-
-
-@virtual
-async def test_a_rate_monitor_that_fails_is_logged(caplog: pytest.LogCaptureFixture):
-    four = device(4)
-    scheduler = Scheduler(four.spec)
-
-    def fails(now: int) -> None:
-        raise ArithmeticError("no rate")
-
-    async with serving(device=four, scheduler=scheduler) as rig:
-        scheduler.tick = fails
-        await rig.loop.passes(1_500 * MS)
-        assert "the rate-monitor has failed" in caplog.text
-        assert "ArithmeticError: no rate" in caplog.text
 
 
 @pytest.mark.parametrize(

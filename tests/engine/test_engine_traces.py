@@ -155,9 +155,7 @@ def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) 
         assert isinstance(outcome, QueueFull) or (lost and isinstance(outcome, NotReady))
 
 
-async def play(
-    trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None = None, stages: Stages = ((), ())
-) -> None:
+async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None, stages: Stages) -> None:
     """The trace through an engine, then all checks. `stages`: of both models; without, they are in one piece."""
     loop = virtual_loop()
     turn = iter(range(1 << 30))
@@ -213,16 +211,17 @@ STAGES: list[Stages] = [
 traces = st.lists(visits, min_size=1, max_size=14)
 
 
-@settings(BOUNDED, max_examples=100)
-@given(trace=traces, fate_list=fates, device_of=devices, policy=policies, stages=st.sampled_from(STAGES))
+@settings(BOUNDED, max_examples=120)
+@given(
+    trace=traces,
+    fate_list=fates,
+    device_of=devices,
+    policy=policies,
+    stages=st.sampled_from(STAGES),
+    dies_at=st.sampled_from([None, None, *range(7)]),
+)
 @virtual
-async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, device_of, policy, stages):
-    """And nothing is kept between two stages of a row that has ended (`Rig.assert_settled`)."""
-    await play(trace, fate_list, device_of, policy, stages=stages)
-
-
-@settings(BOUNDED, max_examples=40)
-@given(trace=traces, fate_list=fates, device_of=devices, policy=policies, dies_at=st.integers(0, 6))
-@virtual
-async def test_each_call_is_answered_once_when_the_device_is_lost(trace, fate_list, device_of, policy, dies_at):
-    await play(trace, fate_list, device_of, policy, dies_at)
+async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, device_of, policy, stages, dies_at):
+    """Or, where the device is lost, with an error. And nothing is kept between two stages of a row that has ended
+    (`Rig.assert_settled`)."""
+    await play(trace, fate_list, device_of, policy, dies_at, stages)

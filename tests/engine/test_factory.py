@@ -32,11 +32,3 @@ def test_the_worker_kept_for_real_time_has_streams_of_high_priority(
     device = StreamDevice(FakeRuntime(), specs)
     if len(capacities) > 1 and options.keeps_one:
         assert kept_worker(device.spec) == priorities.index(-1)
-
-
-def test_streams_are_asked_for_with_their_priorities() -> None:
-    runtime = FakeRuntime()
-    device = StreamDevice(runtime, worker_specs((2, 4), KEEPS))
-    found = [(worker.stream.priority, worker.out.priority) for worker in device.workers]
-    assert found == [(0, 0), (-1, -1)]
-    assert device.in_stream.stream.priority == 0

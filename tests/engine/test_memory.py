@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +13,8 @@ from hypothesis import strategies as st
 
 from app.contract import Model
 from app.engine.memory import Memory
-from app.engine.program import note_if_over_budget
 from app.errors import ConfigError
-from app.scheduler.types import DeviceSpec, Profile, WorkerSpec
+from app.scheduler.types import DeviceSpec, WorkerSpec
 
 from .rig import X, Y, make_model, serving, tensor
 
@@ -64,20 +61,6 @@ def test_no_batch_is_larger_than_the_largest_worker_and_slots_are_for_all_that_c
     spec = DeviceSpec((WorkerSpec(2), WorkerSpec(4)), push_depth=2)
     found = Memory().reserve(make_model(max_batch=8, max_queue=10), spec, 3)
     assert (found.model.info.batching.max_batch, found.spare, found.slots) == (4, 12, 2 * 10 + 4 * 2 * 2 + 12)
-
-
-def test_a_stage_over_the_budget_is_logged_with_how_many_would_fit(caplog: pytest.LogCaptureFixture) -> None:
-    profiles = [Profile((8_000_000,)), Profile((31_200_000, 40_000_000))]
-    with caplog.at_level(logging.INFO):
-        note_if_over_budget("encoder", profiles, 32_000_000, cell=False)
-        note_if_over_budget("encoder", [Profile()], 1, cell=False)
-        assert caplog.messages == []
-        note_if_over_budget("encoder", [Profile((20_000_000,))], 10_000_000, cell=True)
-        note_if_over_budget("encoder", profiles, 10_000_000, cell=False)
-    page = " ".join((Path(__file__).parents[2] / "docs" / "classes.md").read_text(encoding="utf-8").split())
-    cell, stage = caplog.messages
-    assert "stages would" not in cell
-    assert stage.replace("stage 1", "stage 0") in page
 
 
 # in a container

@@ -41,14 +41,6 @@ def test_steps_of_rows_that_join_and_leave() -> None:
     assert over[0].times == (2, 3, 4)
 
 
-def test_stages_of_rows_that_stay_together() -> None:
-    rows = rows_of(2)
-    assert note_stages(unit_of(rows), Ran([], 1, 1, 1), 10, (1, 1, 1), ()) == []
-    (batch,) = note_stages(unit_of(rows), Ran([], 1, 1, 1), 20, (1, 2, 3), range(2))
-    assert [batch_of(row) for row in rows] == [(batch, 0), (batch, 1)]
-    assert batch.times == (2, 3, 4)
-
-
 def test_stages_of_rows_that_meet_at_a_boundary() -> None:
     first, second = rows_of(2)
     note_stages(unit_of([first]), Ran([], 1, 1, 1), 10, (1, 1, 1), ())

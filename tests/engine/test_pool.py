@@ -6,7 +6,6 @@ import mmap
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,13 +100,6 @@ def test_bytes_of_a_variable_array_lie_within_the_rows_length():
     assert (pool.views[0][0] == -1).all()
 
 
-def test_values_are_cast_to_the_slots_dtype():
-    pool = Pool([tensor("t", "FP16", 2)], 1)
-    pool.write([0], 0, np.array([[1, 2]], np.int64))
-    assert pool.slabs[0].dtype == torch.float16
-    assert pool.slabs[0].tolist() == [[1.0, 2.0]]
-
-
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (2, 2, 2)])
 def test_a_wrong_shape_is_an_error(shape):
     pool = Pool([X], 4)
@@ -132,18 +124,6 @@ def test_text_is_kept_beside_the_slots_and_forgotten_with_them():
     assert [list(values) for values in pool.objects[1][:2]] == [[b"a", b"b"], [b"c", b"d"]]
     pool.give_back(slots)
     assert pool.objects[1] == [None, None, None]
-
-
-def test_text_for_a_wrong_number_of_rows_is_an_error():
-    pool = Pool([WORDS], 3)
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        pool.write(range(2), 0, np.array([[b"a", b"b"]], object))
-
-
-def test_lengths_are_kept_by_slot_and_axes_not_here_are_ignored():
-    pool = Pool([tensor("ids", "INT64", ("tokens", 8))], 4)
-    pool.set_lengths([2, 0], {"tokens": 5, "elsewhere": 9})
-    assert pool.lengths["tokens"].tolist() == [5, 0, 5, 0]
 
 
 def test_a_row_is_copied_as_it_was_written():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,10 @@ import pytest
 import torch
 
 from app.contract import ModelSource
-from app.engine.cpu import decoding as decoding_module
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.device import Job, Piece, Ran, completed
+from app.engine.device import Job, Piece, Ran
 from app.engine.pool import Pool
 from app.models.decoders import attention, packing
-from app.models.decoders import texts as texts_module
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.scheduler import reading as reading_module
@@ -197,73 +194,6 @@ def test_rows_of_about_one_length_read_together_for_a_bounded_time(
     assert decoding.texts == texts_of(model, rows)
 
 
-@pytest.mark.parametrize(("kind", "step_ms", "bound_ms"), [("t5", 0, 50), ("gpt2", 0, 50), ("gpt2", 20, 60)])
-def test_reading_holds_up_steps_no_longer_than_is_said(
-    kind: str, step_ms: int, bound_ms: int, folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a clock that moves by 1 ms for each token that is read: 50 ms or three steps."""
-    random.seed(10)
-    folder, model = folders(kind)
-    decoding = Decoding(folder, 12)
-    now, last, held_ms = [0], [0], list[int]()
-    real_step = decoding.call.step
-
-    def reading(ids: Any, lengths: Sequence[int]) -> Any:
-        pieces = real(ids, lengths)
-        advance = pieces.advance
-
-        def timed(columns: int) -> Any:
-            before = pieces.left
-            begun = advance(columns)
-            now[0] += 1_000_000 * len(lengths) * (before - pieces.left)
-            return begun
-
-        pieces.advance = timed
-        return pieces
-
-    def step(*given: Any) -> Any:
-        held_ms.append((now[0] - last[0]) // 1_000_000)
-        last[0] = now[0] = now[0] + step_ms * 1_000_000
-        return real_step(*given)
-
-    real = decoding.call.decoder.reading
-    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
-    monkeypatch.setattr(decoding.call, "step", step)
-    monkeypatch.setattr(decoding_module, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
-    monkeypatch.setattr(reading_module, "_FIRST", 50)
-    lengths = [3, 70, 20, 22, 21, 40, 75, 18, 33]
-    rows = {decoding.add(ids): (ids, MOST) for ids in ([random.randrange(2, 200)] * length for length in lengths)}
-    decoding.write(rows, MOST)
-    assert decoding.texts == texts_of(model, rows)
-    assert sum(held_ms) >= sum(lengths) - len(lengths)
-    assert bound_ms - 10 < max(held_ms) <= bound_ms, "as long as they may"
-
-
-def test_a_unit_that_only_reads_says_nothing_of_steps(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads_for(monkeypatch, 1)
-    folder, _ = folders("gpt2")
-    decoding = Decoding(folder)
-    ran = decoding.run([decoding.add([7] * 75)], 1)
-    assert (ran.steps, ran.step_ns) == (1, 0)
-    assert completed(0, ran).outcome.times == (0,)
-
-
-@pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_rows_that_are_let_go_leave_their_places(kind: str, folders: Any) -> None:
-    random.seed(4)
-    folder, model = folders(kind)
-    decoding = Decoding(folder, 4)
-    for _ in range(5):
-        slots = [decoding.add(ids) for ids in prompts(4)]
-        decoding.run(slots, 3)
-        decoding.let_go([slot for slot in slots if slot not in decoding.texts])
-    ids = prompts(1)[0]
-    slot = decoding.add(ids)
-    decoding.write([slot], 7)
-    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
-    assert decoding.free == 4
-
-
 @pytest.mark.parametrize("kind", ["marian", "gpt2"])
 def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(5)
@@ -316,58 +246,6 @@ def test_rows_that_cannot_read_leave_those_that_have_read_as_they_are(
     assert decoding.texts == texts_of(model, rows)
 
 
-def test_a_later_step_that_fails_ends_the_unit_with_those_before(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, model = folders("gpt2")
-    decoding = Decoding(folder)
-    ids = [5, 6, 7]
-    slot = decoding.add(ids)
-    real, calls = decoding.call.step, []
-
-    def step(*args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise RuntimeError("a faulty step")
-        return real(*args)
-
-    monkeypatch.setattr(decoding.call, "step", step)
-    assert decoding.run([slot], 10).steps == 2
-    decoding.write([slot], 10)
-    assert decoding.texts[slot] == texts_of(model, {slot: (ids, MOST)})[slot]
-
-
-def test_a_slow_step_of_a_trial_says_nothing_of_the_others(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = folders("gpt2")
-    decoding = Decoding(folder)
-    slots = [decoding.add([5, 6]), decoding.add([7])]
-    real, now = decoding.call.step, [0]
-
-    def step(*args: Any) -> Any:
-        now[0] += 10 if now[0] else 10**9  # the first makes what the others use again
-        return real(*args)
-
-    monkeypatch.setattr(texts_module, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
-    monkeypatch.setattr(decoding.call, "step", step)
-    with torch.inference_mode():
-        assert decoding.executor.trial(slots, 2).by_stage_ns == (10,)
-
-
-def test_a_worker_continues_without_rows_that_have_ended(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    random.seed(6)
-    reads_for(monkeypatch, 10**12)  # both begin with the first step, on a busy machine too
-    folder, _ = folders("llama")
-    decoding = Decoding(folder)
-    short, long = (decoding.add(ids, max_new_tokens=most) for ids, most in zip(prompts(2), (3, 9), strict=True))
-    job = Job(0, decoding.executor, [short, long], 2, 0, 100, continue_without=True)
-    with torch.inference_mode():
-        ran = decoding.executor.run(job.slots, job.size, 0, job)
-        assert (ran.steps, ran.ended, ran.continues) == (3, (0,), True)
-        assert job.slots == [long]
-        decoding.let_go([short])
-        ran = decoding.executor.run(job.slots, job.size, 0, job)
-    assert (ran.steps, ran.ended, ran.continues) == (6, (0,), False)
-    assert ran.outputs[3].tolist() == [9]
-
-
 def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
     random.seed(7)
     folder, _ = folders("gpt2")
@@ -382,18 +260,6 @@ def test_a_seed_gives_the_same_text_alone_and_in_company(folders: Any) -> None:
     other_seed = decoding.add(ids, **{**asked, "seed": 12})
     decoding.write([*others, beside, other_seed], 1)
     assert decoding.texts[beside] == decoding.texts[alone] != decoding.texts[other_seed]
-
-
-def test_a_text_ends_before_its_stop_string(folders: Any) -> None:
-    folder, model = folders("gpt2")
-    decoding = Decoding(folder)
-    ids = [40, 41, 42]
-    whole = texts_of(model, {0: (ids, MOST)})[0]
-    stop = whole[6:8]
-    slot = decoding.add(ids, stop=[stop])
-    ran = decoding.run([slot], MOST)
-    assert decoding.texts[slot] == whole[: whole.index(stop)]
-    assert ran.outputs[1].tolist() == [b"stop"]
 
 
 def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:

@@ -65,14 +65,6 @@ def test_padding_repeats_the_last_row_and_is_not_returned(slots, size: int):
     assert all(torch.equal(row, batch[2]) for row in batch[3:])
 
 
-def test_parameters_by_row_padding_included():
-    keeper = Keeper()
-    executor = filled(make_model(keeper, takes_parameters=True))
-    executor.pool.parameters[3] = {"k": 1}
-    executor.run([3, 1], 4)
-    assert keeper.seen[0][1] == {"parameters": [{"k": 1}, {}, {}, {}]}
-
-
 # outputs
 
 
@@ -117,36 +109,6 @@ def test_outputs_are_memory_of_their_own(call, by: int):
 def test_what_a_model_may_not_return(call, message: str):
     with pytest.raises(ConfigError, match=message):
         filled(make_model(call)).run(range(2), 2)
-
-
-# datatypes
-
-
-@pytest.mark.parametrize("slots", [range(2), [1, 0]], ids=["view", "gather"])
-@pytest.mark.parametrize("datatype", NUMERIC)
-def test_datatypes_in_and_out(datatype: str, slots):
-    spec, out = tensor("t", datatype, 3), tensor("y", datatype, 3)
-    executor = make(make_model(lambda x: x, [spec], [out]), 2)
-    values = np.array([[1, 0, 1], [0, 0, 1]]).astype(spec.dtype)
-    if datatype == "BF16":
-        values *= 0x3FC0  # the bits of 1.5
-    executor.pool.write(range(2), 0, values)
-    (got,) = executor.run(slots, 2).outputs
-    assert got.dtype == spec.dtype
-    assert np.array_equal(got, values[list(slots)])
-
-
-@pytest.mark.parametrize("slots", [range(2), [1, 0]])
-def test_bytes_in_and_out(slots):
-    spec, out = tensor("t", "BYTES", 2), tensor("y", "BYTES", 1)
-
-    def longest(words: np.ndarray) -> np.ndarray:
-        return np.array([[max(row, key=len).upper()] for row in words], object)
-
-    executor = make(make_model(longest, [spec], [out]), 2)
-    executor.pool.write(range(2), 0, np.array([[b"a", b"bcd"], [b"xy", b""]], object))
-    assert executor.run(slots, 2).outputs[0].tolist() == [[[b"BCD"], [b"XY"]][slot] for slot in slots]
-    assert executor.run([0], 3).outputs[0].tolist() == [[b"BCD"]]
 
 
 # variable lengths

@@ -59,9 +59,3 @@ def test_another_system_sets_that_of_the_whole_process(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args))
     assert not may_be_nice()
     assert asked == []
-
-
-def test_the_process_is_as_it_was() -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    may_be_nice()
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before

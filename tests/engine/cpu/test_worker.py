@@ -164,16 +164,6 @@ def test_let_begin_gives_up_on_a_thread_that_has_ended():
     desk.worker.let_begin()
 
 
-def test_close_of_one_that_hangs():
-    desk, begun, hold = Desk(), threading.Event(), threading.Event()
-    desk.push(lambda x: begun.set() or (hold.wait(WAIT_S) and x))
-    assert begun.wait(WAIT_S)
-    assert not desk.worker.close(0.01)
-    assert desk.worker.alive
-    hold.set()
-    assert desk.worker.close(WAIT_S)
-
-
 # the device of them
 
 
@@ -204,11 +194,3 @@ def test_workers_have_their_threads():
     assert seen == [2, 2]
     assert torch.get_num_threads() == 2  # here too, where warm-up is started
     assert device.close(WAIT_S)
-
-
-@pytest.mark.parametrize(
-    ("capacities", "threads", "name"),
-    [((4,), 1, "cpu, 1 worker x 1 thread"), ((4, 4), 2, "cpu, 2 workers x 2 threads")],
-)
-def test_name(capacities, threads: int, name: str):
-    assert CpuDevice(capacities, threads, 8).name == name

@@ -16,7 +16,7 @@ from torch import nn
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.bench import Bench, measure
 from app.engine.profiling.measuring import Timed
-from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models import Recurrent
@@ -29,10 +29,6 @@ MS = 1_000_000
 
 
 # what to measure
-
-
-def test_levels_are_powers_of_two_and_the_most():
-    assert [levels(most) for most in (1, 2, 3, 4, 6, 8)] == [[], [2], [2, 3], [2, 4], [2, 4, 6], [2, 4, 8]]
 
 
 @given(st.integers(1, 300))
@@ -52,13 +48,6 @@ def visited(sampler: Sampler, cell: Cell, *times: int, cost: float = 1.0) -> Non
         sampler.add(cell, Timed(ns), cost)
 
 
-def test_each_pass_visits_every_cell_once_in_an_order_of_its_own():
-    sampler = Sampler(cells(range(1, 9)), least=3)
-    passes = [[sampler.next() for _ in range(8)] for _ in range(3)]
-    assert all(sorted(one) == cells(range(1, 9)) for one in passes)  # type: ignore[type-var]
-    assert passes[0] != passes[1] != passes[2]
-
-
 def test_a_cell_whose_times_agree_is_left_alone():
     sampler, visits = Sampler([Cell(1, 1), Cell(1, 2)], least=5, most=40), Counter()
     noise = count()
@@ -67,12 +56,6 @@ def test_a_cell_whose_times_agree_is_left_alone():
         visited(sampler, cell, MS if cell == Cell(1, 1) else MS + MS * (next(noise) * 37 % 101) // 100)
     assert visits == {Cell(1, 1): 5, Cell(1, 2): 40}
     assert sampler.done == 2
-
-
-def test_a_time_is_not_moved_by_a_disturbance():
-    sampler = Sampler([Cell(1, 1)])
-    visited(sampler, Cell(1, 1), *[MS] * 9, *[100 * MS] * 2)
-    assert sampler.table(1) == {1: MS}
 
 
 def test_profile_of_what_was_timed():
@@ -94,22 +77,6 @@ def test_beyond_what_was_timed_the_curve_is_the_guess_moved_to_meet_it():
     profile = sampler.profile(ModelProfile((MS, MS, 3 * MS, 7 * MS)))
     assert profile.batch_ns == (2 * MS, 4 * MS, 12 * MS, 28 * MS)
     assert profile.concurrency_ns == {}  # its curve has no end
-
-
-def test_lengths_are_halves_of_the_longest_quarters_or_the_longest_alone():
-    assert shorter(128, 16) == [[8, 32, 64, 128], [8, 32, 128], [128]]
-    assert shorter(3, 3) == [[1], [1], []]
-
-
-def test_all_lengths_together_get_as_much_time_as_the_rows_as_they_are():
-    sampler, spent = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8, 16, 32])], most=1000, tolerance=0), Counter()
-    for number in range(600):
-        cell = sampler.next()
-        assert cell is not None
-        spent[cell.length] += 1
-        visited(sampler, cell, MS + MS * (number * 37 % 101) // 100)
-    assert spent[0] == 300
-    assert spent[8] == spent[16] == spent[32] == 100
 
 
 def test_lengths_begin_with_small_batches_and_stop_before_one_that_takes_too_long():
@@ -193,21 +160,6 @@ def test_every_cell_is_timed_however_small_the_budget_until_all_are_settled(budg
             assert sampler.done == done or budget_s == 0
 
 
-def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
-    sampler, spent = Sampler(cells([1, 2, 3], [2]), most=1000, tolerance=0), Counter()
-    for number in range(400):
-        cell = sampler.next()
-        assert cell is not None
-        cost = 7.0 if cell[0] == 2 else 1.0
-        spent[cell[0]] += cost
-        visited(sampler, cell, MS + MS * (number * 37 % 101) // 100, cost=cost)
-    assert abs(spent[1] - spent[2]) <= 7
-    few = Sampler(cells([1, 2]))
-    visited(few, Cell(1, 1), 1, 2, 3)
-    visited(few, Cell(1, 2), 1, 2, 3, 4)
-    assert set(few.profile().extra["spread"]) == {"2"}
-
-
 @pytest.mark.parametrize(("budget_s", "visits"), [(1000.0, 16), (0.0, 1)], ids=["in-time", "over-time"])
 def test_the_hand_over_is_measured_on_an_event_loop(budget_s: float, visits: int):
     """Beside what the batch times are measured by, which go on afterwards; sizes are visited in turns."""
@@ -217,35 +169,6 @@ def test_the_hand_over_is_measured_on_an_event_loop(budget_s: float, visits: int
         assert asyncio.run(measuring.handover(budget_s)) > 0
         assert sizes == [1, 2, 4] * visits
         assert measuring.time({0: 2})
-
-
-def test_rows_of_several_lengths_and_stages():
-    """A length at which the model fails is left out."""
-    seen: set[int] = set()
-    warm = [True]
-
-    def first(x: torch.Tensor) -> torch.Tensor:
-        seen.add(x.shape[1])
-        if x.shape[1] == 64 and not warm:
-            raise ValueError("too long")
-        return x
-
-    model = make_model(
-        None,
-        [tensor("x", "FP32", ("n", 64))],
-        [tensor("y", "FP32")],
-        stages=(first, lambda x: x.sum(1)),
-        max_batch=2,
-    )
-    with Bench(CpuDevice((2,), 1, 1), (model, None)) as measuring:
-        warm.clear()
-        seen.clear()
-        sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [4, 32, 64])], least=1, most=1)
-        measure(measuring, sampler, 1000.0)
-    assert seen == {4, 16, 32, 64}
-    profile = sampler.profile(length=16)
-    assert [length for length, _ in profile.by_length] == [4, 16, 32]
-    assert [[length for length, _ in stage.by_length] for stage in profile.stages] == [[4, 16, 32]] * 2
 
 
 def test_steps_of_a_recurrent_model():

@@ -70,13 +70,6 @@ def test_powercap_adds_packages_without_their_parts_and_wraps(tmp_path: Path, mo
     assert meter.read(0, None).source == "busy_seconds"
 
 
-def test_no_counter(tmp_path: Path):
-    assert powercap(tmp_path) is None
-    assert powercap(tmp_path / "none") is None
-    zone(tmp_path, "intel-rapl:0", 1).write_text("a word")
-    assert powercap(tmp_path) is None
-
-
 class FakeNvml(ModuleType):
     class NVMLError(Exception):
         pass

@@ -17,9 +17,7 @@ from fakes import MS, Fate, Pushed, affine, virtual
 from app.contract import Model
 from app.engine.profiling.cache import ProfileCache
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Fault
-from app.sim.replay import replay
 
 from ..rig import Rig, assert_answer, device, make_model, serving, started, tensor
 
@@ -204,21 +202,6 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
         assert (origins(rig), rig.models[1].stats.profiled.count) == (["measured", "warm-up"], 0)
 
 
-@virtual
-async def test_what_was_measured_replays():
-    entries: list[Entry] = []
-    four = device(4)
-    scheduler = RecordingScheduler(four.spec, sink=entries.append)
-    async with serving(device=four, scheduler=scheduler, profile_budget_s=BUDGET) as rig:
-        now_takes(rig, lambda size: 9 * MS)
-        rig.engine.profiling.begin()
-        await rig.ask(2.0, 3.0)
-        await settled(rig)
-        await asyncio.gather(*(rig.ask(4.0, timeout_us=30_000) for _ in range(6)), return_exceptions=True)
-    assert any(entry.get("in") == "reprofile" for entry in entries)
-    assert replay(json.dumps(entry) for entry in entries).same
-
-
 # what is measured
 
 
@@ -339,19 +322,6 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
             assert await predicted(rig, lease.run()) == [2.5 * MS]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
-
-
-@virtual
-async def test_no_batch_at_a_length_takes_much_longer_than_the_budget_allows():
-    """Warm-up ran short rows: what long ones take shows in small batches first."""
-    async with serving(by_tokens(), profile_budget_s=BUDGET) as rig:
-        takes_by_length(rig, lambda size, length: size * length**2 * MS // 10)
-        rig.engine.profiling.begin()
-        await settled(rig)
-        took = [(pushed.ended or 0) - pushed.at for pushed in measured(rig)]
-        assert sum(took) <= (BUDGET + 0.5) * 1e9
-        assert max(took) <= 0.5e9
-        assert dict(rig.served.profiled.profile.by_length)[16][3] == 4 * 256 * MS // 10
 
 
 @virtual

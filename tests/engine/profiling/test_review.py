@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from app.engine.profiling.review import Review
-from app.scheduler.estimates.latency import Latency, LiveTimes
+from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.profile import ModelProfile, linear
 
 S = 1_000_000_000
@@ -62,24 +60,6 @@ def test_of_a_model_in_stages_all_stages_count() -> None:
     assert corrected is not None
     assert 0.75 < corrected.batch_ns[2] / whole.batch_ns[2] < 0.85
     assert corrected.stages[0].batch_ns[2] < 0.7 * stages[0].batch_ns[2]
-
-
-@pytest.mark.parametrize("error", [0.25, 1.0])
-def test_steady_traffic_tells_each_size_it_runs_and_by_these_the_others(error: float) -> None:
-    """A server that is never idle measures nothing: live batches correct what warm-up timed once, or was guessed."""
-    true = linear(8, 0.8, 8).batch_ns
-    profile = ModelProfile(linear(1, 0.1, 8).batch_ns, errors=(error,) * 8)
-    latency, random = Latency(profile.stage(1)), Random(0)
-    for _ in range(600):
-        size = random.choice((1, 2, 3, 4, 5, 6))
-        latency.observe(size, round(true[size - 1] * random.uniform(0.95, 1.15)))
-    predicted = [latency.compute(size) / true[size - 1] for size in range(1, 7)]
-    assert all(0.9 < one < 1.2 for one in predicted)
-    assert latency.live is not None
-    corrected = Review(profile, 0).corrected([latency.live], 61 * S)
-    assert corrected is not None
-    planned = [ns * latency.scale / time for ns, time in zip(corrected.batch_ns, true, strict=True)]
-    assert all(0.8 < one < 1.25 for one in planned)
 
 
 def test_others_that_slow_a_batch_more_than_profiled_are_solved_for() -> None:

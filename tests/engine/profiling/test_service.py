@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, make_model, serving, started, tensor
-from .test_idle import BUDGET, keep, measured, measuring, origins, settled
+from .test_idle import keep, measured, measuring, origins, settled
 
 SEQUENCE = tensor("x", "FP32", ("tokens", 40), 2)
 IDS = tensor("ids", "INT64", ("tokens", 40))
@@ -141,21 +140,6 @@ async def test_it_is_measured_and_checked_with_the_first_rows_that_ran_and_diffe
         rig.assert_settled()
 
 
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-@virtual
-async def test_a_model_that_goes_is_not_measured_with_the_rows_that_come_last(when: str, caplog):
-    async with picky() as rig:
-        await ask_each(rig, 10, 11, 12)
-        last = asyncio.ensure_future(rig.ask(13))
-        while when == "meanwhile" and not measured(rig):
-            await rig.loop.passes(MS)
-        await rig.loop.turn()
-        await asyncio.gather(last, rig.engine.stop(rig.models.pop()))
-        await settled(rig)
-        assert bool(measured(rig)) == (when == "meanwhile")
-        assert warnings_of(caplog) == []
-
-
 @pytest.mark.parametrize("across", [False, True])
 @virtual
 async def test_what_the_first_rows_show_is_a_warning(across: bool, caplog: pytest.LogCaptureFixture):
@@ -180,23 +164,3 @@ async def test_a_client_that_repeats_itself_is_enough_in_the_end():
         await ask_each(rig, 10)
         await settled(rig)
         assert (origins(rig), rig.served.profiled.on_rows) == (["measured"], None)
-
-
-@virtual
-async def test_rows_of_variable_length_are_copied_as_they_came(caplog: pytest.LogCaptureFixture):
-    def total(ids: torch.Tensor) -> torch.Tensor:
-        if (ids == 1).any():
-            raise ValueError("no such id")
-        return ids.sum(1).float()[:, None] * torch.ones(2) / ids.shape[1]
-
-    model = make_model(total, [IDS], [SCORE], row_check="refuse", max_batch=4)
-    async with serving(model, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiling.begin()
-        for length in (3, 5, 7, 9):
-            with rig.served.lease(1, lengths={"tokens": length}) as lease:
-                lease.write(0, np.arange(2, 2 + length)[None])
-                await lease.run()
-        await settled(rig)
-        assert rig.served.profiled.rows[0].arrays[0].tolist() == [2, 3, 4]
-        assert "padded to length 9 (axis 'tokens', its own length is " in warnings_of(caplog)[0]
-        assert rig.served.profiled.profile.extra["lengths"] == {"tokens": 9}

@@ -32,11 +32,6 @@ def test_pairs_fit_the_cores(cores: int):
     assert len(set(found)) == len(found) <= 2 * (cores.bit_length() + 1)
 
 
-def test_a_candidate_has_the_best_size_of_all_workers_together():
-    uneven = replace(measured(3, 1), batch_ns=(4_000_000, 5_000_000, 9_000_000, 20_000_000))
-    assert (Candidate(uneven, 1).size, Candidate(uneven, 1).rows_per_s) == (2, 400)
-
-
 @pytest.mark.parametrize(("slower", "workers"), [(1.0, 2), (2.2, 1)])
 def test_two_workers_are_suggested_where_they_do_not_slow_each_other_too_much(slower: float, workers: int):
     profile = measured(3, 1, x2=slower)
@@ -66,11 +61,6 @@ def test_a_core_is_left_to_http():
     assert [len(each.to_dict()["mean_ms"]) for each in found] == [3, 0]
     assert None not in found[0].to_dict()["mean_ms"]
     assert choose(found).workers == 1
-
-
-def test_no_candidates():
-    with pytest.raises(ValueError, match="empty"):
-        chosen()
 
 
 @pytest.mark.parametrize(

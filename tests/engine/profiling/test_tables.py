@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from fakes import virtual
 
 from app.engine.profiling import tables as tables_module
-from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.profiled_model import Origin
 from app.engine.profiling.tables import tables_of
 from app.errors import ConfigError
@@ -59,19 +56,6 @@ def test_a_process_of_its_own_solves_the_same() -> None:
     assert replace(aside, mean_ns=here.mean_ns) == here
 
 
-def test_a_process_whose_server_has_ended_says_nothing() -> None:
-    command = [sys.executable, "-c", tables_module._CHILD, "0"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((len, ([],), {})))
-        process.stdin.close()
-        assert process.stderr.read() == b""
-
-
 @virtual
 async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
@@ -87,22 +71,6 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
         await rig.loop.turn(3)
         assert rig.served.profiled.profile is PROFILE
         assert level_of(rig) is before
-
-
-@virtual
-async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solving takes seconds: what is asked for faster than that would pile up."""
-    async with serving(make_model(policy="adaptive")) as rig:
-        await rig.loop.turn(3)
-        profiling, (live,) = rig.engine.profiling, rig.engine.scheduler.states[rig.served.program].live_times
-        asked = []
-        monkeypatch.setattr(rig.served.profiled.review, "corrected", lambda *_: asked.append(1))
-        profiling._to_solve.want(rig.served.profiled, None)
-        profiling.review(rig.served.profiled, [live])
-        assert not asked
-        await rig.loop.turn(3)
-        profiling.review(rig.served.profiled, [live])
-        assert asked
 
 
 @virtual
@@ -137,12 +105,6 @@ class TestKept:
         assert tables_of(PROFILE, 1, 0.5, tmp_path / "new") == solved
         assert json.loads(kept.read_text())["workers"] == 1
 
-    @pytest.mark.parametrize("other", [(PROFILE, 1, 0.9), (linear(4, 2, 4), 1, 0.5)])
-    def test_not_for_another_question(self, tmp_path, other) -> None:
-        tables_of(PROFILE, 1, 0.5, tmp_path)
-        tables_of(*other, tmp_path)
-        assert len(list(tmp_path.iterdir())) == 2
-
     def test_those_of_stages_have_values_and_a_file_of_their_own(self, tmp_path) -> None:
         plain = tables_of(PROFILE, 1, 0.0, tmp_path)
         staged = replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2)
@@ -162,38 +124,6 @@ class TestKept:
     def test_folder_that_cannot_be_written(self, tmp_path) -> None:
         (tmp_path / "file").touch()
         assert tables_of(PROFILE, 1, 0.0, tmp_path / "file" / "below").workers == 1
-
-
-@virtual
-async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    """The tables of a measured profile only: those of a warm-up differ from start to start."""
-    handed: list[object] = []  # what the loop was asked to have done elsewhere, while that is being done
-    off_loop: list[bool] = []
-
-    def watched(*args: Any) -> control.ControlTables:
-        off_loop.append(bool(handed))
-        return tables_of(*args)
-
-    monkeypatch.setattr(tables_module, "tables_of", watched)
-    async with serving(make_model(policy="adaptive", max_batch=4), profiles=ProfileCache(tmp_path)) as rig:
-        elsewhere = rig.loop.run_in_executor
-
-        def run_in_executor(executor: Any, func: Any, *args: Any) -> Any:
-            handed.append(executor)
-            try:
-                return elsewhere(executor, func, *args)
-            finally:
-                handed.pop()
-
-        monkeypatch.setattr(rig.loop, "run_in_executor", run_in_executor)
-        await rig.loop.turn(3)
-        assert list(tmp_path.glob("tables-*.json")) == []
-        has_been_measured(rig)
-        await rig.loop.turn(3)
-        (kept,) = tmp_path.glob("tables-*.json")
-        assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)
-    assert off_loop
-    assert all(off_loop)
 
 
 def test_a_process_that_ends_does_not_wait_for_a_solution() -> None:

@@ -93,13 +93,6 @@ def test_every_datatype_can_be_warmed_up():
     assert seen[-1] == [True, *[1] * 12, b""]
 
 
-def test_a_model_that_writes_into_its_input_is_noticed():
-    model = make_model(lambda x: x.add_(1), max_batch=2)
-    executor = CpuExecutor(model, Pool(model.info.inputs, 64))
-    warm_up(Timed(), executor)
-    assert executor.copies
-
-
 def too_many(x: torch.Tensor) -> torch.Tensor:
     if len(x) == 3:
         raise IndexError("three is too many")
@@ -115,11 +108,6 @@ def out_of_memory(x: torch.Tensor) -> torch.Tensor:
     [
         (too_many, "model 'm': a batch of 3 rows: IndexError: three is too many"),
         (out_of_memory, "model 'm' version 1: a batch of 1 row: MemoryError"),
-        (lambda x: x.double(), "model 'm'.* expected FP32"),
-        (lambda x: x[:, :1], r"model 'm'.* got (shape )?\[1, 1\]"),
-        (lambda x: x[:0], "model 'm'.* expected shape \\[1, "),
-        (lambda x: x.sum(), "model 'm'"),
-        (lambda x: (x, x), "model 'm'.* expected 1 outputs"),
         (lambda x: "text", "model 'm'.* got str"),
         (lambda x: x if len(x) < 3 else x.half(), "model 'm'.* expected FP32"),
     ],
@@ -127,11 +115,6 @@ def out_of_memory(x: torch.Tensor) -> torch.Tensor:
 def test_a_model_that_does_not_do_what_it_declares_is_refused_by_name(call, message: str):
     with pytest.raises(ConfigError, match=message):
         warm(make_model(call, max_batch=4))
-
-
-def test_an_output_axis_of_another_length_than_the_inputs():
-    with pytest.raises(ConfigError, match="output 'y'"):
-        warm(make_model(lambda x: x[:, 1:], **ids(8), max_batch=1))
 
 
 def test_a_model_that_raises_on_made_up_rows():

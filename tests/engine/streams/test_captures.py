@@ -21,14 +21,6 @@ def torch_like() -> Callable[[int], int]:
     return make
 
 
-def test_streams_are_used_again() -> None:
-    streams = Streams(torch_like())
-    first, other = streams.take(0), streams.take(-1)
-    streams.give_back(0, first)
-    assert streams.take(-1) not in (first, other)
-    assert streams.take(0) == first
-
-
 def test_beyond_what_torch_has_streams_to_work_on_are_shared_and_those_to_capture_on_are_not() -> None:
     streams = Streams(torch_like())
     working = [streams.take(0) for _ in range(2)]

@@ -6,18 +6,13 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from app.engine.profiling.energy import find_meter
-from app.engine.served_model import ServedModel
 from app.engine.streams.cuda import CudaRuntime, device_index
-from app.models.placement import Placement
 
 from .. import test_engine_on_devices as whole
 from ..conformance.models import staged, sums
@@ -118,50 +113,6 @@ async def test_graphs_give_what_eager_gives(runtime: CudaRuntime):
     assert np.allclose(with_graphs, expected, atol=1e-2)
 
 
-class Tokens(nn.Module):
-    """The mean of what is computed of each of a row's own tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = nn.Embedding(100, WIDTH)
-        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        own = (ids != 0)[:, :, None]
-        return (self.layers(self.table(ids)) * own).sum(1) / own.sum(1)
-
-
-async def test_rows_of_variable_length_run_as_graphs(runtime: CudaRuntime):
-    x, y = replace(tensor("ids", "INT64", ("n", 100)), minimum=0, maximum=99), tensor("y", "FP32", 10)
-    reference = Tokens()
-    rng = np.random.default_rng(0)
-
-    async def one(served: ServedModel, length: int) -> None:
-        ids = rng.integers(1, 100, (1, length))
-        with served.lease(1, lengths={"n": length}) as lease:
-            lease.write(0, ids)
-            answer = await lease.run()
-        with torch.inference_mode():
-            expected = reference(torch.from_numpy(ids)).numpy()
-        assert np.allclose(answer.outputs[0], expected, atol=1e-2)
-
-    async with Place("graphs", runtime).serving() as engine:
-        model = make_model(Tokens(), [x], [y], max_batch=4, row_check="refuse")
-        served = await started(engine, model)
-        shapes = {shape for memory in served.executor.memories for shape in memory.graphs.pieces}
-        assert {shape.length for shape in shapes} == {13, 25, 50, 100}
-        with no_synchronisation():
-            await asyncio.gather(*(one(served, 1 + 7 * number % 100) for number in range(80)))
-
-
-async def test_a_model_that_reads_a_value_serves_beside_others(runtime: CudaRuntime):
-    async with Place("eager", runtime).serving() as engine:
-        plain = await started(engine, make_model(Linear(), name="plain", max_batch=4))
-        looks = await started(engine, make_model(Linear(looks=True), name="looks", max_batch=4))
-        await asyncio.gather(crowd(plain, 0, 40), crowd(looks, 0, 40))
-
-
 async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRuntime):
     async with Place("graphs", runtime).serving() as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
@@ -238,24 +189,3 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
         assert other.executor.graphs
         assert all(memory.graphs.pieces for memory in other.executor.memories)
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it loads its compiler
-async def test_compiled(runtime: CudaRuntime):
-    async with Place("graphs", runtime).serving(placement=Placement(compile=True)) as engine:
-        served = await started(engine, make_model(Linear(), max_batch=4))
-        assert np.array_equal((await ask(served, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
-
-
-def test_the_counter_of_energy_rises(runtime: CudaRuntime):
-    meter = find_meter(runtime.uuid)
-    stream = runtime.stream()
-    values = []
-    for _ in range(2):
-        runtime.enqueue(stream, lambda: torch.cuda._sleep(1_000_000_000))
-        event = runtime.event()
-        runtime.record(event, stream)
-        runtime.synchronize(event)
-        values.append(meter.read(len(values) + 1, None))
-    assert {value.source for value in values} == {"nvml" if find_spec("pynvml") else "busy_seconds"}
-    assert values[1].joules > values[0].joules

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtimes import FakeRuntime
 
-from app.engine.streams.device_pool import InStream, StreamPool, runs
-
-from ..rig import X, answers, rows_of, tensor
+from ..rig import answers, rows_of
 from .bench import Bench
-
-
-def test_adjacent_rows_of_a_call_are_one_copy_and_one_event():
-    bench = Bench()
-    bench.arrive(1.0, 2.0, 3.0)
-    bench.launch()
-    assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
 
 
 def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_copy_and_an_event():
@@ -31,24 +21,6 @@ def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_copy_and_an_
     assert bench.run(bench.device.workers[0].stream) == 0, "the later row's copy is not over"
     bench.settle()
     assert np.array_equal(bench.outputs(0), answers(rows_of(1.0, 9.0)))
-
-
-def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
-    bench = Bench()
-    first = bench.arrive(1.0)
-    bench.launch()
-    second = bench.arrive(2.0)
-    bench.launch()
-    bench.push(second + first)
-    bench.launch()
-    bench.arrive(3.0)
-    bench.launch()
-    worker = bench.device.workers[0].stream
-    bench.run(bench.arrivals, at_most=2)  # the first copy, and its event
-    assert bench.run(worker) == 0, "the last slot's copy is not over"
-    bench.run(bench.arrivals, at_most=2)
-    assert bench.run(worker) > 0
-    assert len(bench.arrivals.work) == 2, "the third row's copy has not begun"
 
 
 def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over():
@@ -99,15 +71,3 @@ def test_a_unit_whose_rows_have_been_copied_does_not_wait_for_a_launcher_that_co
         lock.release()
     bench.pool.copy_arrived(others)
     assert bench.pool.in_event(others)[0] == 2
-
-
-def test_runs_of_neighbours():
-    assert runs([]) == []
-    assert runs([1, 2, 5, 7, 8]) == [(1, 3), (5, 6), (7, 9)]
-
-
-def test_a_pool_is_staged_once_for_each_input():
-    runtime = FakeRuntime()
-    pool = StreamPool([X, tensor("ids", "INT64", ("n", 5))], 6, InStream(runtime, runtime.stream()))
-    assert [rows.shape for rows in pool.rows] == [(6, 2), (6, 5)]
-    assert all(rows.is_contiguous() for rows in pool.rows)

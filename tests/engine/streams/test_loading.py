@@ -18,7 +18,6 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.device import Completion, DeviceOptions, Job
-from app.engine.profiling.warmup import warm_up
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import Shape
@@ -228,38 +227,6 @@ def test_trials_return_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not bench.device.trial(bench.executor, range(4), 4).outputs[0].any()
 
 
-def test_slots_of_a_trial_that_fails_on_a_worker_are_copied_again() -> None:
-    class Once(nn.Module):
-        calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            if self.calls == 2:  # the first is the loader's
-                raise ValueError("once")
-            return x * 2 + 1
-
-    bench = Bench(model=Once())
-    with pytest.raises(ValueError, match="once"):
-        bench.try_batch(1)
-    assert not any(bench.pool.numbers)
-
-
-def test_a_model_without_pinned_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Stepped(FakeRuntime(), (4,))
-    error = torch.AcceleratorError("CUDA error: out of memory")
-    error.error_code = 2
-
-    def full(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(device.runtime, "pinned", full)
-    with pytest.raises(ConfigError, match="model 'm': does not fit into the device's memory"):
-        device.open(plain().model, 8)
-    error.error_code = 1
-    with pytest.raises(torch.AcceleratorError):
-        device.open(plain().model, 8)
-
-
 @pytest.mark.parametrize("when", ["placed", "tried"])
 def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Stepped(FakeRuntime(), (4,))
@@ -346,14 +313,6 @@ def test_trials_return_outputs_of_rows_that_are_padded_no_further_than_the_longe
         assert bench.device.trial(bench.executor, range(3), 3).outputs[0].tolist() == [length] * 3
 
 
-def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:
-    model = Sums()
-    device = Stepped(FakeRuntime(), (4,))
-    executor = device.open(make_model(model, [IDS], [SUM], max_batch=4), 12)
-    warm_up(device, executor)
-    assert (4, 40) in model.shapes
-
-
 # what an unloaded model held
 
 
@@ -391,12 +350,3 @@ def test_streams_of_an_unloaded_model_are_used_again():
         bench.settle()
         bench.executor = bench.device.watched(make_model(Double(), max_batch=4), 8)
     assert len(bench.runtime.streams) == before
-
-
-def test_streams_have_the_priority_of_their_worker():
-    runtime = FakeRuntime()
-    device = StreamDevice(runtime, (WorkerSpec(4, -1), WorkerSpec(4)))
-    device.open(make_model(Double(), max_batch=4), 8)
-    in_stream, loading, captures = [0], [0], [-1, 0]
-    of_workers = [-1, -1, 0, 0]  # to compute on and for results
-    assert [stream.priority for stream in runtime.streams] == in_stream + of_workers + loading + captures

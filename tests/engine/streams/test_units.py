@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runtimes import TICK_NS, FakeRuntime
+from runtimes import TICK_NS
 from torch import nn
 
 from app.engine.device import WHOLE, DeviceOptions, Job, copied
-from app.engine.executor import Steps
-from app.engine.streams.executor import Lent
 from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, staged, sums
@@ -51,22 +49,6 @@ def test_a_unit_takes_its_own_time_and_not_that_of_copies() -> None:
     ticks = (10 + copied_in + waited, computed, out)
     assert (ran.input_ns, ran.infer_ns, ran.output_ns) == tuple(tick * TICK_NS for tick in ticks)
     assert completion.outcome.compute_ns == computed * TICK_NS
-
-
-def test_a_unit_behind_another_waits_from_when_that_one_has_computed() -> None:
-    bench = Bench()
-    for unit, slots in enumerate([bench.arrive(1.0), bench.arrive(2.0)]):
-        bench.push(slots, unit=unit)
-    bench.launch()
-    worker = bench.device.workers[0]
-    bench.run(bench.arrivals)
-    for _ in range(2):
-        bench.run(worker.stream, at_most=4)  # wait for the copy, began, model, computed
-        bench.run(worker.out)
-        bench.device.complete_next(0)
-    first, second = (completion.ran.input_ns // TICK_NS for completion in bench.reports)
-    assert first == 2 + 2  # the copy and its event, since its launch
-    assert second == 3 + 2  # the first's results, since it had computed
 
 
 @pytest.mark.parametrize("options", [EAGER, GRAPHS], ids=["eager", "graphs"])
@@ -134,16 +116,6 @@ def test_what_a_step_is_lent_is_lent_again_when_it_has_ended(monkeypatch: pytest
     assert np.array_equal(first.ran.outputs[0], answers(rows_of(1.0, 2.0, 3.0))), "the caller's own"
     for unit, values in enumerate([(4.0, 5.0), (7.0,), (8.0,)], 1):
         assert np.array_equal(bench.outputs(unit), answers(rows_of(*values)))
-
-
-def test_what_is_lent_grows_with_the_outputs() -> None:
-    lent = Lent(FakeRuntime(), (1, 4))
-    small = lent.result(0, torch.zeros(3, 2))
-    assert (small.shape, small.dtype) == ((3, 2), torch.float32)
-    assert lent.result(0, torch.zeros(64, 2)).data_ptr() == small.data_ptr()
-    assert lent.result(0, torch.zeros(65, 2, dtype=torch.bool)).data_ptr() == small.data_ptr()
-    assert lent.result(0, torch.zeros(300, 2)).shape == (300, 2)
-    assert lent.result(1, torch.zeros(0, 2)).shape == (0, 2)
 
 
 def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
@@ -252,36 +224,7 @@ def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
     assert bench.device.dead() is None
 
 
-def test_a_stage_that_is_not_the_rows_next_fails_its_unit_alone() -> None:
-    bench = Bench(model=staged().model)
-    slots = bench.arrive(1.0)
-    assert "a row has not begun" in bench.ran(slots, stage=1).message
-    bench.ran(slots, stage=0)
-    assert "a row comes from stage 0" in bench.ran(slots, stage=2).message
-    assert [bench.ran(slots, stage=stage).outcome.error for stage in (1, 2, 3)] == [None] * 3
-
-
 # cells
-
-
-def test_a_step_too_many_fails_its_unit_alone() -> None:
-    bench = Bench(model=sums().model, tried=(1,))
-    slots = bench.arrive_rows([np.ones(2, np.float32)])
-    assert [bench.ran(slots, stage=0).outcome.ended for _ in range(2)] == [(), (0,)]
-    assert "a row has made all its steps" in bench.ran(slots, stage=0).message
-    assert bench.device.dead() is None
-
-
-def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
-    bench = Bench(model=counts().model, options=GRAPHS, tried=(1, 3))
-    assert bench.executor.steps == Steps(5, True)
-    cell, finished = bench.executor.cell.cell, []
-    finish = cell.finish
-    cell.finish = lambda state, *rest: (finished.append(len(state[0])), finish(state, *rest))[1]
-    slots = bench.arrive_rows(np.array([5, 6, 0]))  # the last one ends at once
-    ended = [bench.ran(slots, stage=0).outcome.ended, *[bench.ran(slots[:2], stage=0).outcome.ended for _ in range(4)]]
-    assert ended == [(2,), (), (), (), (0, 1)]
-    assert finished == [1, 2]
 
 
 def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
