@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -63,18 +63,11 @@ def optimum(
     if as_json:
         print_json(cells)
     elif workers > 1:
-        print("\n".join([*_aligned(_OF_WORKERS, cells), "", *pairs[-1][1]]))
+        from app.sim.report import tabulated
+
+        print("\n".join([*tabulated(_OF_WORKERS, cells), "", *pairs[-1][1]]))
     else:
         print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
-
-
-def _aligned(columns: Sequence[tuple[str, str, str]], cells: Sequence[dict[str, Any]]) -> list[str]:
-    from app.sim.report import aligned
-
-    rows = [
-        ["grows" if cell[name] is None else format(cell[name], form) for _, name, form in columns] for cell in cells
-    ]
-    return aligned([[title for title, _, _ in columns], *rows])
 
 
 def _of_two_workers(

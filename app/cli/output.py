@@ -26,26 +26,6 @@ def serve_flags(threads: int | None, workers: Sequence[int], max_alive: int | No
     return " ".join(parts)
 
 
-def say(shown: Any) -> None:
-    """Print a table, or text as it is: not broken into lines, nothing in it highlighted."""
-    from rich.console import Console
-
-    if isinstance(shown, str):
-        Console().print(shown, highlight=False, soft_wrap=True, markup=False)
-    else:
-        Console().print(shown)
-
-
-def numbers_table(*titles: str) -> Any:
-    """A table with lines whose columns are to the right."""
-    from rich.table import Table
-
-    table = Table(*titles)
-    for column in table.columns:
-        column.justify = "right"
-    return table
-
-
 def check_folder(path: Path | None) -> None:
     """Raise ConfigError if nothing can be written there, before minutes of measuring."""
     if path is not None and not path.absolute().parent.is_dir():

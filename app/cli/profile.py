@@ -22,9 +22,8 @@ from app.cli.options import (
     refuse,
     typed,
 )
-from app.cli.output import numbers_table, say
 from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
-from app.cli.profile_measure import REPEATS, Plan, complete, keep, measure
+from app.cli.profile_measure import REPEATS, Plan, complete, measure
 from app.cli.profile_stages import REPEATS as STAGE_REPEATS
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
 from app.errors import ConfigError
@@ -120,7 +119,7 @@ def profile(
     from app import process
 
     process.prepare()
-    from app.engine.profiling.cache import ProfileCache, default_folder
+    from app.engine.profiling.cache import default_folder
     from app.models.repository import Repository
 
     folder = profile_dir or default_folder()
@@ -139,8 +138,7 @@ def profile(
         others = [loaded if name == own else load_model(name, models, extra or [], max_batch) for name in names]
         found = measure_pairs(loaded, others, plan, folder)
     else:
-        profiles = measure(loaded, complete(asked, loaded, device, workers or []), suggest)
-        found = Measured(next(iter(profiles.values())), keep(ProfileCache(folder), profiles))
+        found = Measured(*measure(loaded, complete(asked, loaded, device, workers or []), folder, suggest=suggest))
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
         try:
@@ -165,59 +163,59 @@ class Measured:
 
     def show(self) -> None:
         """The table, the line through it, and what to do with it."""
+        from app.sim.report import aligned
+
         measured = self.profile
-        extra, together = measured.extra, measured.concurrency_ns
-        say(f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker")
-        table = numbers_table(
-            "rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {n} at once" for n in together)
-        )
+        extra, together, line = measured.extra, measured.concurrency_ns, measured.fit
+        rows = [["rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {count} at once" for count in together)]]
         for size, ns in enumerate(measured.batch_ns, 1):
             spread = extra["spread"].get(str(size))
-            table.add_row(
+            rows.append([
                 str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{measured.errors[size - 1]:.1%}",
                 "-" if spread is None else f"{spread:.1%}", str(extra["repeats"][str(size)]),
                 *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
-            )  # fmt: skip
-        say(table)
-        _show_curves({f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
-        _show_curves({f"length {length}": times for length, times in measured.by_length})
-        line = measured.fit
+            ])  # fmt: skip
+        lines = [f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker", *aligned(rows)]
+        lines += _curves({f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
+        lines += _curves({f"length {length}": times for length, times in measured.by_length})
         if extra["lengths"]:
-            say(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
-        say(f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}")
-        say(f"best       {measured.peak:.1f} rows/s at {measured.best} rows")
+            lines.append(f"lengths    {', '.join(f'{axis} {length}' for axis, length in extra['lengths'].items())}")
+        lines += [
+            f"fit        {line['alpha_ms']:.3f} + {line['beta_ms']:.4f} b ms, residual {line['residual']:.1%}",
+            f"best       {measured.peak:.1f} rows/s at {measured.best} rows",
+        ]
         if measured.handover_ns is not None:
-            say(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
+            lines.append(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
         if measured.power is not None:
-            say(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
+            lines.append(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
         if "suggested" in extra:
-            _show_suggestion(extra, on_cpu=not measured.device.startswith("cuda"))
+            lines += _suggestion(extra, on_cpu=not measured.device.startswith("cuda"))
         if self.kept is not None:
-            say(f"kept       {self.kept}")
+            lines.append(f"kept       {self.kept}")
+        print("\n".join(lines))
 
 
-def _show_curves(curves: Mapping[str, Sequence[int]]) -> None:
+def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     """Batch times of a few sizes, a column for each stage or length; nothing for none."""
-    if not curves:
-        return
     from app.engine.profiling.sampler import coarser
+    from app.sim.report import aligned
 
-    table = numbers_table("rows", *(f"ms, {name}" for name in curves))
-    for size in coarser(max(map(len, curves.values())))[-1]:
-        table.add_row(str(size), *(f"{times[size - 1] / 1e6:.3f}" for times in curves.values()))
-    say(table)
+    if not curves:
+        return []
+    sizes = coarser(max(map(len, curves.values())))[-1]
+    rows = [[str(size), *(f"{times[size - 1] / 1e6:.3f}" for times in curves.values())] for size in sizes]
+    return ["", *aligned([["rows", *(f"ms, {name}" for name in curves)], *rows])]
 
 
-def _show_suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> None:
-    for one in extra["candidates"]:
-        say(
-            f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
-            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms; {_means(one)}"
-        )
+def _suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+    lines = [
+        f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
+        f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms; {_means(one)}"
+        for one in extra["candidates"]
+    ]
     best = extra["suggested"]
     flags = output.serve_flags(best["threads"] if on_cpu else None, best["workers"], best["max_alive"])
-    say(f"suggested  {flags}, or --workers auto")
-    say(f"           ({best['rule']})")
+    return [*lines, f"suggested  {flags}, or --workers auto", f"           ({best['rule']})"]
 
 
 def _means(one: Mapping[str, Any]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import numbers_table, say
 from app.cli.profile_measure import Plan, make_device, progress
 from app.errors import ConfigError
 
@@ -35,20 +34,23 @@ class Pairs:
 
     def show(self) -> None:
         """A table of all that was measured, and a line for each pair."""
+        from app.sim.report import aligned
+
         key, pairs = self.key, self.pairs
-        say(f"{key.model} on {key.device}, {key.threads} thread(s) per worker, two workers")
-        table = numbers_table("beside", "rows", "ms alone", "ms beside", "slower")
-        for pair in pairs:
-            for time in sorted(pair.sizes, key=lambda one: (one.beside_rows, one.rows)):
-                table.add_row(
-                    f"{time.beside_rows} of {pair.model}", str(time.rows), f"{time.alone_ms:.3f}",
-                    f"{time.beside_ms:.3f}", f"{time.slower:.1%}",
-                )  # fmt: skip
-        say(table)
-        for pair in pairs:
-            say(f"{key.model} is slowed by {pair.slower:.1%} at most beside {pair.model}")
+        rows = [
+            [
+                f"{time.beside_rows} of {pair.model}", str(time.rows), f"{time.alone_ms:.3f}", f"{time.beside_ms:.3f}",
+                f"{time.slower:.1%}",
+            ]
+            for pair in pairs
+            for time in sorted(pair.sizes, key=lambda one: (one.beside_rows, one.rows))
+        ]  # fmt: skip
+        table = aligned([["beside", "rows", "ms alone", "ms beside", "slower"], *rows])
+        lines = [f"{key.model} on {key.device}, {key.threads} thread(s) per worker, two workers", *table]
+        lines += [f"{key.model} is slowed by {pair.slower:.1%} at most beside {pair.model}" for pair in pairs]
         if self.kept is not None:
-            say(f"kept       {self.kept}")
+            lines.append(f"kept       {self.kept}")
+        print("\n".join(lines))
 
 
 def check_room(cores: int, threads: int, workers: Sequence[int]) -> None:
@@ -68,41 +70,40 @@ def measure_pairs(model: Model, others: Sequence[Model], plan: Plan, folder: Pat
     """
     from app.engine.profiling.cache import ProfileCache
 
-    cache, kept, pairs = ProfileCache(folder), None, []
+    cache, kept, found = ProfileCache(folder), None, []
     for key, pair in _measured(model, others, plan):
         kept = cache.store_pair(key, pair)
-        pairs.append(pair)
-    return Pairs(key, pairs, kept)
+        found.append(pair)
+    return Pairs(key, found, kept)
 
 
 def _measured(model: Model, others: Sequence[Model], plan: Plan) -> Iterator[tuple[Key, Pair]]:
     """Each pair when it has been measured, and the key of the model's profile. Every pair gets the same time."""
     import torch
 
+    from app.engine.profiling import pairs
     from app.engine.profiling.bench import Bench
     from app.engine.profiling.cache import architecture_of, key_of
-    from app.engine.profiling.pairs import LEAST_S, PairSampler, ends, ends_and_middle, measure_pair
-    from app.models.checks.samples import short_lengths
+    from app.engine.profiling.profiled_model import now_utc
+    from app.engine.profiling.sampler import Visits
     from app.scheduler.estimates.pairs import Pair
-
-    def lengths(of: Model) -> dict[str, int] | None:
-        return dict(short_lengths(of.info.client_inputs, plan.length)) if plan.length else None
 
     most = plan.max_batch
     mosts = [other.info.batching.max_batch for other in others]
-    samplers = [PairSampler(ends_and_middle(most), ends(rows), most=plan.repeats) for rows in mosts]
-    sizes = sum(len(sampler.visits) for sampler in samplers)
-    with progress(plan.budget_s, sizes, lambda: sum(sampler.done for sampler in samplers)) as settled:
-        for other, rows, sampler in zip(others, mosts, samplers, strict=True):
+    visits = [
+        Visits(product(pairs.ends_and_middle(most), pairs.ends(rows)), pairs.known, most=plan.repeats) for rows in mosts
+    ]
+    sizes = sum(len(one.visits) for one in visits)
+    with progress(plan.budget_s, sizes, lambda: sum(one.done for one in visits)) as settled:
+        for other, rows, its_visits in zip(others, mosts, visits, strict=True):
             device = make_device(replace(plan, max_batch=max(most, rows)), 2)
-            given = (model, lengths(model)), (other, lengths(other))
-            with Bench(device, *given, least_s=LEAST_S) as bench:
-                measure_pair(bench, sampler, plan.budget_s / len(others), settled)
+            with Bench(device, model, other, length=plan.length, least_s=pairs.LEAST_S) as bench:
+                pairs.measure_pair(bench, its_visits, plan.budget_s / len(others), settled)
                 placed, beside = (one.executor.model for one in bench.models)
             extra = {
-                "made": datetime.now(UTC).isoformat(timespec="seconds"),
+                "made": now_utc(),
                 "torch": torch.__version__,
                 "precision": plan.precision,
                 "lengths": [dict(one.lengths) for one in bench.models],
             }
-            yield key_of(placed, device), Pair(other.info.name, architecture_of(beside), sampler.times(), extra)
+            yield key_of(placed, device), Pair(other.info.name, architecture_of(beside), pairs.times(its_visits), extra)

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from app.machine import cpu_cores
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
     from app.engine.device import Device
-    from app.engine.profiling.cache import Key, ProfileCache
+    from app.engine.profiling.cache import Key
     from app.engine.profiling.sampler import Sampler
     from app.scheduler.estimates.profile import ModelProfile
 
@@ -46,19 +45,7 @@ class Plan:
 
 def measure_model(model: Model, device: str, precision: str, budget_s: float, folder: Path) -> None:
     """Measure a model with the defaults of `starling profile`, and keep the result in the folder."""
-    from app.engine.profiling.cache import ProfileCache
-
-    plan = complete(Plan(budget_s=budget_s, precision=precision), model, device)
-    keep(ProfileCache(folder), measure(model, plan, suggest=True))
-
-
-def keep(cache: ProfileCache, found: dict[Key, ModelProfile]) -> Path | None:
-    """Keep what `measure` found, and return the first one's file. A coarser one replaces none that is kept."""
-    first, *others = found
-    for key in others:
-        if cache.load(key, found[key].max_batch) is None:
-            cache.store(key, found[key])
-    return cache.store(first, found[first])
+    measure(model, complete(Plan(budget_s=budget_s, precision=precision), model, device), folder)
 
 
 def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()) -> Plan:
@@ -94,9 +81,13 @@ def make_device(plan: Plan, workers: int) -> Device:
     return device_factory.make_device(plan.gpu, (plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
 
 
-def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
-    """The profile with all that belongs to it, by its key. Behind it those of other numbers of threads, coarser."""
+def measure(model: Model, plan: Plan, folder: Path, *, suggest: bool = True) -> tuple[ModelProfile, Path | None]:
+    """The profile with all that belongs to it, and the file in the folder that it is kept in.
+
+    With coarser ones of other numbers of threads to `suggest` from, which are kept where there are none.
+    """
     from app.engine.profiling import sizing
+    from app.engine.profiling.cache import ProfileCache
     from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
     from app.models.checks.samples import most_length, own_length
 
@@ -138,7 +129,11 @@ def measure(model: Model, plan: Plan, suggest: bool) -> dict[Key, ModelProfile]:
         told = sizing.compare(found, cores if compared else None)
         extra["suggested"] = sizing.suggestion(sizing.choose(told), max_batch, keys["push_depth"])
         extra["candidates"] = [one.to_dict() for one in told]
-    return {key: replace(measured, extra=extra), **coarser_ones}
+    measured, cache = replace(measured, extra=extra), ProfileCache(folder)
+    for its_key, profile in coarser_ones.items():
+        if cache.load(its_key, max_batch) is None:
+            cache.store(its_key, profile)
+    return measured, cache.store(key, measured)
 
 
 def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
@@ -154,11 +149,10 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
     from app.engine.profiling import bench as benching
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
-    from app.models.checks.samples import short_lengths
+    from app.engine.profiling.profiled_model import now_utc
 
-    lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
     device = make_device(plan, max(cell.units for cell in sampler.visits))
-    with benching.Bench(device, (model, lengths)) as bench:
+    with benching.Bench(device, model, length=plan.length) as bench:
         benched = bench.models[0]
         key = key_of(benched.executor.model, device)
         meter = find_meter(getattr(device, "uuid", None))
@@ -175,7 +169,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
         "model": key.model,
         "device": key.device,
         "threads": key.threads,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": now_utc(),
         "torch": torch.__version__,
         "lengths": dict(benched.lengths),
         "push_depth": device.spec.push_depth,

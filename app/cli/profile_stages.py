@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import numbers_table, say
+from app.cli.profile_measure import Plan, make_device
 from app.errors import ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
-    from app.cli.profile_measure import Plan
     from app.contract import Model
 
 REPEATS = 15  # batches of each size, where nobody says how many
@@ -21,14 +19,15 @@ _FILLED = 0.9  # of a stage's most rows per second: the least size that reaches 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds by batch size: of the whole, and of each stage."""
+    """Milliseconds by batch size: of the whole, of the whole in stages, and of each stage."""
 
     whole: dict[int, float]
+    cut: dict[int, float]
     stages: list[dict[int, float]]
 
     def cost(self, size: int) -> float:
         """Time that the cuts add to a batch of this size, as a share of the whole's."""
-        return sum(stage[size] for stage in self.stages) / self.whole[size] - 1
+        return self.cut[size] / self.whole[size] - 1
 
     @property
     def longest(self) -> float:
@@ -70,26 +69,25 @@ class Slices:
 
     def show(self) -> None:
         """A table of the suggested slices; before it one that compares several numbers, if they were tried."""
-        if len(self.times) > 1:
-            self._compare()
-        times = self.times[self.suggested]
-        # Sizes side by side, since there may be more stages than figures fit on a line of a terminal.
-        table = numbers_table(f"{self.model}, ms; rows:", *map(str, times.whole), "preferred")
-        table.add_row("whole", *(f"{time:.4g}" for time in times.whole.values()), "")
-        for number, stage in enumerate(times.stages):
-            table.add_row(f"stage {number}", *(f"{time:.4g}" for time in stage.values()), str(times.preferred(number)))
-        table.add_row("cuts cost", *(f"{times.cost(size):+.1%}" for size in times.whole), "")
-        say(table)
-        if self.paste:
-            say(f"in model.toml, above its tables:\n\n{self.paste}")
+        from app.sim.report import aligned
 
-    def _compare(self) -> None:
-        table = numbers_table("stages", "cuts cost 1 row", "cuts cost the largest", "longest stage, 1 row, ms")
-        for number, times in self.times.items():
-            costs = (f"{times.cost(size):+.1%}" for size in (1, max(times.whole)))
-            table.add_row(str(number), *costs, f"{times.longest:.3f}")
-        say(table)
-        say(f"{self.suggested} stages: the longest of them is the shortest")
+        lines, chosen = [], self.times[self.suggested]
+        if len(self.times) > 1:
+            compared = [["stages", "cuts cost 1 row", "cuts cost the largest", "longest stage, 1 row, ms"]]
+            for number, times in self.times.items():
+                costs = (f"{times.cost(size):+.1%}" for size in (1, max(times.whole)))
+                compared.append([str(number), *costs, f"{times.longest:.3f}"])
+            lines = [*aligned(compared), f"{self.suggested} stages: the longest of them is the shortest", ""]
+        # Sizes side by side, since there may be more stages than figures fit on a line of a terminal.
+        rows = [[f"{self.model}, ms; rows:", *map(str, chosen.whole), "preferred"]]
+        rows.append(["whole", *(f"{time:.4g}" for time in chosen.whole.values()), ""])
+        for number, stage in enumerate(chosen.stages):
+            rows.append([f"stage {number}", *(f"{time:.4g}" for time in stage.values()), str(chosen.preferred(number))])
+        rows.append(["cuts cost", *(f"{chosen.cost(size):+.1%}" for size in chosen.whole), ""])
+        lines += aligned(rows)
+        if self.paste:
+            lines.append(f"in model.toml, above its tables:\n\n{self.paste}")
+        print("\n".join(lines))
 
 
 def parse_stages(text: str, cuts: list[str]) -> int:
@@ -105,10 +103,8 @@ def parse_stages(text: str, cuts: list[str]) -> int:
 
 def measure_stages(model: Model, stages: int, cuts: list[str], plan: Plan) -> Slices:
     """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
-    import torch
-
-    torch.set_num_threads(plan.threads)
-    times = {len(one.stages): _times(one, plan.length, plan.repeats) for one in _sliced(model, stages, tuple(cuts))}
+    cut = _sliced(model, stages, tuple(cuts))
+    times = {len(one.stages): _times(one, replace(plan, budget_s=plan.budget_s / len(cut))) for one in cut}
     found = Slices(model.info.name, times, "")
     if model.stages and not cuts and not stages:
         return found
@@ -145,39 +141,24 @@ def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
     return found
 
 
-def _times(model: Model, length: int, repeats: int) -> Times:
-    """Time the model whole and stage by stage, in turn, as a worker runs them. Raises ConfigError."""
-    import torch
+def _times(model: Model, plan: Plan) -> Times:
+    """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
+    from app.engine.profiling.bench import Bench, visit_all
+    from app.engine.profiling.measuring import Timed, median_of
+    from app.engine.profiling.sampler import Visits, coarser
 
-    from app.engine.cpu.executor import CpuExecutor
-    from app.engine.cpu.staged import StagedExecutor
-    from app.engine.pool import Pool
-    from app.engine.profiling.warmup import write_rows
-    from app.models.checks.samples import short_lengths, stretched
-    from app.models.checks.trial import Unfit, call_directly, fit_row
-
-    inputs, most = model.info.client_inputs, model.info.batching.max_batch
-    pool = Pool(inputs, most)
-    whole = CpuExecutor(replace(model, stages=(), again=(), context=None), pool)
-    staged = StagedExecutor(model, pool)
-    try:
-        row = fit_row(model, call_directly(model))
-    except Unfit as exc:
-        raise ConfigError(f"model {model.info.name!r}: {exc}") from exc
-    if length:
-        row = stretched(inputs, row, short_lengths(inputs, length))
-    sizes = [1 << power for power in range(most.bit_length())]
-    times: dict[tuple[int, int], list[int]] = {}  # by stage, -1 for the whole, and size
-    with torch.inference_mode():
-        for size in [*sizes, *([most] if sizes[-1] != most else [])]:
-            slots = range(size)
-            write_rows(pool, slots, [row])
-            staged.trial(slots, size)
-            for _ in range(repeats):
-                times.setdefault((-1, size), []).append(whole.run(slots, size).busy_ns)
-                for stage in range(len(model.stages)):
-                    times.setdefault((stage, size), []).append(staged.run(slots, size, stage).busy_ns)
-    by_stage: dict[int, dict[int, float]] = {}
-    for (stage, size), spent in times.items():
-        by_stage.setdefault(stage, {})[size] = median(spent) / 1e6
-    return Times(by_stage.pop(-1), list(by_stage.values()))
+    most = model.info.batching.max_batch
+    visits: Visits[int, tuple[Timed, Timed]] = Visits(coarser(most)[-1], lambda _: False, most=plan.repeats)
+    whole = replace(model, stages=(), again=(), context=None)
+    with Bench(make_device(replace(plan, max_batch=most), 2), whole, model, length=plan.length) as bench:
+        visit_all(
+            visits,
+            lambda size: visits.add(size, (bench.time({0: size})[0], bench.time({1: size})[1])),
+            plan.budget_s,
+        )
+    medians = {size: [median_of(timed) for timed in zip(*found, strict=True)] for size, found in visits.visits.items()}
+    return Times(
+        {size: uncut.ns / 1e6 for size, (uncut, _) in medians.items()},
+        {size: cut.ns / 1e6 for size, (_, cut) in medians.items()},
+        [{size: cut.by_stage[stage] / 1e6 for size, (_, cut) in medians.items()} for stage in range(len(model.stages))],
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,17 +13,15 @@ import typer
 
 from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from app.cli.output import print_json, progress
-from app.cli.size_profiles import FORMATS, SERVED, Subject, ToMeasure, from_file, http_cost, stored
-from app.cli.size_report import Goal, Report, Sized, is_suggested
+from app.cli.size_profiles import FORMATS, SERVED, ToMeasure, from_file, http_cost, stored
+from app.cli.size_report import Goal, Report, Sized
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
-    from app.engine.profiling.sizing import Size
     from app.scheduler.estimates.profile import ModelProfile
     from app.sim.fleet import Setup
 
 _MS = 1e6
-_NEAR = 1.05  # percentiles as near as this are equal: the simulator knows them no better
 _GPU_AHEAD_NS = 300_000  # the server's own default on a GPU
 Router = Literal["random", "round_robin"]  # those that do not look at the replicas, as load balancers seldom do
 _QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
@@ -92,7 +90,6 @@ def size(
     if data is not None and not measure:
         raise ConfigError("data: it is only sent with --measure")
     with as_config_error():
-        from app.engine.profiling import sizing
         from app.scheduler.policies import POLICIES
 
         if profile:
@@ -100,44 +97,34 @@ def size(
         else:
             asked = ToMeasure(budget_s, format, data) if measure else None
             subject = stored(model, models, device, precision, profile_dir, asked)
-        http = http_cost(subject.profiles, format)
+        http = http_cost(subject.profile, format)
         if http_us is not None:
             http = replace(http, costs=replace(http.costs, call_ns=round(http_us * 1e3)), source="given")
-        setups = [
-            replace(
-                _setup(one.scaled(http.costs.scale), workers, service or http.service),
-                arrivals=arrivals,
-                lengths=lengths,
-                router=router,
-                requests=requests,
-                seed=seed,
-                front=http.costs,
-                **{**subject.batching, **({"policy": policy} if policy else {})},
-            )
-            for one, workers in _configurations(subject)
-        ]
-        for setup in setups:
-            if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
-                raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
-            setup.check()
+        profile_as_served = subject.profile.scaled(http.costs.scale)
+        setup = replace(
+            _setup(profile_as_served, subject.size.workers, service or http.service),
+            arrivals=arrivals,
+            lengths=lengths,
+            router=router,
+            requests=requests,
+            seed=seed,
+            front=http.costs,
+            **{**subject.batching, **({"policy": policy} if policy else {})},
+        )
+        if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
+            raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
+        setup.check()
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
         with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
-            ran = partial(update, advance=1)
-            found = [_search(setup, goal, ran) for setup in setups]
-            suggested = sizing.suggested(subject.profiles)
-            best = _best(found, suggested)
-            if best is not None:
-                best = _with_margin(best, goal, ran)
-                if http.source == "assumed":
-                    best = _with_doubt(best, goal, ran)
-    report = Report(goal, subject, http, found, best, policy, suggested)
+            found = _sized(setup, goal, partial(update, advance=1), doubted=http.source == "assumed")
+    report = Report(goal, subject, http, found, policy)
     if as_json:
         print_json([report.as_dict()])
     else:
         print(report.as_text())
-    if best is None:
+    if found.replicas is None:
         sys.exit(1)
 
 
@@ -151,16 +138,7 @@ def _goal(rate: float, p99_ms: float, headroom: float, most: int) -> Goal:
     return Goal(rate, p99_ms * _MS, headroom / 100, most)
 
 
-def _configurations(subject: Subject) -> list[tuple[ModelProfile, int]]:
-    """Profiles, each with numbers of workers that were measured at once. On a CPU one core is left to the HTTP front,
-    unless no profile is of so few threads."""
-    every = [(profile, workers) for profile in subject.profiles for workers in sorted({1, *profile.concurrency_ns})]
-    room = None if subject.cores is None else max(1, subject.cores - 1)
-    fit = [(one, workers) for one, workers in every if room is None or (one.threads or 1) * workers <= room]
-    return fit or every[:1]
-
-
-def _setup(profile: ModelProfile, workers: int, service: str) -> Setup:
+def _setup(profile: ModelProfile, workers: tuple[int, ...], service: str) -> Setup:
     from app.sim.fleet import Setup
 
     on_cpu = not profile.device.startswith("cuda")
@@ -168,8 +146,8 @@ def _setup(profile: ModelProfile, workers: int, service: str) -> Setup:
     return Setup(
         profile,
         1.0,
-        workers=(profile.max_batch,) * workers,
-        device="shared" if workers > 1 else "serial",
+        workers=workers,
+        device="shared" if len(workers) > 1 else "serial",
         service=service or measured_service(profile),
         push_depth=depth,
         push_ahead_ns=0 if depth == 1 else _GPU_AHEAD_NS,
@@ -183,48 +161,23 @@ def measured_service(profile: ModelProfile) -> str:
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
 
 
-def _search(setup: Setup, goal: Goal, ran: Callable[[], None]) -> Sized:
+def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, doubted: bool) -> Sized:
+    """The fewest replicas, and what they make of the goal. `doubted`: what requests cost HTTP is a guess."""
     from app.sim import sizing
 
     setup = setup.solved()
     replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, ran)
     if replicas is None:
         return Sized(setup, None)
-    return Sized(setup, replicas, (sizing.estimate(setup, replicas, goal.rate, ran),))
-
-
-def _best(found: Sequence[Sized], suggested: Size | None) -> Sized | None:
-    """The fewest replicas; of these what the profile suggests; else the lowest percentile, and of those near it the
-    fewest workers, and threads.
-    """
-    enough = [one for one in found if one.replicas is not None]
-    if not enough:
-        return None
-    least = min(one.replicas or 0 for one in enough)
-    few = [one for one in enough if one.replicas == least]
-    few = [one for one in few if is_suggested(one.setup, suggested)] or few
-    lowest = min(one.at[0].p99_ns[-1] for one in few)
-    near = [one for one in few if one.at[0].p99_ns[-1] <= _NEAR * lowest]
-    return min(near, key=lambda one: (len(one.setup.workers), one.setup.profile.threads or 1))
-
-
-def _with_margin(found: Sized, goal: Goal, ran: Callable[[], None]) -> Sized:
-    from app.sim import sizing
-
-    assert found.replicas is not None
-    setup, replicas = found.setup, found.replicas
-    others = [(replicas, goal.sized_rate)]
-    if replicas > 1:
-        others += [(replicas - 1, goal.rate), (replicas - 1, goal.sized_rate)]
-    at = (*found.at, *(sizing.estimate(setup, count, rate, ran) for count, rate in others))
-    return replace(found, at=at, most_rate=sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran))
-
-
-def _with_doubt(found: Sized, goal: Goal, ran: Callable[[], None]) -> Sized:
-    """With what as many replicas make of requests that cost HTTP twice what is assumed."""
-    from app.sim import sizing
-
-    assert found.replicas is not None
-    assert found.setup.front is not None
-    dearer = replace(found.setup, front=found.setup.front.doubled())
-    return replace(found, dearer=sizing.estimate(dearer, found.replicas, goal.rate, ran))
+    counts = [replicas] if replicas == 1 else [replicas, replicas - 1]
+    loads = [(count, rate) for count in counts for rate in (goal.rate, goal.sized_rate)]
+    dearer = None
+    if doubted and setup.front is not None:
+        dearer = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
+    return Sized(
+        setup,
+        replicas,
+        tuple(sizing.estimate(setup, count, rate, ran) for count, rate in loads),
+        sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran),
+        dearer,
+    )

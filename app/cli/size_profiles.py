@@ -1,13 +1,12 @@
-"""What `starling size` sizes: a model's profiles, what requests cost beside their batches, and how it is served."""
+"""What `starling size` sizes: a model's profile, what requests cost beside their batches, and how it is served."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from app.sim.front import FrontCosts
 if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
     from app.engine.profiling.cache import Key, ProfileCache
+    from app.engine.profiling.sizing import Size
 
 SERVED = "served"  # requests of whatever format that a server had
 FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
@@ -50,26 +50,36 @@ class HttpCost:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`profiles`: one for each number of threads. `serve`: the command that serves the model.
+    """`size`: the threads and workers of a server, as `starling profile` suggested them; else one worker.
 
-    `cores`: of the machine, where it computes on the CPU and they are known. `batching`: fields of `sim.fleet.Setup`
-    that follow from how it is batched.
+    `serve`: the command that serves the model. `batching`: fields of `sim.fleet.Setup` that follow from how it is
+    batched.
     """
 
     name: str
-    profiles: tuple[ModelProfile, ...]
+    profile: ModelProfile
+    size: Size
     serve: str
-    cores: int | None = None
     batching: Mapping[str, Any] = field(default_factory=dict)
 
 
 def from_file(text: str) -> Subject:
     """The profile of a file, or of a made-up device. Raises ValueError, OSError."""
+    from app.engine.profiling.sizing import suggested
     from app.sim import options
 
     profile = options.profile(text)
-    device = re.fullmatch(r"cpu .*, (\d+) cores", profile.device)
-    return Subject(profile.model, (profile,), "starling serve MODEL_FOLDER", int(device[1]) if device else None)
+    return Subject(profile.model, profile, _size(profile, suggested([profile])), "starling serve MODEL_FOLDER")
+
+
+def _size(profile: ModelProfile, suggested: Size | None) -> Size:
+    """The workers that are suggested with as many threads as the profile is of; else one worker."""
+    from app.engine.profiling.sizing import Size
+
+    threads, most = profile.threads or 1, profile.max_batch
+    if suggested is None or suggested.threads != threads:
+        return Size(threads, (most,))
+    return replace(suggested, workers=(most,) * len(suggested.workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class ToMeasure:
 def stored(
     name: str, models: str, device: str, precision: str, folder: Path | None, measure: ToMeasure | None
 ) -> Subject:
-    """The model's profiles on this machine, measured first if asked for.
+    """The model's profile on this machine, measured first if asked for.
 
     Raises ConfigError where there is no such model, or no profile of it.
     """
@@ -97,29 +107,34 @@ def stored(
     name = name or _only(models)
     source, loaded = find_model(name, models, []), load_model(name, models, [], 0)
     cache = ProfileCache(folder or default_folder())
-    key, on_cpu = _key(loaded, device, precision)
+    key = _key(loaded, device, precision)
     if measure is not None:
         if not measure.budget_s > 0:
             raise ConfigError(f"budget-s: expected more than 0 seconds, got {measure.budget_s:g}")
         measure_model(loaded, device, precision, measure.budget_s, cache.folder)
-    profiles = _profiles(cache, key, loaded.info.batching.max_batch)
-    if not profiles:
+    suggested = cache.suggestion(loaded.info.name, key.device, precision)
+    # Of the threads that are suggested, or that a server takes of itself; else of a number near these.
+    usual = max(1, cpu_cores() - 1) if suggested is None else suggested.threads
+    by_threads = sorted(range(1, cpu_cores() + 1), key=lambda threads: abs(threads - usual))
+    keys = [replace(key, threads=threads) for threads in by_threads]
+    kept = ((one, cache.load(one, loaded.info.batching.max_batch)) for one in keys)
+    key, profile = next((found for found in kept if found[1] is not None), (key, None))
+    if profile is None:
         asked = {"models": models, "device": device, "precision": precision, "profile-dir": str(folder or "")}
-        usual = ("demo", "auto", "fp32", "")
-        flags = [f" --{flag} {shlex.quote(text)}" for flag, text in asked.items() if text not in usual]
+        usual_flags = ("demo", "auto", "fp32", "")
+        flags = [f" --{flag} {shlex.quote(text)}" for flag, text in asked.items() if text not in usual_flags]
         raise ConfigError(
             f"model {loaded.info.name!r}: no profile of it on this {key.device!r} in {cache.folder}; measure it with "
             f"`starling profile {shlex.quote(name)}{''.join(flags)}`, or here with --measure"
         )
     if measure is not None:
-        profiles = _with_front(cache, key, profiles, loaded, source, device, measure)
+        profile = _with_front(cache, key, profile, loaded, source, device, measure)
     place = os.path.relpath(source.folder)  # as seen from here, where it is below
     place = str(source.folder) if place.startswith("..") else place
     command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":
         command += f" --precision {precision}"
-    cores = cpu_cores() if on_cpu else None
-    return Subject(loaded.info.name, profiles, command, cores, _batching(loaded.info.batching))
+    return Subject(loaded.info.name, profile, _size(profile, suggested), command, _batching(loaded.info.batching))
 
 
 def _only(models: str) -> str:
@@ -131,48 +146,40 @@ def _only(models: str) -> str:
     return names[0]
 
 
-def _key(model: Model, device: str, precision: str) -> tuple[Key, bool]:
-    """Where the model's profile is kept, for one thread, and whether that is of the CPU."""
+def _key(model: Model, device: str, precision: str) -> Key:
+    """Where the model's profile is kept, for one thread."""
     from app.engine.profiling.cache import Key, architecture_of, cpu_name
     from app.engine.streams.cuda import device_index, name_of
     from app.models.placement import Placement, place
 
     gpu = device_index(device)
     placed = place(model, Placement(precision=precision))
-    hardware = cpu_name() if gpu is None else name_of(gpu)
-    return Key(model.info.name, architecture_of(placed), hardware, 1), gpu is None
-
-
-def _profiles(cache: ProfileCache, key: Key, max_batch: int) -> tuple[ModelProfile, ...]:
-    """Those that are kept, by their number of threads."""
-    keys = (replace(key, threads=threads) for threads in range(1, cpu_cores() + 1))
-    return tuple(profile for one in keys if (profile := cache.load(one, max_batch)) is not None)
+    return Key(model.info.name, architecture_of(placed), cpu_name() if gpu is None else name_of(gpu), 1)
 
 
 def _with_front(
-    cache: ProfileCache, key: Key, profiles: tuple[ModelProfile, ...], model: Model, source: ModelSource, device: str,
+    cache: ProfileCache, key: Key, profile: ModelProfile, model: Model, source: ModelSource, device: str,
     asked: ToMeasure,
-) -> tuple[ModelProfile, ...]:  # fmt: skip
-    """The profiles with the measured cost of requests, kept so; that of the last format measured is the last."""
+) -> ModelProfile:  # fmt: skip
+    """The profile with the measured cost of requests, kept so; that of the last format measured is the last."""
     from app.bench.front import measure_front
     from app.engine.profiling.cache import FRONT
     from app.sim.fit import fit
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
-    flags += ["--profile-dir", str(cache.folder), "--threads", str(profiles[0].threads or 1)]
+    flags += ["--profile-dir", str(cache.folder), "--threads", str(key.threads)]
     payload = "binary" if asked.format == "binary" else "json"
     with tempfile.TemporaryDirectory(prefix="starling-") as own:
         data = asked.data or _own_request(model, Path(own))
-        one = profiles[0]
-        measured, loads = measure_front(model.info.name, flags, one.batch_ns, one.handover_ns or 0, payload, data)
-    front = fit(one, replace(measured, threads=helper_threads()), loads).to_dict()
+        measured, loads = measure_front(
+            model.info.name, flags, profile.batch_ns, profile.handover_ns or 0, payload, data
+        )
+    front = fit(profile, replace(measured, threads=helper_threads()), loads).to_dict()
     chosen = asked.format or format_of(asked.data)
-    found = []
-    for one in profiles:
-        others = {name: costs for name, costs in _fronts(one).items() if name != chosen}
-        found.append(replace(one, extra={**one.extra, FRONT: {**others, chosen: front}}))
-        cache.store(replace(key, threads=one.threads or 1), found[-1])
-    return tuple(found)
+    others = {name: costs for name, costs in _fronts(profile).items() if name != chosen}
+    profile = replace(profile, extra={**profile.extra, FRONT: {**others, chosen: front}})
+    cache.store(key, profile)
+    return profile
 
 
 def _own_request(model: Model, folder: Path) -> Path | None:
@@ -194,14 +201,14 @@ def format_of(data: Path | None) -> str:
     return "json" if data is None or holds_v2(data) else "file"
 
 
-def http_cost(profiles: Sequence[ModelProfile], chosen: str) -> HttpCost:
+def http_cost(profile: ModelProfile, chosen: str) -> HttpCost:
     """Of this format; "": of the one measured or served last, and of JSON where none was.
 
     Raises ConfigError where a server's are chosen and none has kept any.
     """
-    profile, fronts = next(((one, found) for one in profiles if (found := _fronts(one))), (None, {}))
+    fronts = _fronts(profile)
     chosen = chosen or next(reversed(fronts), FORMATS[0])
-    if profile is not None and chosen == SERVED and chosen in fronts:
+    if chosen == SERVED and chosen in fronts:
         return _served(profile, fronts[chosen])
     if chosen == SERVED:
         raise ConfigError("format: no server that has ended has kept what its requests cost; --measure measures them")

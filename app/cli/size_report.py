@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,15 @@ from app.cli.output import serve_flags
 
 if TYPE_CHECKING:
     from app.cli.size_profiles import HttpCost, Subject
-    from app.engine.profiling.sizing import Size
     from app.sim.fleet import Setup
     from app.sim.sizing import Estimate
 
 _MS = 1e6
+_COLUMNS = (
+    ("replicas", "replicas", "d"), ("rate/s", "rate", "g"), ("load", "load", ".2f"), ("p50 ms", "p50_ms", ".1f"),
+    ("p99 ms", "p99_ms", ".1f"), ("least of runs", "p99_least_ms", ".1f"), ("busy", "busy", ".0%"),
+    ("HTTP", "http_busy", ".0%"), ("batch", "mean_batch", ".1f"), ("refused", "refused", ".1%"),
+)  # fmt: skip
 NOT_COUNTED = "ingress, network, TLS, start-up, and whatever else runs on the machines"
 
 
@@ -35,7 +38,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A configuration, and the fewest replicas of it that reach the goal; None: no number does.
+    """The fewest replicas of a configuration that reach the goal; None: no number does.
 
     `at`: what that many make of the rate and of the rate with headroom, then what one less makes of them.
     `most_rate`: the largest rate that they keep the objective at. `dearer`: what they make of the rate if requests cost
@@ -51,27 +54,19 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was asked for, and what was found: `compared`, every configuration that was tried, and the `best` of them.
-
-    `best` is None where no number of replicas is enough. `policy`: as given, or empty. `suggested`: by the profile.
-    """
+    """What was asked for, and what was found. `policy`: as given, or empty."""
 
     goal: Goal
     subject: Subject
     http: HttpCost
-    compared: Sequence[Sized]
-    best: Sized | None
+    found: Sized
     policy: str = ""
-    suggested: Size | None = None
-
-    @property
-    def setup(self) -> Setup:
-        return (self.best or self.compared[0]).setup
 
     def as_text(self) -> str:
         from app.sim import sizing
+        from app.sim.report import tabulated
 
-        goal, setup, http, best = self.goal, self.setup, self.http, self.best
+        goal, found, setup, http = self.goal, self.found, self.found.setup, self.http
         profile = setup.profile
         made = f", profile of {profile.extra['made']}" if "made" in profile.extra else ""
         lines = [
@@ -82,13 +77,9 @@ class Report:
             f"policy {setup.policy}, batch times {_service(setup.service)}, router {setup.router}",
             "",
         ]
-        if best is None:
-            return "\n".join([*lines, *(f"{_name(one.setup)}: {_why_not(one, goal)}" for one in self.compared)])
-        lines += [*_table(best), "", *_verdicts(best, goal)]
-        for one in self.compared:
-            if one.setup != best.setup:
-                needed = _why_not(one, goal) if one.replicas is None else _count(one.replicas)
-                lines.append(f"with {_name(one.setup)}: {needed}")
+        if found.replicas is None:
+            return "\n".join([*lines, _why_not(found, goal)])
+        lines += [*tabulated(_COLUMNS, [_figures(one, goal) for one in found.at]), "", *_verdicts(found, goal)]
         lines += [
             "",
             "each replica:",
@@ -104,7 +95,7 @@ class Report:
         """The same for JSON; None where it never settles."""
         from app.sim import sizing
 
-        goal, setup, best = self.goal, self.setup, self.best
+        goal, found, setup = self.goal, self.found, self.found.setup
         answer: dict[str, Any] = {
             "model": self.subject.name,
             "device": setup.profile.device,
@@ -122,39 +113,27 @@ class Report:
             "requests_per_run": setup.requests,
             "confidence": _confidence(),
             "not_counted": NOT_COUNTED,
-            "replicas": None if best is None else best.replicas,
-            "compared": [
-                {"threads": one.setup.profile.threads, "workers": list(one.setup.workers), "replicas": one.replicas}
-                for one in self.compared
-            ],
+            "replicas": found.replicas,
+            "threads": setup.profile.threads,
+            "workers": list(setup.workers),
         }
-        if best is not None:
+        if found.replicas is not None:
             answer |= {
-                "threads": best.setup.profile.threads,
-                "workers": list(best.setup.workers),
                 "command": self._command(),
-                "most_rate": best.most_rate,
-                "margin": best.most_rate / goal.rate - 1,
-                "predicted": [_figures(one, goal) for one in best.at if one.replicas == best.replicas],
-                "if_http_doubles": None if best.dearer is None else _figures(best.dearer, goal),
-                "one_less": [_figures(one, goal) for one in best.at if one.replicas != best.replicas],
+                "most_rate": found.most_rate,
+                "margin": found.most_rate / goal.rate - 1,
+                "predicted": [_figures(one, goal) for one in found.at if one.replicas == found.replicas],
+                "if_http_doubles": None if found.dearer is None else _figures(found.dearer, goal),
+                "one_less": [_figures(one, goal) for one in found.at if one.replicas != found.replicas],
             }
         return answer
 
     def _command(self) -> str:
         """The line that serves one replica."""
-        profile, workers = self.setup.profile, self.setup.workers
+        profile, size = self.found.setup.profile, self.subject.size
         threads = None if profile.device.startswith("cuda") else profile.threads
-        alive = self.suggested.max_alive if self.suggested and is_suggested(self.setup, self.suggested) else None
-        flags = serve_flags(threads, workers, alive)
+        flags = serve_flags(threads, size.workers, size.max_alive)
         return f"{self.subject.serve} {flags}" + (f" --policy {self.policy}" if self.policy else "")
-
-
-def is_suggested(setup: Setup, suggested: Size | None) -> bool:
-    """Whether it has the threads and workers that `starling profile` suggests."""
-    return suggested is not None and (setup.profile.threads or 1, setup.workers) == (
-        suggested.threads, suggested.workers
-    )  # fmt: skip
 
 
 def _figures(one: Estimate, goal: Goal) -> dict[str, Any]:
@@ -175,29 +154,16 @@ def _figures(one: Estimate, goal: Goal) -> dict[str, Any]:
     }
 
 
-def _table(best: Sized) -> list[str]:
-    from app.sim.report import aligned
-
-    rows = [["replicas", "rate/s", "load", "p50 ms", "p99 ms", "of runs", "busy", "HTTP", "batch", "refused"]]
-    for one in best.at:
-        figures = ["-"] * 7
-        if one.load < 1:
-            figures = [
-                _ms(one.p50_ns), _ms(one.p99_ns[-1]), f"{_ms(one.p99_ns[0])}-{_ms(one.p99_ns[-1])}", f"{one.busy:.0%}",
-                f"{one.http:.0%}", f"{one.mean_batch:.1f}", f"{one.refused:.1%}",
-            ]  # fmt: skip
-        rows.append([str(one.replicas), f"{one.rate:g}", f"{one.load:.2f}", *figures])
-    return aligned(rows)
-
-
-def _verdicts(best: Sized, goal: Goal) -> list[str]:
-    assert best.replicas is not None
-    keeps = f"{_count(best.replicas)} keep{'s' * (best.replicas == 1)} {goal.p99_ns / _MS:g} ms"
-    lines = [f"{keeps} up to about {best.most_rate:.0f}/s: {best.most_rate / goal.rate - 1:.0%} above {goal.rate:g}/s"]
-    if best.dearer is not None:
-        latency = "overloaded" if best.dearer.load >= 1 else f"p99 {_ms(best.dearer.p99_ns[-1])} ms"
+def _verdicts(found: Sized, goal: Goal) -> list[str]:
+    assert found.replicas is not None
+    keeps = f"{_count(found.replicas)} keep{'s' * (found.replicas == 1)} {goal.p99_ns / _MS:g} ms"
+    lines = [
+        f"{keeps} up to about {found.most_rate:.0f}/s: {found.most_rate / goal.rate - 1:.0%} above {goal.rate:g}/s"
+    ]
+    if found.dearer is not None:
+        latency = "overloaded" if found.dearer.load >= 1 else f"p99 {_ms(found.dearer.p99_ns[-1])} ms"
         lines.append(f"if requests cost HTTP twice what is assumed: {latency} at {goal.rate:g}/s")
-    less = [one for one in best.at if one.replicas != best.replicas]
+    less = [one for one in found.at if one.replicas != found.replicas]
     if less:
         plain, sized = less
         lines.append(
@@ -226,11 +192,6 @@ def _confidence() -> float:
     from app.sim import sizing
 
     return 1 - 0.5**sizing.RUNS
-
-
-def _name(setup: Setup) -> str:
-    threads = setup.profile.threads or 1
-    return f"{threads} thread{'s' * (threads > 1)} x {len(setup.workers)} worker{'s' * (len(setup.workers) > 1)}"
 
 
 def _service(service: str) -> str:

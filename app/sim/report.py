@@ -8,7 +8,7 @@ the same result in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,13 +156,18 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
         for column in _COLUMNS
         if any(cell.get(column[1]) is not None for cell in cells) and (many or column[1] not in ("replicas", "router"))
     ]
-    lines = [[title for title, _, _ in shown]]
-    for cell in cells:
-        values = [(cell.get(name), form) for _, name, form in shown]
-        lines.append(["-" if value is None else format(value, form) for value, form in values])
-    text = aligned(lines, [at for at, (_, name, _) in enumerate(shown) if name in ("policy", "router")])
+    text = tabulated(shown, cells)
     how = dict.fromkeys(f"{cell['router']} {cell['simulated']}" for cell in cells if "simulated" in cell)
     return "\n".join([*text, f"simulated: {'; '.join(how)}"] if how else text)
+
+
+def tabulated(columns: Sequence[tuple[str, str, str]], cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of a table. `columns`: title, key of a cell, format; texts, which have none, are to the left."""
+    rows = [[title for title, _, _ in columns]]
+    for cell in cells:
+        values = [(cell.get(name), form) for _, name, form in columns]
+        rows.append(["-" if value is None else format(value, form) for value, form in values])
+    return aligned(rows, [at for at, (_, _, form) in enumerate(columns) if not form])
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:

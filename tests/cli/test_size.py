@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from app import models
 from app.cli import profile_measure, size_profiles
@@ -90,33 +91,42 @@ def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
     assert (few.exit_code, json.loads(few.stdout)["replicas"]) == (1, None)
 
 
-def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every number of threads that leaves HTTP a core; with what was measured of HTTP and of the spread."""
+def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many threads as a server takes of itself, with what was measured of HTTP and of the spread."""
     monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
     extra = {
         "front": {"json": {"call_us": 120.5, "batch_us": 300}},
         "spread": {"1": 0.2698, "32": 0.2698},
         "made": "2026-01-01",
     }
-    stored(tmp_path, 1, replace(linear(10, 1, 32), extra=extra))
-    stored(tmp_path, 2, linear(4, 0.5, 32))
-    stored(tmp_path, 4, linear(0.1, 0.1, 32))
+    stored(tmp_path, 1, linear(0.1, 0.1, 32))
+    stored(tmp_path, 3, replace(linear(10, 1, 32), extra=extra))
     options = ("--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     got = printed("--model", "echo", *options)
-    assert [(one["threads"], one["replicas"]) for one in got["compared"]] == [(1, 1), (2, 1)]
-    assert (got["model"], got["device"], got["threads"]) == ("echo", cpu_name(), 2)
+    assert (got["model"], got["device"], got["threads"], got["workers"]) == ("echo", cpu_name(), 3, [32])
     assert (got["format"], got["http"]["call_us"], got["http"]["source"]) == ("json", 120.5, "measured")
-    assert (got["http"]["batch_us"], got["service"]) == (300, "deterministic")
+    assert (got["http"]["batch_us"], got["service"]) == (300, "gamma:0.200")
     other = printed("--model", "echo", "--format", "binary", *options)
     assert (other["format"], other["http"]["source"]) == ("binary", "assumed")
     assert f"--model echo={ECHO}" in got["command"] or "--model echo=app/models/demo/echo" in got["command"]
-    assert got["command"].endswith(" --threads 2 --workers 32")
+    assert got["command"].endswith(" --threads 3 --workers 32")
     by_folder = printed("--model", str(ECHO), "--http-us", "50", *options)
-    assert (by_folder["http"]["call_us"], by_folder["http"]["batch_us"], by_folder["http"]["source"]) == (
-        50,
-        300,
-        "given",
-    )
+    assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
+
+
+def test_threads_and_workers_are_those_that_the_profile_suggests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
+    slowed = {2: linear(10.5, 1, 32).batch_ns}
+    stored(tmp_path, 1, replace(linear(10, 1, 32), concurrency_ns=slowed))
+    suggested = {"threads": 1, "workers": [64, 64], "max_alive": 16}
+    extra = {"suggested": suggested, "made": "2026-01-02", "torch": torch.__version__, "precision": "fp32"}
+    stored(tmp_path, 3, replace(linear(4, 0.5, 32), extra=extra))
+    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
+    got = printed(*options)
+    assert got["command"].endswith(" --threads 1 --workers 32,32 --max-alive 16")
+    assert (got["threads"], got["workers"]) == (1, [32, 32])
 
 
 def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
@@ -126,15 +136,16 @@ def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
     assert measured_service(linear(1, 1, 2)) == "deterministic"
 
 
-def test_workers_that_were_measured_at_once_are_compared(tmp_path: Path) -> None:
-    """On a machine of unknown cores all of them; two at once that are hardly slower are as good as one more replica."""
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 10.5}}}))
-    got = printed("--profile", str(path), "--policy", "no_wait", *ASKED)
-    one, two = got["compared"]
-    assert (one["workers"], two["workers"], got["workers"]) == ([1], [1, 1], [1, 1])
-    assert two["replicas"] < one["replicas"]
-    assert got["command"] == "starling serve MODEL_FOLDER --workers 1,1 --policy no_wait"
+def test_the_size_that_a_file_suggests(tmp_path: Path) -> None:
+    """Two workers at once that are hardly slower need fewer replicas than one."""
+    path, replicas = tmp_path / "m.json", []
+    data = {"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 10.5}}}
+    for extra, flags in (({}, "--workers 1x1"), ({"suggested": {"threads": 1, "workers": [1, 1]}}, "--workers 1,1")):
+        path.write_text(json.dumps({**data, **extra}))
+        got = printed("--profile", str(path), "--policy", "no_wait", *ASKED)
+        replicas.append(got["replicas"])
+        assert got["command"] == f"starling serve MODEL_FOLDER {flags} --policy no_wait"
+    assert replicas[1] < replicas[0]
 
 
 def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

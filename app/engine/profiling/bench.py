@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, Self
 
-from app.contract import Model, SampleRow
+from app.contract import Model
 from app.engine.device import Completion, Device, Job
 from app.engine.profiling.measuring import Measuring, Timed, median_of
 from app.engine.profiling.sampler import C, Cell, Sampler, Visits, coarser
 from app.engine.profiling.warmup import lay_out, warm_up
 from app.errors import ConfigError
-from app.models.checks.samples import longest, stretched
+from app.models.checks.samples import longest, short_lengths
 from app.models.checks.trial import Unfit
 
 _CLOSE_S = 5.0
@@ -29,37 +29,34 @@ _LONG_NS = 10_000_000  # a worker's first unit counts from here on: waking up co
 _HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
 
 
-#: A model, and the lengths of variable axes: see `BenchedModel`.
-Given = tuple[Model, Mapping[str, int] | None]
-
-
 class BenchedModel:
     """A model on a device that is there to measure it, with rows to measure with: for each worker slots of its own.
 
-    `device` has been started; the model's largest batch must fit each of its workers. Variable axes have the `lengths`
-    given; None: those of the rows that the model brings or that are made up for it. Making it runs each size once and
+    `device` has been started; the model's largest batch must fit each of its workers. Variable axes have the `length`
+    given; 0: those of the rows that the model brings or that are made up for it. Making it runs each size once and
     checks what comes back. Blocks: not for the event loop. Raises ConfigError.
     """
 
-    def __init__(self, device: Device, model: Model, lengths: Mapping[str, int] | None = None) -> None:
+    def __init__(self, device: Device, model: Model, length: int = 0) -> None:
         self.name = model.info.name
         self.max_batch = model.info.batching.max_batch
         self._device = device
         self.executor = device.open(model, len(device.spec.workers) * self.max_batch)
         try:
-            rows: Sequence[SampleRow] = warm_up(device, self.executor).rows
+            self._rows = warm_up(device, self.executor).rows
         except Unfit as exc:
             raise ConfigError(f"model {self.name!r}: {exc}") from exc
-        if lengths:
-            rows = [stretched(model.info.client_inputs, row, lengths) for row in rows]
-        self.lengths = longest(rows)
-        self._rows = rows
-        self._length = -1  # of the rows that lie in the slots; 0: as they are
+        self.lengths = longest(self._rows)
+        if length:
+            self.lengths |= short_lengths(model.info.client_inputs, length)
+        self._own = length
+        self._length = -1  # of the rows that lie in the slots
         self.slots = [self.executor.pool.take(self.max_batch) for _ in device.spec.workers]
         self.lay_out(0)
 
     def lay_out(self, length: int) -> None:
-        """See that the rows in all slots have this length; 0: as they are."""
+        """See that the rows in all slots have this length; 0: their own."""
+        length = length or self._own
         if length == self._length:
             return
         for slots in self.slots:
@@ -109,14 +106,15 @@ class Round:
 class Bench:
     """A device with models to measure; use as a context manager. Blocks: not for the event loop.
 
-    `device` has not been started. `given`, for `BenchedModel`: what each worker runs, the last for all further ones. A
-    visit takes `least_s` at least: units far shorter than that are many, and their median is of many.
+    `device` has not been started. `given`: what each worker runs, the last for all further ones. `length`: see
+    BenchedModel. A visit takes `least_s` at least: units far shorter than that are many, and their median is of many.
     """
 
-    def __init__(self, device: Device, *given: Given, least_s: float = 0.0) -> None:
+    def __init__(self, device: Device, *given: Model, length: int = 0, least_s: float = 0.0) -> None:
         self.device = device
         self.models: list[BenchedModel] = []  # by worker
         self._given = given
+        self._own = length
         self._least_s = least_s
         self._round = Round({})
         self._measuring = Measuring(device, time.perf_counter_ns)
@@ -125,10 +123,10 @@ class Bench:
     def __enter__(self) -> Self:
         self.device.start(self._report)
         try:
-            for number, given in enumerate(self._given):
+            for model in self._given:
                 # One model twice is served as one placed model on two workers.
-                twice = number > 0 and given[0] is self._given[0][0]
-                self.models.append(self.models[0] if twice else BenchedModel(self.device, *given))
+                twice = bool(self.models) and model is self._given[0]
+                self.models.append(self.models[0] if twice else BenchedModel(self.device, model, self._own))
         except BaseException:
             self.device.close(_CLOSE_S)
             raise
@@ -194,7 +192,10 @@ class Bench:
 
 
 def visit_all(
-    visits: Visits[C, Any], visit: Callable[[C], None], budget_s: float, on_progress: Callable[[int], None]
+    visits: Visits[C, Any],
+    visit: Callable[[C], None],
+    budget_s: float,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> float:
     """Visit cells until all are settled or the time is up; each at least once. Returns the seconds it took.
 
@@ -216,7 +217,6 @@ def measure(
     """As `visit_all`. Raises ConfigError when the model fails, but for lengths at which it does."""
 
     def time_cell(cell: Cell) -> None:
-        begin = time.perf_counter()
         # One figure a visit: units that follow one another are alike, which says nothing of how well they are known.
         try:
             timed = median_of(list(bench.time(dict.fromkeys(range(cell.units), cell.size), cell.length).values()))
@@ -225,6 +225,6 @@ def measure(
                 raise
             sampler.drop(cell)  # rows of the model's own, repeated or cut, need not be valid
         else:
-            sampler.add(cell, timed, time.perf_counter() - begin)
+            sampler.add(cell, timed)
 
     return visit_all(sampler, time_cell, budget_s, on_progress)

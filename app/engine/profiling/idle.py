@@ -24,14 +24,12 @@ from app.contract import Array, SampleRow
 from app.engine.device import TRIED_TOKENS, Device
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import Measured, Measuring, median_of
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, in_parts, now_utc, workers_for
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
 from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.engine.profiling.warmup import filled, lay_out, write_rows
 from app.models.checks.row_check import Comparisons, Finding, comparisons
 from app.models.checks.samples import longest, most_length, row_check_rows
 from app.models.checks.trial import finding_warning, tolerance_of
-from app.scheduler.estimates.curve import ONCE
-from app.scheduler.estimates.profile import ModelProfile
 
 log = logging.getLogger("starling.engine")
 
@@ -39,12 +37,11 @@ _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the cal
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
 # Times per cell, and how well it is to be known. What workers report corrects it further.
 _LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
-_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 _LARGEST_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
 class GoneError(Exception):
-    """The model has been unloaded, or the device is dead."""
+    """The device is dead."""
 
 
 class IdleMeasurement:
@@ -113,7 +110,7 @@ class IdleMeasurement:
             spent += took
             if cell.units == 1:
                 handovers.append(measured[0].handover_ns)
-            sampler.add(cell, median_of([one.timed for one in measured]), took)
+            sampler.add(cell, median_of([one.timed for one in measured]))
         if not handovers:
             return
         model.profile = sampler.profile(
@@ -137,14 +134,7 @@ class IdleMeasurement:
                 break
             times[size] = (await self._run_rows(model.rows[:1], size))[0]
         times.setdefault(most, times[max(times)] * most // max(times))
-        known = filled(times, most)
-        model.profile = ModelProfile(
-            known,
-            model.name,
-            extra={"lengths": self._lengths, "made": now_utc()},
-            stages=in_parts(known, model.executor),
-            errors=(ONCE,) * most,
-        )
+        model.profile = first_profile(model.executor, filled(times, most), self._lengths)
         model.origin = Origin.WARM_UP
 
     async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[int, list[Array]]:
@@ -161,13 +151,11 @@ class IdleMeasurement:
         """Run batches at once when there is no call, and count them as what they are."""
         model = self._model
         await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected_ns))
-        if self._device.dead() is not None or model.gone:
+        if self._device.dead() is not None:
             raise GoneError
         measured = await self._measuring.measure(model.executor, batches)
         for one in measured:
             model.stats.profiled.add(one.completion.outcome.compute_ns)
-        if model.gone:
-            raise GoneError
         for one in measured:
             if one.completion.ran is None:
                 raise RuntimeError(one.completion.message)
@@ -195,7 +183,7 @@ class IdleMeasurement:
         """As many sizes as there is time for, several times each, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
         at_once = levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], _LEAST, budget_ns)
+        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], budget_ns)
 
     def _lengths_to_time(self) -> list[Cell]:
         """A few sizes at as many other lengths as half of the budget has room for.
@@ -208,14 +196,14 @@ class IdleMeasurement:
             return []
         *_, sizes = coarser(self._model.profile.max_batch)
         choices = [at_lengths(sizes, lengths) for lengths in shorter(most, own)]
-        return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
+        return self._first_that_fits(choices, self._budget_ns // 2)
 
-    def _first_that_fits(self, choices: Sequence[list[Cell]], times: int, budget_ns: int) -> list[Cell]:
-        """The first of these sets that there is time for so often, or the last; no batch of them takes too long."""
+    def _first_that_fits(self, choices: Sequence[list[Cell]], budget_ns: int) -> list[Cell]:
+        """The first of these sets that there is time for often enough, or the last; no batch of them takes too long."""
         wanted: list[Cell] = []
         for some in choices:
             wanted = [cell for cell in some if self._fits(self._expected(cell) // cell.units)]
-            if times * sum(map(self._expected, wanted)) <= budget_ns:
+            if _LEAST * sum(map(self._expected, wanted)) <= budget_ns:
                 break
         return wanted
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from app.engine.profiling.profiled_model import ProfiledModel
 
@@ -13,55 +12,41 @@ log = logging.getLogger("starling.engine")
 
 
 class OneByOne:
-    """Calls `work` with each model and its further arguments, in a task that there is while any is wanted.
+    """Does work in the order in which it was asked for, a task each. An error is logged as `failed`.
 
-    An error is logged as `failed`, and the next model follows. Used on the event loop.
+    Used on the event loop.
     """
 
-    def __init__(self, name: str, work: Callable[..., Awaitable[None]], failed: str) -> None:
-        self._name = name
-        self._work = work
+    def __init__(self, failed: str) -> None:
+        self.begun = asyncio.Event()  # nothing is worked on before
+        self.tasks: dict[asyncio.Task[None], ProfiledModel] = {}
         self._failed = failed
-        self._wanted: list[tuple[ProfiledModel, tuple[Any, ...]]] = []  # the first one is being worked on
-        self._task: asyncio.Task[None] | None = None
-        self._begun = False
+        self._turn = asyncio.Lock()
 
     def __contains__(self, model: ProfiledModel) -> bool:
         """Whether the model is being worked on, or waits for its turn."""
-        return any(one is model for one, _ in self._wanted)
+        return any(one is model for one in self.tasks.values())
 
-    def begin(self) -> None:
-        """Nothing is worked on before."""
-        self._begun = True
-        self._work_if_wanted()
+    def want(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(model, work))
+        self.tasks[task] = model
+        task.add_done_callback(self.tasks.pop)
 
-    def want(self, model: ProfiledModel, *args: Any) -> None:
-        self._wanted.append((model, args))
-        self._work_if_wanted()
-
-    def forget(self, model: ProfiledModel) -> None:
-        """The model is going, and what waits must not keep it."""
-        self._wanted = [one for one in self._wanted if one[0] is not model]
+    def forget(self, model: ProfiledModel | None = None) -> None:
+        """The model is going: no more work on it; None: on any."""
+        for task, one in self.tasks.items():
+            if model is None or one is model:
+                task.cancel()
 
     async def close(self) -> None:
-        """What is being done is not waited for."""
-        self._wanted = []
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        self.forget()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
 
-    def _work_if_wanted(self) -> None:
-        if self._begun and self._wanted and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
-
-    async def _run(self) -> None:
-        while self._wanted:
-            one = model, args = self._wanted[0]
+    async def _run(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
+        await self.begun.wait()
+        async with self._turn:
             try:
-                await self._work(model, *args)
+                await work()
             except Exception:
                 log.exception("model %s: %s", model.name, self._failed)
-            if self._wanted and self._wanted[0] is one:
-                self._wanted.pop(0)
-        self._task = None

@@ -1,24 +1,24 @@
-"""Measures two models side by side: which sizes to time next, and the workers that run them.
+"""Measures two models side by side: how much batches of the one are slowed by those of the other.
 
 The first runs on one worker, the other is repeated on another: as best-effort units do there that fill what a real-time
-unit leaves free. A visit times one combination of sizes: the first model alone and both side by side, in a random
-order. The result of a visit is the ratio of times that follow one another, so that a machine that drifts between visits
-bends nothing; a pair is known by the medians of these ratios. Combinations are visited in a new random order each pass.
+unit leaves free. A visit times one combination of sizes: the first model alone and both side by side, each first in
+turn. The result of a visit is the ratio of times that follow one another, so that a machine that drifts between visits
+bends nothing; a pair is known by the medians of these ratios.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from math import floor, sqrt
 from statistics import median
 from typing import NamedTuple
 
 from app.engine.profiling.bench import Bench, visit_all
-from app.engine.profiling.sampler import Visits, half_interval
+from app.engine.profiling.sampler import Visits
 from app.scheduler.estimates.pairs import PairTime
 
 LEAST_S = 0.02  # of each turn
-_TOLERANCE = 0.01
+_TOLERANCE = 0.01  # of the first model's time, to either side
 FIRST, OTHER = 0, 1  # the worker that each runs on
 
 Sizes = tuple[int, int]  # rows of the one, rows of the other
@@ -45,47 +45,27 @@ def ends(max_batch: int) -> list[int]:
     return sorted({1, max_batch})
 
 
-class PairSampler(Visits[Sizes, Visit]):
-    """Which combination to time next, and what came of it.
+def known(visits: Sequence[Visit]) -> bool:
+    """Whether the 95 % confidence interval of the median of what the first model is slowed by is narrow enough.
 
-    One is known well enough when the 95 % confidence interval of the median of what the first model is slowed by is
-    within _TOLERANCE of its time to either side.
+    It is by ranks, so no shape is assumed.
     """
-
-    def __init__(
-        self,
-        rows: Sequence[int],
-        beside_rows: Sequence[int],
-        *,
-        least: int = 5,
-        most: int = 100,
-    ) -> None:
-        super().__init__(product(rows, beside_rows), least, most)
-        self._pass: list[Sizes] = []
-
-    def next(self) -> Sizes | None:
-        if not self._pass:
-            self._pass = self.shuffled()
-        return self._pass.pop() if self._pass else None
-
-    def alone_first(self) -> bool:
-        """Which of the two turns of a visit is next, at random."""
-        return self._random.random() < 0.5
-
-    def is_known(self, cell: Sizes) -> bool:
-        return half_interval([visit.slower for visit in self.visits[cell]]) <= _TOLERANCE
-
-    def times(self) -> tuple[PairTime, ...]:
-        """What came of it, by sizes; of those that were timed."""
-        return tuple(_time(sizes, visits) for sizes, visits in self.visits.items() if visits)
+    ordered = sorted(visit.slower for visit in visits)
+    below = max(0, floor(len(ordered) / 2 - 0.98 * sqrt(len(ordered))))
+    return ordered[-1 - below] - ordered[below] <= 2 * _TOLERANCE
 
 
-def _time(sizes: Sizes, visits: Sequence[Visit]) -> PairTime:
-    return PairTime(
-        *sizes,
-        alone_ms=median(visit.alone_ns for visit in visits) / 1e6,
-        beside_ms=median(visit.beside_ns for visit in visits) / 1e6,
-        slower=round(median(visit.slower for visit in visits), 4),
+def times(visited: Visits[Sizes, Visit]) -> tuple[PairTime, ...]:
+    """What came of it, by sizes; of those that were timed."""
+    return tuple(
+        PairTime(
+            *sizes,
+            alone_ms=median(visit.alone_ns for visit in visits) / 1e6,
+            beside_ms=median(visit.beside_ns for visit in visits) / 1e6,
+            slower=round(median(visit.slower for visit in visits), 4),
+        )
+        for sizes, visits in visited.visits.items()
+        if visits
     )
 
 
@@ -100,7 +80,7 @@ def visit(bench: Bench, sizes: Sizes, *, alone_first: bool) -> Visit:
 
 
 def measure_pair(
-    bench: Bench, sampler: PairSampler, budget_s: float, on_progress: Callable[[int], None] = lambda done: None
+    bench: Bench, visits: Visits[Sizes, Visit], budget_s: float, on_progress: Callable[[int], None] = lambda done: None
 ) -> None:
     """Time combinations until all are settled or the time is up; each at least once.
 
@@ -108,6 +88,6 @@ def measure_pair(
     """
 
     def time(sizes: Sizes) -> None:
-        sampler.add(sizes, visit(bench, sizes, alone_first=sampler.alone_first()))
+        visits.add(sizes, visit(bench, sizes, alone_first=len(visits.visits[sizes]) % 2 == 0))
 
-    visit_all(sampler, time, budget_s, on_progress)
+    visit_all(visits, time, budget_s, on_progress)

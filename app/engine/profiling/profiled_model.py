@@ -14,6 +14,7 @@ from app.engine.pool import Slots
 from app.engine.profiling.cache import Key
 from app.engine.profiling.review import Review
 from app.observe.metrics import ModelStats
+from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair
@@ -41,7 +42,6 @@ class ProfiledModel:
     ran well. `on_rows` gets the slots of rows that have run without a fault. `review`: of the profile that its tables
     were solved from. `advised`: it has been logged that its best-effort calls need stages. `spread`: how batches of
     calls vary, as of a FrontLoad; `loads`: what its requests have cost, by steps of their rate (`served_loads`).
-    `gone`: it is being unloaded.
     """
 
     executor: Executor
@@ -61,7 +61,6 @@ class ProfiledModel:
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     spread: float = 0.0
     loads: dict[int, FrontLoad] = field(default_factory=dict)
-    gone: bool = False
 
     @property
     def name(self) -> str:
@@ -104,11 +103,27 @@ def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
     return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
 
 
-def in_parts(batch_ns: Sequence[int], executor: Executor) -> tuple[ModelProfile, ...]:
-    """The stages of a model whose times are known of the whole alone: each takes an equal part."""
-    stages = len(executor.model.stages)
-    part = ModelProfile(tuple(max(1, ns // max(1, stages)) for ns in batch_ns))
-    return (part,) * stages if stages > 1 else ()
+def first_profile(
+    executor: Executor,
+    batch_ns: Sequence[int],
+    lengths: Mapping[str, int] | None = None,
+    stages: tuple[ModelProfile, ...] = (),
+    *,
+    error: float = ONCE,
+) -> ModelProfile:
+    """The profile of a model whose times have hardly been measured; of one in stages each takes an equal part.
+
+    `lengths`: of the rows that it was measured with. `stages`: where their times are known. `error`: of each size.
+    """
+    count = len(executor.model.stages)
+    part = ModelProfile(tuple(max(1, ns // max(1, count)) for ns in batch_ns))
+    return ModelProfile(
+        tuple(batch_ns),
+        executor.model.info.name,
+        extra={"lengths": lengths or {}, "made": now_utc()},
+        stages=stages or ((part,) * count if count > 1 else ()),
+        errors=(error,) * len(batch_ns),
+    )
 
 
 def now_utc() -> str:

@@ -1,15 +1,14 @@
 """Which batches to time next, and when they are known well enough.
 
-A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited in a new random order
-each pass, so that a machine that drifts does not bend the curve, and a cell is left alone once its median is known well
-enough. Of a model that runs in stages each visit also gives the time of each stage.
+A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited pass by pass: first in
+the order given, then in a new random order each time, so that a machine that drifts does not bend the curve. A cell is
+left alone once it is known well enough. Of a model that runs in stages each visit also gives the time of each stage.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from math import floor, sqrt
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -60,36 +59,33 @@ def levels(most: int) -> list[int]:
     return [*doubled, most] if most > 1 else []
 
 
-def half_interval(values: Iterable[float]) -> float:
-    """Half the 95 % confidence interval of the median; by ranks, so no shape is assumed."""
-    ordered = sorted(values)
-    below = max(0, floor(len(ordered) / 2 - 0.98 * sqrt(len(ordered))))
-    return (ordered[-1 - below] - ordered[below]) / 2
-
-
 def spread_of(times: Iterable[int]) -> float:
     """Distance between the quartiles as a share of the median."""
     ordered = sorted(times)
     return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
 
 
-C = TypeVar("C", bound=tuple[int, ...])
+C = TypeVar("C", bound=Hashable)
 V = TypeVar("V")
 
 
 class Visits(Generic[C, V]):
     """What came of each visit to some cells; each is left alone once it is settled.
 
-    That is when it has `least` visits and is known well enough, or when it has `most`. Cells are visited in a new
-    random order each pass. Equal times give equal orders.
+    That is when it has `least` visits and its visits are `known` well enough, or when it has `most`. Equal times give
+    equal orders.
     """
 
-    def __init__(self, wanted: Iterable[C], least: int, most: int) -> None:
+    def __init__(
+        self, wanted: Iterable[C], known: Callable[[Sequence[V]], bool], *, least: int = 5, most: int = 100
+    ) -> None:
         self.visits: dict[C, list[V]] = {cell: [] for cell in wanted}
+        self._known = known
         self._least = min(least, most)
         self._most = most
         self._random = random.Random(0)
         self._settled: set[C] = set()
+        self._pass = [*reversed(self.visits)]
 
     @property
     def complete(self) -> bool:
@@ -102,70 +98,36 @@ class Visits(Generic[C, V]):
         return len(self._settled)
 
     def add(self, cell: C, visit: V) -> None:
-        self.visits[cell].append(visit)
-        count = len(self.visits[cell])
-        if count >= self._most or (count >= self._least and self.is_known(cell)):
+        visits = self.visits[cell]
+        visits.append(visit)
+        if len(visits) >= self._most or (len(visits) >= self._least and self._known(visits)):
             self._settled.add(cell)
-
-    def is_known(self, cell: C) -> bool:
-        """Whether a cell is known well enough."""
-        raise NotImplementedError
 
     def next(self) -> C | None:
         """The next cell, None when all are settled."""
-        raise NotImplementedError
-
-    def shuffled(self) -> list[C]:
-        """A pass over the cells that are not settled."""
-        cells = [cell for cell in self.visits if cell not in self._settled]
-        self._random.shuffle(cells)
-        return cells
+        while len(self._settled) < len(self.visits):
+            if not self._pass:
+                self._pass = list(self.visits)
+                self._random.shuffle(self._pass)
+            if (cell := self._pass.pop()) not in self._settled:
+                return cell
+        return None
 
 
 class Sampler(Visits[Cell, Timed]):
     """Which cell to time next, and what came of it.
 
-    Every number of units at once gets the same time, pass by pass over its sizes: several units at once take much
-    longer than one, and the sizes alone matter most. All lengths together get as much as that, each the same; their
-    first pass goes from small to large, so that no batch comes as a surprise (`expected`, `drop`).
-
     A cell is known well enough when its standard error (`curve`) is within `tolerance`. Every size is timed as often as
-    its neighbours: curves bend and jump, so none is taken for granted.
+    its neighbours: curves bend and jump, so none is taken for granted. The order given is to go from small to large at
+    each length, so that no batch comes as a surprise (`expected`, `drop`).
     """
 
-    def __init__(
-        self,
-        wanted: Sequence[Cell],
-        *,
-        least: int = 5,
-        most: int = 100,
-        tolerance: float = 0.015,
-    ) -> None:
-        super().__init__(wanted, least, most)
-        self._tolerance = tolerance
-        self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
-        self._spent = dict.fromkeys(self._passes, 0.0)
-        self._lengths = sorted({length for _, length in self._passes if length})
+    def __init__(self, wanted: Iterable[Cell], *, least: int = 5, most: int = 100, tolerance: float = 0.015) -> None:
+        def known(visits: Sequence[Timed]) -> bool:
+            return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= tolerance
 
-    def next(self) -> Cell | None:
-        for group in sorted(self._spent, key=self._spent.__getitem__):
-            left = self._passes[group]
-            if not left:
-                left += [cell for cell in self.shuffled() if _group(cell) == group]
-                if group[1] and not self._spent[group]:
-                    left.sort(reverse=True)
-            while left:
-                if (cell := left.pop()) not in self._settled:
-                    return cell
-        return None
-
-    def add(self, cell: Cell, visit: Timed, cost: float = 1.0) -> None:
-        """`cost`: of the visit, in whatever unit."""
-        super().add(cell, visit)
-        self._spent[_group(cell)] += cost * len(self._lengths) if cell.length else cost
-
-    def is_known(self, cell: Cell) -> bool:
-        return curve.estimates({cell.size: self._times(cell)})[cell.size].error <= self._tolerance
+        super().__init__(wanted, known, least=least, most=most)
+        self._lengths = sorted({cell.length for cell in self.visits if cell.length})
 
     def expected(self, cell: Cell) -> int:
         """Nanoseconds of a batch at a length, at most, from the next smaller one timed there; 0 if there is none."""
@@ -250,7 +212,7 @@ def _behind(by_length: Mapping[str, Any], written: int) -> dict[int, Any]:
 
 
 def _group(cell: Cell) -> tuple[int, int]:
-    """What is measured in passes of its own."""
+    """Whose sizes make one curve."""
     return cell.units, cell.length
 
 

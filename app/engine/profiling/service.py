@@ -17,7 +17,7 @@ from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.one_by_one import OneByOne
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, in_parts, now_utc
+from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc
 from app.engine.profiling.review import Review
 from app.engine.profiling.served_loads import ServedLoads, ThreadTimes
 from app.engine.profiling.tables import solved
@@ -64,9 +64,9 @@ class Profiling:
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._pairs: PairSlowdowns = {}
         self._served_loads = ServedLoads(threads) if len(device.spec.workers) == 1 else None
-        self._to_measure = OneByOne("profile", self._measure, "measuring its profile has failed")
-        self._to_solve = OneByOne("tables", self._solve, "its tables are not solved, batches are formed as by no_wait")
-        self._to_solve.begin()
+        self._to_measure = OneByOne("measuring its profile has failed")
+        self._to_solve = OneByOne("its tables are not solved, batches are formed as by no_wait")
+        self._to_solve.begun.set()
 
     def bind(
         self,
@@ -123,14 +123,8 @@ class Profiling:
         info = executor.model.info
         if unfit.__cause__ is not None:
             clear_frames(unfit.__cause__.__traceback__)  # its lines are kept for the log, but no tensors
-        times = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, info.batching.max_batch + 1))
-        profile = ModelProfile(
-            times,
-            info.name,
-            extra={"made": now_utc()},
-            stages=in_parts(times, executor),
-            errors=(_GUESS_ERROR,) * len(times),
-        )
+        times = [_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, info.batching.max_batch + 1)]
+        profile = first_profile(executor, times, error=_GUESS_ERROR)
         return ProfiledModel(executor, profile, Origin.GUESS, unfit=unfit)
 
     # while it serves
@@ -147,21 +141,20 @@ class Profiling:
         if not model.rows:
             model.on_rows = partial(self._rows_ran, model, FirstRows())
         elif not model.has_times(self.device.spec):
-            self._to_measure.want(model)
+            self._to_measure.want(model, partial(self._measure, model))
 
     def _rows_ran(self, model: ProfiledModel, first: FirstRows, slots: Sequence[int]) -> None:
         if first.add(model.executor.pool, slots):
             model.on_rows = None
             model.rows = tuple(first.rows)
-            self._to_measure.want(model, True)
+            self._to_measure.want(model, partial(self._measure, model, checks=True))
 
     def begin(self) -> None:
         """Every model has been loaded: start measuring. Models that still load would disturb what is measured."""
-        self._to_measure.begin()
+        self._to_measure.begun.set()
 
     async def forget(self, model: ProfiledModel) -> None:
         """The model is going. Returns when no unit of a measurement runs."""
-        model.gone = True
         self._models.pop(model.program, None)
         self._update_pairs()
         model.on_rows = None  # its last calls are no reason to measure it
@@ -196,13 +189,13 @@ class Profiling:
         if corrected is None:
             return
         if _uses_tables(model):
-            self._to_solve.want(model, corrected)
+            self._to_solve.want(model, partial(self._solve, model, corrected))
         if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
             log.info("model %s: its kept profile is not what calls see, it is measured again", model.name)
             model.origin = Origin.STALE
-            self._to_measure.want(model)
+            self._to_measure.want(model, partial(self._measure, model))
 
-    async def _measure(self, model: ProfiledModel, checks: bool = False) -> None:
+    async def _measure(self, model: ProfiledModel, *, checks: bool = False) -> None:
         """Measure the model, and have the scheduler plan with what came of it. `checks`: check its rows first."""
         before, guess = replace(model.stats.profiled), model.profile
         log.info(
@@ -226,7 +219,7 @@ class Profiling:
             "model %s: measuring has ended: %d batches, which took %.3g s",
             model.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
         )  # fmt: skip
-        if model.profile is guess or model.gone:
+        if model.profile is guess:
             return
         self._on_profile(model)
         self._want_tables(model)
@@ -240,13 +233,13 @@ class Profiling:
         """
         model.review = Review(model.profile, self._clock(), self.device.spec.max_running)
         if model.executor.steps is None and model.origin is not Origin.GUESS and _uses_tables(model):
-            self._to_solve.want(model, None)
+            self._to_solve.want(model, partial(self._solve, model, None))
 
     async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
         """A model is served from the first moment: until its tables are there it is batched as by `no_wait`."""
         profile = model.profile
         tables = await solved(model, corrected, self.device.spec, self._cache.folder if self._cache else None)
-        if model.profile is profile and not model.gone:  # otherwise it was measured meanwhile, and is solved again
+        if model.profile is profile:  # otherwise it was measured meanwhile, and is solved again
             self._on_tables(model, tables)
 
     # pairs of models

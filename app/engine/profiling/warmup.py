@@ -16,14 +16,13 @@ from app.engine.device import Device, Ran
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import Timed
-from app.engine.profiling.profiled_model import in_parts, now_utc
+from app.engine.profiling.profiled_model import first_profile
 from app.errors import ConfigError
 from app.models.base import verify
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
 from app.models.checks.trial import fit_row, staying, try_full_length
 from app.models.compiled import shortest
-from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 
@@ -72,14 +71,7 @@ def warm_up(device: Device, executor: Executor) -> WarmUp:
     times = filled({size: one.ns for size, one in timed.items()}, max_batch)
     by_stage = zip(*(one.by_stage for one in timed.values()), strict=True)
     stages = tuple(ModelProfile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
-    profile = ModelProfile(
-        times,
-        model.info.name,
-        extra={"lengths": longest(rows), "made": now_utc()},
-        stages=stages or in_parts(times, executor),
-        errors=(ONCE,) * max_batch,
-    )
-    return WarmUp(profile, tuple(rows))
+    return WarmUp(first_profile(executor, times, longest(rows), stages), tuple(rows))
 
 
 def run_on(device: Device, executor: Executor) -> Run:

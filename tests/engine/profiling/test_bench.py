@@ -1,4 +1,4 @@
-"""Invariant: each size is visited once a pass until its median is known, and only undisturbed company is counted."""
+"""Invariant: each cell is visited once a pass until its median is known, and only undisturbed company is counted."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_coarser_sets_keep_both_ends(max_batch: int):
 # the sampler
 
 
-def visited(sampler: Sampler, cell: Cell, *times: int, cost: float = 1.0) -> None:
+def visited(sampler: Sampler, cell: Cell, *times: int) -> None:
     """Each visit took so long."""
     for ns in times:
-        sampler.add(cell, Timed(ns), cost)
+        sampler.add(cell, Timed(ns))
 
 
 def test_a_cell_whose_times_agree_is_left_alone():
@@ -114,7 +114,7 @@ def test_profile_by_length_and_stage():
 
 def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
     device = CpuDevice((max_batch,) * workers, 1, workers)
-    return Bench(device, (make_model(call, max_batch=max_batch, **options), {}))
+    return Bench(device, make_model(call, max_batch=max_batch, **options))
 
 
 def test_units_run_the_rows_of_the_slots_and_times_are_the_workers_own():
@@ -151,7 +151,7 @@ def test_every_cell_is_timed_however_small_the_budget_until_all_are_settled(budg
     with HostRuntime() as runtime:
         for device in (CpuDevice((4, 4), 1, 2), StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))):
             sampler, progress = Sampler(cells(range(1, 5), [2]), least=1, most=least), []
-            with Bench(device, (make_model(nn.Identity(), max_batch=4), {})) as measuring:
+            with Bench(device, make_model(nn.Identity(), max_batch=4)) as measuring:
                 assert measure(measuring, sampler, budget_s, progress.append) > 0
                 assert asyncio.run(measuring.handover(0.0)) > 0
             assert sampler.complete
@@ -179,7 +179,7 @@ def test_steps_of_a_recurrent_model():
             return state[0] + x, (state[0] + x,)
 
     model = recurrent(Recurrent(Sums(), ((),)), [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")])
-    with Bench(CpuDevice((4,), 1, 1), (model, None)) as measuring:
+    with Bench(CpuDevice((4,), 1, 1), model) as measuring:
         sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8])], least=1, most=3)
         measure(measuring, sampler, 1000.0)
         assert measuring.models[0].executor.steps is not None

@@ -51,8 +51,8 @@ async def begun(rig: Rig) -> None:
 
 async def settled(rig: Rig) -> None:
     """Until nothing is left to measure."""
-    while (task := rig.engine.profiling._to_measure._task) is not None:
-        await asyncio.wait([task])
+    while tasks := list(rig.engine.profiling._to_measure.tasks):
+        await asyncio.wait(tasks)
         await rig.loop.turn()
 
 
@@ -285,7 +285,7 @@ async def test_a_worker_that_dies_is_lost_as_under_a_call():
 async def test_stopping_ends_it():
     async with serving(profile_budget_s=BUDGET) as rig:
         await begun(rig)
-    assert rig.engine.profiling._to_measure._task is None
+    assert not rig.engine.profiling._to_measure.tasks
 
 
 # rows of several lengths

@@ -6,7 +6,7 @@ A unit counts only if it ran alone, or with the other beside it all along; a fau
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count
+from itertools import count, product
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ import torch
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Ran
 from app.engine.profiling.bench import Bench, Round
-from app.engine.profiling.pairs import PairSampler, Visit, visit
+from app.engine.profiling.pairs import Visit, known, visit
+from app.engine.profiling.sampler import Visits
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome
 
@@ -63,7 +64,7 @@ def test_a_model_that_fails_is_named_with_its_company():
             raise IndexError("no more")
         return x * 2
 
-    given = (make_model(name="a", max_batch=2), None), (make_model(call, name="b", max_batch=2), None)
+    given = make_model(name="a", max_batch=2), make_model(call, name="b", max_batch=2)
     with Bench(CpuDevice((2, 2), 1, 2), *given) as bench:
         warm.clear()
         with pytest.raises(ConfigError, match="model 'b': a batch of 2 rows beside 'a': IndexError: no more"):
@@ -76,19 +77,19 @@ def test_a_model_that_fails_is_named_with_its_company():
 
 
 def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
-    sampler = PairSampler([1, 2], [1], most=9)
-    noise, visits = count(), Counter()
+    sampler = Visits(product([1, 2], [1]), known, most=9)
+    noise, seen = count(), Counter()
     while (sizes := sampler.next()) is not None:
-        visits[sizes] += 1
+        seen[sizes] += 1
         beside = 110 if sizes == (1, 1) else 110 + 10 * (next(noise) % 2)
         sampler.add(sizes, Visit(100, beside))
-    assert visits == {(1, 1): 5, (2, 1): 9}
+    assert seen == {(1, 1): 5, (2, 1): 9}
     assert sampler.complete
     assert sampler.done == 2
 
 
 def test_what_was_not_timed_is_left_out():
-    sampler = PairSampler([1, 2], [1])
-    assert sampler.times() == ()
+    sampler = visits([1, 2], [1])
+    assert times(sampler) == ()
     sampler.add((2, 1), Visit(MS, MS))
-    assert [(time.rows, time.slower) for time in sampler.times()] == [(2, pytest.approx(0))]
+    assert [(time.rows, time.slower) for time in times(sampler)] == [(2, pytest.approx(0))]

@@ -67,7 +67,7 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
             return control.solve(linear(1, 1, 4).stage())
 
         monkeypatch.setattr(tables_module, "tables_of", solves_too_long)
-        rig.engine.profiling._to_solve.want(rig.served.profiled, None)
+        rig.engine.profiling._want_tables(rig.served.profiled)
         await rig.loop.turn(3)
         assert rig.served.profiled.profile is PROFILE
         assert level_of(rig) is before
