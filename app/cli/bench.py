@@ -25,11 +25,6 @@ _LENGTHS = (
 )
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command()(bench)
-
-
 def _option(panel: str, flag: str, text: str, **more: Any) -> Any:
     return typer.Option(flag, help=text.replace("[", "\\["), rich_help_panel=panel, **more)
 

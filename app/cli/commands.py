@@ -257,6 +257,6 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-for command in (new, profile, simulate, optimum, size, bench):
-    command.register(cli)
+for command in (new.new, profile.profile, simulate.simulate, optimum.optimum, size.size, bench.bench):
+    cli.command()(command)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

@@ -9,11 +9,6 @@ from typing import Annotated
 import typer
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command("new")(new)
-
-
 def new(
     name: Annotated[Path, typer.Argument(help="The folder to make; its name is the model's.", metavar="NAME")],
     origin: Annotated[

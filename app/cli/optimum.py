@@ -21,11 +21,6 @@ _OF_WORKERS = (
 )  # fmt: skip
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command()(optimum)
-
-
 def optimum(
     profile: ProfileOption,
     rate: RateOption = "",

@@ -36,11 +36,6 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
 _NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "suggest", "profile_dir")
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command()(profile)
-
-
 def profile(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is measured.")],
@@ -215,7 +210,7 @@ def _suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
     ]
     best = extra["suggested"]
     flags = output.serve_flags(best["threads"] if on_cpu else None, best["workers"], best["max_alive"])
-    return [*lines, f"suggested  {flags}, or --workers auto", f"           ({best['rule']})"]
+    return [*lines, f"suggested  {flags}, or --workers auto"]
 
 
 def _means(one: Mapping[str, Any]) -> str:

@@ -33,11 +33,6 @@ BatchOption = Annotated[
 ]
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command()(simulate)
-
-
 def simulate(
     profile: ProfileOption = "",
     policy: Annotated[str, typer.Option(help="When to form a batch; several as adaptive,window.")] = "adaptive",

@@ -28,11 +28,6 @@ _QUARTILES = 1.349  # standard deviations between the quartiles of a normal dist
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command to the command line."""
-    cli.command()(size)
-
-
 def size(
     rate: Annotated[float, typer.Option(help="Requests per second, of all replicas together; of one row each.")],
     p99_ms: Annotated[float, typer.Option(help="99 % of the requests must be answered within it.")],

@@ -21,10 +21,6 @@ from typing import Any, cast
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables
 
-RULE = (
-    "of those that leave a core to HTTP and answer one row alone in at most twice the least time: the least mean "
-    "latency at 0.3, 0.6 and 0.9 of their most rows/s; within 5 % the fewest workers"
-)
 _SLOWER = 2.0
 _LOADS = (0.3, 0.6, 0.9)
 _MOST = 0.98  # of what a candidate serves: beyond it the queue hardly ends
@@ -138,10 +134,8 @@ def suggestion(chosen: Candidate, max_batch: int, push_depth: int) -> dict[str, 
     return {
         "workers": [max_batch] * chosen.workers,
         "threads": chosen.threads,
-        "max_running": chosen.workers,
         "max_alive": chosen.workers * push_depth * chosen.size,
         "rows_per_s": round(chosen.rows_per_s, 2),
-        "rule": RULE,
     }
 
 

@@ -74,7 +74,7 @@ def test_what_is_no_suggestion_is_left_out(wrong):
 def test_the_last_suggestion_is_read_as_it_was_written():
     profile = measured(3, 1, threads=2, x3=1.0)
     told = suggestion(Candidate(profile, 3), 32, 2)
-    assert (told["threads"], told["workers"], told["max_running"], told["max_alive"]) == (2, [32, 32, 32], 3, 24)
+    assert (told["threads"], told["workers"], told["max_alive"]) == (2, [32, 32, 32], 24)
     late = replace(profile, extra={"made": "2026-02-01", "suggested": told})
     early = replace(profile, extra={"made": "2026-01-01", "suggested": {"threads": 1, "workers": [8]}})
     assert suggested([late, early]) == Size(2, (32, 32, 32), 24)
