@@ -18,8 +18,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
@@ -220,10 +218,8 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
 
 def counted(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> Tally:
     """What `run` counts of a setup that has been checked and solved, before any figures are made of it."""
-    if not setup.split:
-        return _together(setup, progress)
-    if processes == 1:
-        return _share(setup, 0, setup.replicas, progress)
+    if processes == 1 or not setup.split:
+        return _simulated(setup, range(setup.replicas), progress)
     return _in_processes(setup, processes, progress)
 
 
@@ -239,42 +235,24 @@ def _seldom_collected() -> Iterator[None]:
 
 
 @_seldom_collected()
-def _together(setup: Setup, progress: Progress) -> Tally:
-    """Simulate all replicas together."""
+def _simulated(setup: Setup, replicas: range, progress: Progress = lambda requests: None) -> Tally:
+    """Simulate these replicas: all of them together if the router looks at them, else each by itself."""
     tally = Tally()
-    nodes = [setup.node(replica) for replica in range(setup.replicas)]
-    router = make_router(setup.router, nodes, [setup.seed, _ROUTING])
-    simulator = Simulator(nodes, tally, deadline_ns=setup.deadline_ns, route=router.route, moved=router.moved)
-    lengths = setup.drawn_lengths()
-    for chunk in setup.instants():
-        simulator.feed(chunk.tolist(), *(one.draw(len(chunk)).tolist() for one in lengths))
-        progress(len(chunk))
-    simulator.drain()
-    return tally
-
-
-@_seldom_collected()
-def _share(setup: Setup, first: int, end: int, progress: Progress = lambda requests: None) -> Tally:
-    """Simulate the replicas from `first` to before `end`, each by itself, chunk by chunk of the stream."""
-    tally = Tally()
-    simulators = [
-        Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
-    ]
-    blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
+    nodes = [setup.node(replica) for replica in replicas]
+    seed = [setup.seed, _ROUTING]
+    if setup.split:
+        blind = Blind(setup.router, setup.replicas, seed)
+        simulators = [Simulator([node], tally, deadline_ns=setup.deadline_ns) for node in nodes]
+    else:
+        blind, router = None, make_router(setup.router, nodes, seed)
+        simulators = [Simulator(nodes, tally, deadline_ns=setup.deadline_ns, route=router.route, moved=router.moved)]
     drawn = setup.drawn_lengths()
     for chunk in setup.instants():
         lengths = [one.draw(len(chunk)) for one in drawn]
-        chosen = blind.choose(len(chunk))
-        mine = (chosen >= first) & (chosen < end)
-        chosen, times = chosen[mine], chunk[mine]
-        order = np.argsort(chosen, kind="stable")
-        bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
-        ordered = times[order]
-        own = [one[mine][order].tolist() for one in lengths]
-        for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
-            if low < high:
-                simulator.feed(ordered[low:high].tolist(), *(one[low:high] for one in own))
-        progress(len(times))
+        parts = [slice(None)] if blind is None else blind.parts(len(chunk), replicas)
+        for simulator, part in zip(simulators, parts, strict=True):
+            simulator.feed(chunk[part].tolist(), *(one[part].tolist() for one in lengths))
+        progress(len(chunk))
     for simulator in simulators:
         simulator.drain()
     return tally
@@ -286,7 +264,8 @@ def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
     tally = Tally()
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
     with ProcessPoolExecutor(count, context) as pool:
-        for share in as_completed([pool.submit(_share, setup, low, high) for low, high in pairwise(bounds)]):
+        shares = [pool.submit(_simulated, setup, range(low, high)) for low, high in pairwise(bounds)]
+        for share in as_completed(shares):
             tally.add(share.result())
             progress(share.result().requests)
     return tally

@@ -7,6 +7,7 @@ replicas can be simulated separately. `least_waiting` and `power_of_two` look at
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,13 @@ class Blind:
         chosen = (np.arange(count) + self._next) % self._replicas
         self._next = (self._next + count) % self._replicas
         return chosen
+
+    def parts(self, count: int, replicas: range) -> list[NDArray[np.int64]]:
+        """Which of the next `count` requests each of these replicas gets."""
+        chosen = self.choose(count)
+        order = np.argsort(chosen, kind="stable")
+        bounds = np.searchsorted(chosen[order], [*replicas, replicas.stop]).tolist()
+        return [order[low:high] for low, high in pairwise(bounds)]
 
 
 class LeastWaiting:

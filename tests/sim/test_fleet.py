@@ -45,10 +45,10 @@ def test_figures_of_one_replica() -> None:
 def test_shares_add_up_to_the_whole(router: str) -> None:
     """However the replicas are divided, and when all stand in one simulation, each request has the same latency."""
     setup = replace(SETUP, router=router, service="exponential")
-    whole = fleet._share(setup, 0, 6, lambda requests: None)
+    whole = fleet._simulated(setup, range(6))
     parts = Tally()
     for low, high in ((0, 1), (1, 4), (4, 6)):
-        parts.add(fleet._share(setup, low, high, lambda requests: None))
+        parts.add(fleet._simulated(setup, range(low, high)))
     together = Tally()
     blind = Blind(router, 6, [setup.seed, fleet._ROUTING])
     choices = iter(blind.choose(setup.requests).tolist())
