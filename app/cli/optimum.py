@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ from app.cli.simulate import BatchOption, LoadOption, ProfileOption, RateOption
 from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
-_SHOWN = 12  # rows that wait, in the decisions shown
 _OF_WORKERS = (
     ("load", "load", ".2f"), ("rate/s", "rate", ".1f"), ("optimum ms", "mean_ms", ".3f"),
     ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
@@ -51,8 +49,7 @@ def optimum(
         raise ConfigError("workers: expected 1 with other objectives than latency, got 2")
     with as_config_error():
         if workers > 1:
-            pairs = list(_of_two_workers(profile, rate, load, max_batch, length))
-            cells = [cell for cell, _ in pairs]
+            cells = _of_two_workers(profile, rate, load, max_batch, length)
         else:
             largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
     if as_json:
@@ -60,34 +57,28 @@ def optimum(
     elif workers > 1:
         from app.sim.report import tabulated
 
-        print("\n".join([*tabulated(_OF_WORKERS, cells), "", *pairs[-1][1]]))
+        print("\n".join(tabulated(_OF_WORKERS, cells)))
     else:
         print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
 
 
-def _of_two_workers(
-    profile: str, rate: str, load: str, max_batch: int, length: int
-) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """A cell for each rate, and the decisions in words."""
+def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: int) -> list[dict[str, Any]]:
+    """A cell for each rate."""
     from app.sim import options
     from app.sim.two_workers import compared, peak
 
     measured = options.profile(profile, max_batch)
     measured = measured.at(length) if length else measured
+    cells = []
     for one_rate in options.rates(rate, load, peak(measured), "poisson"):
-        if one_rate is not None:
-            best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
-            cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
-            for name, mean_ns in (("adaptive", adaptive_ns), ("no_wait", no_wait_ns)):
-                cell[f"{name}_ms"] = mean_ns and mean_ns / _MS
-                cell[f"{name}_above"] = mean_ns and mean_ns / best.mean_ns - 1
-            cell |= {"columns": columns, "table": best.table}
-            lines = [f"the optimum at load {cell['load']:.2f}: rows waiting across, what the other worker does down"]
-            lines.append(" " * 18 + " ".join(f"{waiting:>4}" for waiting in range(1, _SHOWN + 1)))
-            for name, row in list(zip(columns, best.table, strict=True))[::4]:
-                done = (str(rows) if rows else "wait" for rows in row[1 : _SHOWN + 1])
-                lines.append(f"{name:>17} " + " ".join(f"{text:>4}" for text in done))
-            yield cell, lines
+        assert one_rate is not None
+        best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
+        cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
+        for name, mean_ns in (("adaptive", adaptive_ns), ("no_wait", no_wait_ns)):
+            cell[f"{name}_ms"] = mean_ns and mean_ns / _MS
+            cell[f"{name}_above"] = mean_ns and mean_ns / best.mean_ns - 1
+        cells.append({**cell, "columns": columns, "table": best.table})
+    return cells
 
 
 def _of_one_piece(
