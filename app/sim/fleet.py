@@ -18,6 +18,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
@@ -249,7 +251,7 @@ def _simulated(setup: Setup, replicas: range, progress: Progress = lambda reques
     drawn = setup.drawn_lengths()
     for chunk in setup.instants():
         lengths = [one.draw(len(chunk)) for one in drawn]
-        parts = [slice(None)] if blind is None else blind.parts(len(chunk), replicas)
+        parts = [np.arange(len(chunk))] if blind is None else blind.parts(len(chunk), replicas)
         for simulator, part in zip(simulators, parts, strict=True):
             simulator.feed(chunk[part].tolist(), *(one[part].tolist() for one in lengths))
         progress(len(chunk))
