@@ -123,7 +123,7 @@ class Pool:
         self._waiting: deque[Request] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._on_end: OnEnd = _nothing
+        self._on_end: OnEnd = lambda request: None
         self.most = 0  # largest number of open connections
 
     async def __aenter__(self) -> Self:
@@ -135,7 +135,7 @@ class Pool:
     ) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._on_end = _nothing
+        self._on_end = lambda request: None
         self._waiting.clear()
         for task in self._opening:
             task.cancel()
@@ -188,17 +188,13 @@ class Pool:
     def _next(self, connection: Connection) -> None:
         """A connection has become free: give it the next waiting request."""
         if self._waiting:
-            self._give(connection, self._waiting.popleft())
+            self._send(connection, self._waiting.popleft())
         else:
             self._free.append(connection)
 
-    def _give(self, connection: Connection, request: Request) -> None:
-        request.sent = clock()
-        connection.send(request, self._payloads[request.pick])
-
     def _send(self, connection: Connection, request: Request) -> None:
-        """Send a request that has not waited."""
-        request.offered = request.sent = clock()
+        request.sent = clock()
+        request.offered = request.offered or request.sent  # it has not waited
         connection.send(request, self._payloads[request.pick])
 
     def answered(self, connection: Connection, request: Request, response: Response, now: int) -> None:
@@ -238,7 +234,7 @@ class Pool:
         request.retried = True
         connection.close()
         if self._free:
-            self._give(self._free.pop(), request)
+            self._send(self._free.pop(), request)
         else:
             self._waiting.appendleft(request)
             self._grow()
@@ -266,8 +262,3 @@ class Pool:
             request = connection.request
             if request is not None and request.intended < before:
                 self.lost(connection, request, fault)
-
-
-def _nothing(request: Request) -> Request | None:
-    """Used between runs."""
-    return None

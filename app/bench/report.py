@@ -11,17 +11,6 @@ from .plan import Plan
 from .run import Result
 from .stats import FIGURES
 
-#: Figure -> its title in the table, and its unit.
-_LINES = {
-    "mean_ms": ("mean", "ms"), "p50_ms": ("50 %", "ms"), "p90_ms": ("90 %", "ms"), "p99_ms": ("99 %", "ms"),
-    "p999_ms": ("99.9 %", "ms"), "max_ms": ("longest", "ms"), "throughput": ("answers", "/s"),
-    "goodput": ("within the deadline", "/s"), "client_queue_ms": ("wait for a connection", "ms"),
-    "lag_p50_ms": ("generator's lag, 50 %", "ms"), "lag_p99_ms": ("generator's lag, 99 %", "ms"),
-    "mean_batch": ("rows in a batch", ""), "compute_ms": ("server: compute", "ms"),
-    "server_ms": ("server: total", "ms"),
-}  # fmt: skip
-assert set(_LINES) == set(FIGURES)
-
 
 def as_json(result: Result, slo_ms: float | None = None, tries: Sequence[Try] = (), doubt: str = "") -> dict[str, Any]:
     """The object that docs/bench.md describes. `doubt`: why the figures are not the server's, if they are not."""
@@ -62,7 +51,7 @@ def table(result: Result, slo_ms: float | None = None) -> str:
     if slo_ms is not None:
         lines.insert(0, f"peak: {plan.mean_rate:.1f}/s with a 99th percentile of at most {slo_ms:g} ms")
     figures = result.figures
-    for name, (title, unit) in _LINES.items():
+    for name, (title, unit) in FIGURES.items():
         value, width = figures[name], figures[f"{name}_ci95"]
         if value is not None:
             around = "" if width is None else f"{width:.{_digits(value)}f}"

@@ -152,8 +152,7 @@ class Session:
 
     async def lone(self, number: int = 0) -> float:
         """Latency of a plan's longest request alone, in seconds. Raises Unusable if the answer is wrong."""
-        alone = ClosedLoop(self._pool, itertools.repeat(self._requests[number][0]), 1, 0)
-        await alone.run()
+        alone = await _alone(self._pool, self._requests[number][0])
         repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers.judge(), ())
         if repeat.examples:
             raise Unusable(
@@ -237,11 +236,17 @@ async def described(plan: Plan) -> Model:
         return 0
 
     async with Pool(plan.target, [request.encode("ascii")], note, limit=1, timeout_s=plan.timeout_s) as pool:
-        alone = ClosedLoop(pool, itertools.repeat(0), 1, 0)
-        await alone.run()
+        alone = await _alone(pool, 0)
     if not found:
         raise Unusable(f"url: expected a V2 server with model {plan.model!r}, got {alone.log[0].fault}")
     return Model.parse(found[0].body)
+
+
+async def _alone(pool: Pool, pick: int) -> ClosedLoop:
+    """Send one request, and wait until it has ended."""
+    alone = ClosedLoop(pool, itertools.repeat(pick), 1, 0)
+    await alone.run()
+    return alone
 
 
 def endless_picks(random: np.random.Generator, among: range) -> Iterator[int]:

@@ -31,11 +31,15 @@ _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 _TOTAL = re.compile(rb"total;dur=([0-9.]+)")
 
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
-#: The figures of a run, in the order of the JSON.
-FIGURES = (
-    "mean_ms", *PERCENTILES, "max_ms", "throughput", "goodput", "client_queue_ms", "lag_p50_ms", "lag_p99_ms",
-    "mean_batch", "compute_ms", "server_ms",
-)  # fmt: skip
+#: The figures of a run, in the order of the JSON: title in the table, and unit.
+FIGURES = {
+    "mean_ms": ("mean", "ms"), "p50_ms": ("50 %", "ms"), "p90_ms": ("90 %", "ms"), "p99_ms": ("99 %", "ms"),
+    "p999_ms": ("99.9 %", "ms"), "max_ms": ("longest", "ms"), "throughput": ("answers", "/s"),
+    "goodput": ("within the deadline", "/s"), "client_queue_ms": ("wait for a connection", "ms"),
+    "lag_p50_ms": ("generator's lag, 50 %", "ms"), "lag_p99_ms": ("generator's lag, 99 %", "ms"),
+    "mean_batch": ("rows in a batch", ""), "compute_ms": ("server: compute", "ms"),
+    "server_ms": ("server: total", "ms"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

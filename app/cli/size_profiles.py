@@ -202,26 +202,26 @@ def format_of(data: Path | None) -> str:
 
 
 def http_cost(profile: ModelProfile, chosen: str) -> HttpCost:
-    """Of this format; "": of the one measured or served last, and of JSON where none was.
-
-    Raises ConfigError where a server's are chosen and none has kept any.
-    """
+    """Of this format; "": of the one measured or served last, and of JSON where none was. Raises as `_served`."""
     fronts = _fronts(profile)
     chosen = chosen or next(reversed(fronts), FORMATS[0])
-    if chosen == SERVED and chosen in fronts:
-        return _served(profile, fronts[chosen])
     if chosen == SERVED:
-        raise ConfigError("format: no server that has ended has kept what its requests cost; --measure measures them")
+        return _served(profile, fronts.get(SERVED, {}))
     costs = fronts.get(chosen)
     front, source = (_ASSUMED[chosen], "assumed") if costs is None else (FrontCosts.parse(costs), "measured")
     return HttpCost(chosen, replace(front, threads=helper_threads()), source)
 
 
 def _served(profile: ModelProfile, kept: Mapping[str, Any]) -> HttpCost:
-    """What a server's own counts say; of a lone request it does not know what the way to it takes."""
+    """What a server's own counts say; of a lone request it does not know what the way to it takes.
+
+    Raises ValueError for what is not as a server writes it.
+    """
     from app.sim.fit import fit, front_costs
 
-    loads = [FrontLoad.parse(one) for one in kept["loads"]]
+    loads = [FrontLoad.parse(one) for one in kept.get("loads", ())]
+    if not loads:
+        raise ConfigError("format: no server that has ended has kept what its requests cost; --measure measures them")
     costs = fit(profile, replace(front_costs(loads), threads=helper_threads()), loads)
     rates = "-".join(dict.fromkeys(f"{load.rate:.0f}" for load in (loads[0], loads[-1])))
     return HttpCost(SERVED, costs, f"learnt by a server at {rates}/s, {kept.get('made', '')}")
@@ -231,17 +231,7 @@ def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
     """What was measured, by format. What is not as it is written is left out: files may be edited."""
     found = profile.extra.get("front")
     costs = found if isinstance(found, dict) else {}
-    return {
-        name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict) and _is_whole(name, one)
-    }
-
-
-def _is_whole(name: str, front: Mapping[str, Any]) -> bool:
-    """Whether loads of a server can be read."""
-    try:
-        return name != SERVED or bool([FrontLoad.parse(one) for one in front["loads"]])
-    except (KeyError, TypeError, ValueError):
-        return False
+    return {name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict)}
 
 
 def _batching(batching: Batching) -> dict[str, Any]:

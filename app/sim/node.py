@@ -34,8 +34,6 @@ class Node:
         launch_ns: int = 0,
         front: Front | None = None,
     ) -> None:
-        if program.id != PROGRAM:
-            raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
         scheduler.add_program(program, 0)
         self.scheduler = scheduler
         self.device = device

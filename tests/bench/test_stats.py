@@ -37,7 +37,7 @@ def test_figures_of_one_run() -> None:
         batch=np.array([4] * 40 + [1] * 10 + [0] * 50), compute_ns=np.array([2 * MS] * 50 + [-1] * 50),
     )  # fmt: skip
     found = one.figures(deadline_ms=2.0)
-    assert tuple(found) == FIGURES
+    assert list(found) == list(FIGURES)
     assert found["mean_ms"] == pytest.approx((50 + 147) / 99)
     assert (found["p50_ms"], found["p90_ms"], found["max_ms"]) == (1.0, 3.0, 3.0)
     assert (found["throughput"], found["goodput"]) == (99 / 2, 50 / 2)

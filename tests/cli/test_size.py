@@ -178,7 +178,7 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_server_had_last_is_planned_with(tmp_path: Path) -> None:
-    """Until it is measured again, and not where loads cannot be read."""
+    """Until it is measured again. Files may be edited."""
     profile = replace(linear(10, 1, 32), extra={"front": {"json": {"call_us": 120.5}}})
     cache, key = stored(tmp_path, 1, profile)
     loads = [FrontLoad(5, 100, 0.02, 0.01, {1: (100, 2.2)}, 0.1), FrontLoad(5, 300, 0.06, 0.03, {1: (300, 6.6)})]
@@ -194,8 +194,9 @@ def test_what_a_server_had_last_is_planned_with(tmp_path: Path) -> None:
     )
     assert printed(*options, "--format", "json")["http"]["call_us"] == 120.5
     cache.store_loads(key, [], "2026-01-03")
-    assert printed(*options)["format"] == "json"
     assert_refused("format: no server that has ended has kept", "size", *options, "--format", "served")
+    cache.store(key, replace(profile, extra={"front": {"served": {"loads": [{"seconds": "x"}]}}}))
+    assert_refused("front: expected loads as a server writes them", "size", *options)
 
 
 def example_of(task: str, *values: Any) -> tuple[ModelInfo, SampleRow]:
