@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,7 +15,6 @@ from app.engine.profiling.cache import Key
 from app.engine.profiling.review import Review
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
-from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
@@ -75,27 +74,26 @@ class ProfiledModel:
 
     def report(self) -> dict[str, Any]:
         """For the statistics: all but `batch_ms`, which has a key of its own there. Milliseconds."""
-        profile = self.profile
+        profile, data = self.profile, self.profile.to_dict()
         return {
             "origin": self.origin,
             "made": str(profile.extra.get("made", "")),
             "lengths": profile.extra.get("lengths", {}),
-            "error": {str(size): round(error, 4) for size, error in enumerate(profile.errors, 1)},
-            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
-            "concurrency_ms": _ms(profile.concurrency_ns.items()),
-            "length_ms": _ms(profile.by_length),
+            "error": data.get("error", {}),
+            "handover_ms": data.get("handover_ms"),
+            **_at_once_and_by_length(data),
             "stages": [
-                {
-                    "batch_ms": to_ms(part.batch_ns),
-                    "concurrency_ms": _ms(part.concurrency_ns.items()),
-                    "length_ms": _ms(part.by_length),
-                }
-                for part in profile.stages
+                {"batch_ms": part["batch_ms"], **_at_once_and_by_length(part)} for part in data.get("stages", ())
             ],
             "fit": profile.fit,
             "best_batch": profile.best,
             "best_rows_per_s": profile.peak,
         }
+
+
+def _at_once_and_by_length(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a profile as it is stored."""
+    return {"concurrency_ms": data.get("concurrency", {}), "length_ms": data.get("length_ms", {})}
 
 
 def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
@@ -129,7 +127,3 @@ def first_profile(
 def now_utc() -> str:
     """ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
-    return {str(key): to_ms(times) for key, times in tables}
