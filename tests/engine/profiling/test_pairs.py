@@ -14,7 +14,7 @@ import torch
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Ran
 from app.engine.profiling.bench import Bench, Round
-from app.engine.profiling.pairs import Visit, known, visit
+from app.engine.profiling.pairs import Visit, known, times, visit
 from app.engine.profiling.sampler import Visits
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome
@@ -89,7 +89,7 @@ def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
 
 
 def test_what_was_not_timed_is_left_out():
-    sampler = visits([1, 2], [1])
+    sampler = Visits(product([1, 2], [1]), known)
     assert times(sampler) == ()
     sampler.add((2, 1), Visit(MS, MS))
     assert [(time.rows, time.slower) for time in times(sampler)] == [(2, pytest.approx(0))]
