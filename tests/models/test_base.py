@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -39,17 +38,6 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
 def test_normalise_names_what_is_wrong(result, message):
     with pytest.raises(ConfigError, match=message):
         normalise(result, [Y, Z], "m")
-
-
-def test_verify_accepts_what_was_declared():
-    verify(info(Y, Z), [torch.ones(2, 3), torch.ones(2, dtype=torch.int64)], 2)
-    verify(info(Y), [np.ones((2, 3), np.float32)], 2)
-    verify(info(SEQUENCE), [torch.ones(2, 5, 2)], 2, {"tokens": 5})
-    free = TensorSpec("f", "FP32", (-1,), ("f.0",), (-1,))
-    for length in (0, 1, 99):
-        verify(info(free), [torch.ones(2, length)], 2)
-    text = TensorSpec("t", "BYTES", (1,), ("",), (1,))
-    verify(info(text), [np.full((2, 1), b"a", dtype=object)], 2)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,18 +141,6 @@ def test_lengths_come_without_being_declared_and_only_where_rows_differ() -> Non
     assert [spec.lengths_of for spec in called_with.inputs] == ["", "time"]
     _, called_with = recurrent_model(Recurrent(CountDown(), ((),), 10), info([FIRST], [WRITTEN]))
     assert called_with.outputs[0].bounds == (10,)
-
-
-@pytest.mark.parametrize("datatype", ["INT64", "UINT16"])
-def test_what_finish_leaves_beyond_a_row_is_zeros(datatype: str) -> None:
-    class Marked(UntilZero):
-        def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
-            return (ys + 5).to(getattr(torch, datatype.lower()))
-
-    x = torch.tensor([[[2.0, 2], [0, 0], [9, 9]], [[4, 4], [4, 4], [4, 4]]])
-    written = replace(WRITTEN, datatype=datatype)
-    text, ran = made(Marked(), [SAMPLES], [written])(x, torch.tensor([3, 3]))
-    assert (text.tolist(), ran.tolist()) == ([[7, 5, *[0] * 7], [9, 9, 9, *[0] * 6]], [2, 3])
 
 
 def test_parameters_reach_start() -> None:

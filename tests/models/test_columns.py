@@ -14,12 +14,11 @@ from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
-from sklearn.pipeline import make_pipeline, make_union
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from app.errors import ConfigError
 from app.models.loading import load
-from app.models.scaffold.columns import estimator_inputs
 from app.models.scaffold.new import make
 
 from .folders import source_of
@@ -82,12 +81,6 @@ def test_a_pipeline_of_mixed_columns_serves_as_new_wrote_it(tmp_path):
     model = load(source_of(made.folder))
     found = model.call(*(as_sent(FRAME[spec.name], spec) for spec in model.info.inputs))
     assert np.allclose(found[0], PIPELINE.predict(FRAME))
-
-
-def test_a_union_and_numbers_without_names():
-    both = make_union(OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder()).fit(FRAME[["sex"]])
-    assert estimator_inputs(both) == [{"name": "sex", "datatype": "BYTES", "shape": [], "categories": ["f", "m"]}]
-    assert estimator_inputs(StandardScaler().fit([[1.0, 2.0]])) == [{"name": "x", "datatype": "FP32", "shape": [2]}]
 
 
 def test_a_column_that_it_does_not_have(tmp_path):

@@ -64,15 +64,6 @@ def test_variable_axes_get_names_and_bounds(tmp_path):
     assert (scalar.shape, scalar.axes, scalar.bounds) == ((), (), ())
 
 
-def test_bytes_and_labels(tmp_path):
-    toml = TOML.replace('datatype = "FP32"', 'datatype = "BYTES"', 1) + 'labels = "names.txt"\n'
-    folder = write_model(tmp_path / "m", toml)
-    (folder / "names.txt").write_text("a\nb\nc\n")
-    info = model_info(read_config(folder), source_of(folder))
-    assert info.inputs[0].datatype == "BYTES"
-    assert info.outputs[0].labels == ("a", "b", "c")
-
-
 def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     given = (
         "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\nweight = 2\n"

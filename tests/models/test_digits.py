@@ -74,17 +74,6 @@ def test_every_mode_of_png_and_jpeg(digits, mode):
     assert ask(digits, encode(image, "JPEG" if mode == "CMYK" else "PNG"))["label"] == 3
 
 
-def test_a_transparent_image_lies_on_white(digits):
-    ink = printed(4).convert("L").point(lambda value: 255 - value)
-    image = Image.new("RGBA", ink.size, (0, 0, 0, 0))
-    image.putalpha(ink)
-    assert ask(digits, encode(image))["label"] == 4
-    white = Image.new("RGBA", ink.size, (255, 255, 255, 0))
-    white.putalpha(ink)
-    with pytest.raises(BadRequest, match="blank image"):
-        ask(digits, encode(white))
-
-
 # what is no digit
 
 

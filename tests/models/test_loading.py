@@ -63,20 +63,6 @@ class Outer:
 
 
 @pytest.mark.parametrize(
-    ("signature", "takes"),
-    [
-        ("x", False),
-        ("*tensors", False),
-        ("x, parameters", True),
-        ("parameters", False),
-        ("x, **kwargs", False),
-    ],
-)
-def test_parameters_are_found_in_the_signature(tmp_path, signature, takes):
-    assert load_code(tmp_path, f"def build():\n    return lambda {signature}: 1").takes_parameters is takes
-
-
-@pytest.mark.parametrize(
     ("signature", "message"),
     [
         ("", "too many positional arguments"),
@@ -152,10 +138,6 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         other.join()
         for number in range(7):
             sys.modules.pop(f"imported_{number}", None)
-
-
-def test_an_installed_module(tmp_path):
-    assert isinstance(load_code(tmp_path, None, TOML.replace("model.py:build", "torch.nn:Identity")).call, nn.Identity)
 
 
 @pytest.mark.parametrize(

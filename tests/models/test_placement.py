@@ -27,12 +27,6 @@ def model_of(call: Any, inputs: tuple[TensorSpec, ...] = (), outputs: tuple[Tens
     return Model(ModelInfo("m", "1", "test", inputs, outputs, Batching()), call)
 
 
-def test_nothing_to_change_changes_nothing():
-    model = model_of(nn.Linear(4, 4))
-    assert place(model, Placement()) is model
-    assert model.call.weight.dtype == torch.float32
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_precision_is_inside_only(precision: str):
     seen: list[torch.dtype] = []

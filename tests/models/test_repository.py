@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from app.errors import ConfigError
-from app.models.repository import SETS, Repository
+from app.models.repository import Repository
 
 from .folders import write_model
 
@@ -79,10 +79,3 @@ def test_extra_models_beat_the_folder(tmp_path):
 def test_a_wrong_extra_model(extra):
     with pytest.raises(ConfigError, match="model"):
         Repository(None, [extra])
-
-
-def test_the_sets_that_ship():
-    assert list(SETS) == ["demo", "bench"]
-    assert found(Repository("demo")) == {"digits": [1], "echo": [1]}
-    shipped = ["digits", "echo", "encoder", "generate", "lstm", "mlp", "resnet18", "writer"]
-    assert list(found(Repository("bench"))) == shipped

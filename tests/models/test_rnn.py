@@ -20,7 +20,7 @@ from app.models.recurrent.rnn import by_its_layer
 from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
 
-from .folders import refused, source_of, try_out, write_model
+from .folders import source_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
@@ -247,12 +247,6 @@ class Tones(nn.Module):
 def build(both=False):
     return Tones(both)
 """
-SECOND = """
-[[inputs]]
-name = "second"
-datatype = "FP32"
-shape = [1]
-[[outputs]]"""
 TOML = """
 recurrent = true
 source = "model.py:build"
@@ -277,17 +271,3 @@ def test_one_key_is_enough(tmp_path: Any) -> None:
     x = torch.randn(1, 7, 4)
     with torch.inference_mode():
         torch.testing.assert_close(model.call(x, torch.tensor([7]))[0], gru(x)[1][0])
-
-
-@pytest.mark.parametrize(
-    ("code", "toml", "message"),
-    [
-        (CODE, "kwargs = { both = true }" + TOML, "recurrent: expected a layer of one direction, got 'gru' with bidi"),
-        (CODE.replace(", scale=None", ""), TOML.replace("[[outputs]]", SECOND), "inputs: expected as many as"),
-    ],
-)
-def test_a_wrong_declaration_is_one_line(tmp_path: Any, code: str, toml: str, message: str) -> None:
-    folder = write_model(tmp_path / "m", toml, code)
-    text = refused(folder)
-    assert text.startswith(f"{folder / 'model.toml'}: ")
-    assert message in text

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
-from app.models.base import TORCH_DTYPES
 from app.models.checks.samples import (
     ROWS,
     example_row,
@@ -120,25 +119,6 @@ def test_made_up_rows_of_two_lengths_that_may_share_a_batch(
 
 
 # batches
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_a_batch_is_padded_in_rows_and_lengths(datatype: str) -> None:
-    x = spec("x", datatype, "n", pad_value=0 if datatype in ("BOOL", "BYTES") else 7)
-    rows = made_up_rows([x], [{"n": 3}, {"n": 1}])
-    (batch,) = stack([x], rows, 4)
-    assert tuple(batch.shape) == (4, 3)
-    got = batch.tolist()
-    if datatype == "BYTES":
-        assert isinstance(batch, np.ndarray)
-    else:
-        assert batch.dtype == TORCH_DTYPES[datatype]
-    (alone,) = stack([x], rows[1:])
-    pad = {"BYTES": b"", "BOOL": False}.get(datatype, 7)
-    assert got[1] == got[2] == got[3] == [alone.tolist()[0][0], pad, pad]
-    assert got[0] == stack([x], rows[:1])[0].tolist()[0]
-    single = spec("x", datatype)
-    assert len(stack([single], [example_row([single])], 3)[0]) == 3
 
 
 def test_a_batch_has_the_inputs_that_the_server_makes() -> None:

@@ -9,7 +9,6 @@ import torch
 from transformers.generation import logits_process as processors
 
 from app.models.decoders.choosing import Shares
-from app.models.decoders.parameters import Parameters
 
 WORDS = 600
 
@@ -42,10 +41,3 @@ def test_shares_are_those_of_transformers(asked: dict[str, Any], spread: float) 
     scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
     shares = Shares(**asked)(scores)
     torch.testing.assert_close(shares / shares.sum(), of_transformers(scores, asked))
-
-
-def test_what_a_request_does_not_say_is_as_the_model_does() -> None:
-    defaults = {"temperature": 0.5, "top_k": 9, "top_p": None}
-    assert Shares.of({**defaults, **Parameters(top_k=0, top_p=0.3).given}) == Shares(0.5, 0, 0.3)
-    assert Shares.of({**defaults, **Parameters().given}) == Shares(0.5, 9, 1.0)
-    assert Shares.of({}) == Shares()

@@ -13,11 +13,10 @@ import transformers
 from transformers import PreTrainedTokenizer
 
 from app.contract import ModelSource
-from app.errors import BadText, ConfigError
+from app.errors import ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.models.tasks import opening
-from app.models.tasks.slow_tokenizer import SlowTokenizer, copied
 
 MOST = 20
 TEXT = "the ferry"
@@ -82,20 +81,6 @@ def test_texts_are_those_of_generate(slow: Any, tmp_path: Path) -> None:
         pieces.add(token, frozenset({tiny.END}))
         sent += pieces.piece()
     assert sent.encode() == written
-
-
-def test_a_text_that_is_too_long_is_refused_or_cut(slow: Any, tmp_path: Path) -> None:
-    model = load(ModelSource("m", 1, tmp_path))
-    array: Any = np.empty(1, object)
-    array[0] = b"a" * 200
-    assert model.front is not None
-    with pytest.raises(BadText, match="at most"):
-        model.front.read([[array]])
-    tokenizer = SlowTokenizer(slow)
-    tokenizer.enable_truncation(5)
-    (cut,) = tokenizer.encode_batch(["a" * 20])
-    (whole,) = copied(tokenizer).encode_batch(["a" * 20], add_special_tokens=False)
-    assert (len(cut), cut.ids[-1], len(whole), whole.type_ids) == (5, tiny.END, 20, [0] * 20)
 
 
 def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

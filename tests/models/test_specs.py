@@ -106,22 +106,6 @@ def test_an_axis_without_max_shape_has_no_bound(tmp_path):
     assert (info.outputs[0].axes, info.outputs[0].bounds) == (("audio.0",), (UNBOUNDED,))
 
 
-def test_a_bound_holds_for_the_axis_wherever_it_is_given(tmp_path):
-    before = table("inputs", "before", "FP32", '["tokens", "other"]')
-    after = table("inputs", "after", "FP32", '["tokens", "other"]', "max_shape = [-1, 7]")
-    info = read(tmp_path, before, IDS, after, table("outputs", "y", "FP32", '["other"]'))
-    assert [spec.bounds for spec in info.inputs] == [(300, 7), (300,), (300, 7)]
-    assert info.outputs[0].bounds == (7,)
-
-
-def test_rows_without_bound_share_a_batch_with_rows_of_similar_length(tmp_path):
-    ids = table("inputs", "ids", "INT64", '["tokens"]')
-    assert read(tmp_path, ids, SCORE).batching.length_buckets[:3] == (1024, 4096, 16384)
-    assert read(tmp_path, IDS, SCORE).batching.length_buckets == ()
-    own = read(tmp_path, ids, SCORE, more="[batching]\nlength_buckets = [10]")
-    assert own.batching.length_buckets == (10,)
-
-
 # outputs
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from app.errors import ConfigError
 from app.models import Staged
@@ -25,22 +24,6 @@ name = "y"
 datatype = "FP32"
 shape = [2]
 """
-
-
-def test_weights_are_those_of_modules_and_of_modules_behind_methods():
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(2, 2)
-            self.drop = nn.Dropout()
-
-        def head(self, x: torch.Tensor) -> torch.Tensor:
-            return self.drop(self.linear(x))
-
-    net = Net()
-    staged = Staged([nn.Linear(2, 2), net.head]).eval()
-    assert len(list(staged.parameters())) == 4
-    assert not net.drop.training
 
 
 @pytest.mark.parametrize(

@@ -90,15 +90,6 @@ def test_token_classification_answers_as_the_pipeline_does(tmp_path):
     assert answered(model, ["", "the cat"])[0] == {"entities": [], "tokens": []}
 
 
-def test_offsets_count_characters(tmp_path):
-    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
-    (found,) = answered(opened(tmp_path, "token-classification"), ["é ß 𝄞 cats"])
-    assert [("é ß 𝄞 cats"[one["start"] : one["end"]], one["piece"]) for one in found["tokens"][-2:]] == [
-        ("cat", "cat"),
-        ("s", "##s"),
-    ]
-
-
 def test_image_classification_answers_as_transformers_does(tmp_path):
     original = tiny.save_vit(tmp_path / "weights")
     model = opened(tmp_path, "image-classification")

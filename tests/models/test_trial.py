@@ -74,12 +74,6 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
     assert "recurrent = true" not in message, "which is for recurrent layers"
 
 
-@pytest.mark.parametrize("of", ["", "x"], ids=["sent", "made"])
-def test_a_recurrent_layer_that_packs_its_sequences_passes(of: str) -> None:
-    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,), mask_of=of)
-    assert try_out(model(LastState(), [SEQUENCE, mask], [STATE])) == []
-
-
 def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
     """`shape = [-1, 3]`, as other servers have it."""
     x = TensorSpec("x", "FP32", (-1, 3), ("x.0", ""), (UNBOUNDED, 3))
