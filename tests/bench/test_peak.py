@@ -74,6 +74,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
     monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
     monkeypatch.setattr(bench, "_SETTLE_S", 0.01)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # of all that the suite has loaded it takes longer than a run
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 from test_http.catalog import FakeServed, served, spec
 
-from app.contract import IndexEntry, Plan, SampleRow
+from app.contract import IndexEntry, Plan
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import events
@@ -51,21 +49,6 @@ def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
     ]
-
-
-@pytest.mark.parametrize(
-    ("datatype", "row", "sends"),
-    [("BYTES", b"a text", "text"), ("BYTES", b"\x89PNG\xff", "file"), ("BYTES", None, "text"), ("FP32", None, "file")],
-)
-def test_the_form_begins_with_what_users_send(datatype: str, row: bytes | None, sends: str) -> None:
-    """A model that decodes files, by its input and its example."""
-    given = spec("x", datatype, 1)
-    example = None if row is None else SampleRow((np.array([row], object),))
-    one = served("one", (given,), (given,), decode=lambda media, body: {})
-    one.example = example
-    index = [IndexEntry("one", "1", "READY")]
-    now = events.seen(index, Snapshot([gauges("one")], []), [plan()])
-    assert events.models(now, [one])["models"][0]["sends"] == sends
 
 
 def block(worker: int, began: int, batches: int = 1, took: int = 8) -> events.Batch:

@@ -36,14 +36,3 @@ def test_samples_have_rates_and_what_is_used() -> None:
     history.add(EVERY_US, Snapshot([gauges(answered(stats, 20, 5), 7)], []), Machine(16.0, 128, 256))
     assert samples(history) == [[0, 0, 0, 1], [2, 0.5, 7, 1]]
     assert history.as_dict()["process"] == [[0, 64, 0, 0], [1.5, 128, 256, 0]]
-
-
-def test_while_a_version_replaces_itself_both_count_and_one_that_has_gone_is_forgotten() -> None:
-    history, old = History(), ModelStats("echo", "1")
-    history.add(0, Snapshot([gauges(answered(old, 50, 0))], []), Machine(0.0, 0, 0))
-    new = answered(ModelStats("echo", "1"), 10, 0)
-    history.add(EVERY_US, Snapshot([gauges(answered(old, 10, 0), 2), gauges(new, 3)], []), Machine(0.0, 0, 0))
-    history.add(2 * EVERY_US, Snapshot([gauges(answered(new, 30, 0))], []), Machine(0.0, 0, 0))
-    assert samples(history) == [[0, 0, 0, 1], [2, 0, 5, 2], [3, 0, 0, 1]]
-    history.add(3 * EVERY_US, Snapshot([], []), Machine(0.0, 0, 0))
-    assert history.as_dict()["models"] == []

@@ -175,17 +175,3 @@ async def test_no_more_than_so_many_watch() -> None:
         assert rig.hub.watchers == MOST_WATCHERS
     with rig.hub.watching():
         assert rig.hub.watchers == 1
-
-
-@virtual
-async def test_a_fault_in_one_tick_ends_nothing() -> None:
-    rig = Rig()
-    with rig.hub.watching() as watcher:
-        await names_of(watcher, 4)
-        good = rig.catalog.entries
-        rig.catalog.entries = None  # type: ignore[assignment]
-        await rig.loop.passes(S // 2)
-        rig.catalog.entries = good
-        assert await names_of(watcher, 1) == ["tick"]
-    assert {type(failure) for failure in rig.loop.failures} == {TypeError}
-    rig.loop.failures.clear()
