@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .running import assert_refused, printed
+from .running import assert_refused, printed, succeeds
 
 MODEL = """
 import torch
@@ -80,6 +80,10 @@ def test_several_numbers_are_tried_where_none_is_asked_for(options: tuple[str, .
                for number, one in got["slices"].items()}  # fmt: skip
     assert longest[got["suggested"]] == min(longest.values())
     assert got["paste"] == f"stages = {got['suggested']}"
+
+
+def test_table(options: tuple[str, ...]) -> None:
+    assert succeeds("profile", "net", "--stages", "2", *options).endswith("\n\nstages = 2\n")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     )  # 32 rows take as long as one
 
 
+def test_the_table_and_the_command() -> None:
+    shown = running.succeeds("size", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", *ASKED[4:])
+    assert "starling serve MODEL_FOLDER --workers 32\n" in shown
+    overloaded = running.succeeds("size", "--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", *ASKED[4:])
+    assert "overloaded" in overloaded
+
+
 def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
     result = invoke("size", "--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", *ASKED[4:])
     assert (result.exit_code, "no number of replicas" in result.stdout) == (1, True)
