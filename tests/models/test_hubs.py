@@ -5,14 +5,13 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
 from app.models.loading import load
-from app.models.sources import hubs
 
 from .folders import TOML, refused, source_of, try_out, write_model
 
@@ -139,19 +138,3 @@ def test_importing_the_registry_imports_no_extra():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
-
-
-def test_a_download_holds_up_no_other_load():
-    """Weights of the hub are fetched before the one load at a time begins."""
-    held = []
-
-    def fetch(place, name, **options):
-        held.append((place, name, options.get("revision"), hubs.PATCHING._is_owned()))
-
-    def opened(place, **options):
-        held.append((place, options["revision"], hubs.PATCHING._is_owned()))
-        return nn.Identity()
-
-    library = SimpleNamespace(utils=SimpleNamespace(hub=SimpleNamespace(cached_file=fetch)))
-    hubs.from_pretrained(library, SimpleNamespace(from_pretrained=opened), "some/model", {"revision": "r"})
-    assert held == [("some/model", "model.safetensors", "r", False), ("some/model", "r", True)]

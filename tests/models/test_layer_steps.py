@@ -13,7 +13,7 @@ from torch import nn
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import recurrent_model
-from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps, ready_steps
+from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
@@ -113,24 +113,3 @@ def test_strides(left: int, strides: dict[int, int]) -> None:
     cell = LayerCell(Net("lstm"), INFO)
     assert {rows: cell.longest_stride(rows, left) for rows in strides} == strides
     assert LayerCell(Net("gru"), INFO).longest_stride(1, left) == 1
-
-
-@pytest.mark.parametrize(
-    ("layer", "missing", "way"),
-    [
-        (nn.LSTM(256, 256), [], OneDnnSteps),
-        (nn.LSTM(256, 256), ["_reordered"], TorchSteps),
-        (nn.LSTM(256, 256).double(), [], TorchSteps),
-        (nn.LSTM(5, 7), [], TorchSteps),
-        (nn.GRU(300, 300), [], PackedGruSteps),
-        (nn.GRU(300, 300), ["Product"], TorchSteps),
-        (nn.RNN(600, 600), [], TorchSteps),
-    ],
-)
-def test_the_fastest_that_can_be_had(
-    layer: nn.RNNBase, missing: list[str], way: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layer_steps, "LEAST", 1 << 18)
-    for name in missing:
-        monkeypatch.setattr(layer_steps, name, refuse)
-    assert type(ready_steps(layer)) is way

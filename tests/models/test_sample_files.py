@@ -72,17 +72,6 @@ def test_every_datatype_in_both_formats(tmp_path: Path, datatype: str) -> None:
         assert (array.dtype, array.tolist()) == (DATATYPES[datatype], expected)
 
 
-def test_arrays(tmp_path: Path) -> None:
-    """At most 256 rows; bits of BF16; what a datatype does not have."""
-    x = TensorSpec("x", "FP32", (), (), ())
-    assert len(from_npz(tmp_path, {"x": np.zeros(1000)}, x)) == 256
-    assert listed(from_npz(tmp_path, {"x": np.array([0x4000], np.uint16)}, replace(x, datatype="BF16"))) == [0x4000]
-    with pytest.raises(ConfigError, match=r"\(x\).data: expected strings, got the number 1"):
-        from_json(tmp_path, {"inputs": [tensor("x", "BYTES", [2], ["a", 1])]}, replace(x, datatype="BYTES"))
-    with pytest.raises(ConfigError, match="x: a value is out of range for UINT8"):
-        from_npz(tmp_path, {"x": [300]}, replace(x, datatype="UINT8"))
-
-
 def beside_mask(datatype: str, shape: Any, data: Any) -> dict[str, Any]:
     return {"inputs": [tensor("ids", datatype, shape, data), tensor("mask", "FP32", [1, 1], [1])]}
 

@@ -109,12 +109,6 @@ def test_an_axis_without_max_shape_has_no_bound(tmp_path):
 # outputs
 
 
-def test_an_outputs_free_axis_is_the_inputs_only_one(tmp_path):
-    info = read(tmp_path, IDS, mask("ids"), FIXED, table("outputs", "y", "FP32", "[-1, 4, -1]"))
-    (y,) = info.outputs
-    assert (y.axes, y.bounds) == (("tokens", "", "tokens"), (300, 4, 300))
-
-
 def test_an_outputs_free_axis_among_several_is_not_guessed(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, IDS, BARE, mask("ids"), table("outputs", "y", "FP32", "[4, -1]"))

@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from app.contract import UNBOUNDED, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
-from app.models.checks.row_check import TOLERANCES
-from app.models.checks.trial import Unfit, tolerance_of
+from app.models.checks.trial import Unfit
 
 from .folders import try_out
 
@@ -184,19 +183,6 @@ def test_parameters_of_samples_reach_the_model() -> None:
 
 
 # tolerances
-
-
-@pytest.mark.parametrize(
-    ("call", "inputs", "outputs", "expected"),
-    [
-        (lambda x: x, [X], [Y], "FP32"),
-        (lambda x: x, [NUMBER], [NUMBER], "FP64"),
-        (nn.Linear(3, 3, dtype=torch.bfloat16), [X], [Y], "BF16"),
-        (lambda x: x, [TEXT], [TEXT], "EXACT"),
-    ],
-)
-def test_the_coarsest_type_counts(call: Any, inputs: Any, outputs: Any, expected: str) -> None:
-    assert tolerance_of(model(call, inputs, outputs)) is TOLERANCES[expected]
 
 
 def test_a_weight_that_holds_nan_is_named() -> None:

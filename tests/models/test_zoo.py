@@ -40,22 +40,6 @@ def test_lstm_is_the_one_declared_and_answers_as_the_plain_module():
             torch.testing.assert_close(logits[row], model.call.cell.module(ids[row : row + 1, :length])[0])
 
 
-def test_generate_knows_its_lines():
-    model = shipped("generate")
-    assert try_out(model) == []
-    prompts = [model.decode("text/plain", text)["prompt"] for text in (b"The ferry", b"\nIf you\r\nnot this")]
-    longest = max(map(len, prompts))
-    rows = torch.stack([torch.nn.functional.pad(torch.tensor(row), (0, longest - len(row))) for row in prompts])
-    lengths = torch.tensor([len(row) for row in prompts])
-    with torch.inference_mode():
-        text, steps = model.call(rows, lengths)
-    assert text.shape == (2, 160)
-    lines = [" would be quicker if it did not wait, and cheaper if it waited longer.",
-             " wait for everyone, nobody will arrive."]  # fmt: skip
-    assert [model.present({"text": row.numpy()})["continuation"] for row in text] == lines
-    assert steps.tolist() == [len(line) + 1 for line in lines], "a line feed ends each"
-
-
 def test_writer_knows_its_lines():
     pytest.importorskip("transformers")
     model = shipped("writer")
