@@ -1,7 +1,8 @@
 """How much of a test runs: all of it in `make test`, a few examples of it in `make test-core`.
 
-A test says so: it is marked `full`, it repeats something `few(n)` times, it has `repeatable(n)` examples of Hypothesis,
-or it is parametrised with `some(cases)`. In the whole suite that changes nothing.
+Of a parametrised test the core tier has one in six cases (tests/conftest.py). Else a test says so: it is marked `full`,
+it repeats something `few(n)` times, it has `repeatable(n)` examples of Hypothesis, or it goes through `some(cases)`. In
+the whole suite that changes nothing.
 """
 
 from __future__ import annotations

@@ -111,3 +111,14 @@ class TestWhatGoesBefore:
         feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT, priority=1) for ident in range(40)))
         assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0, 9) is None
         assert scheduler.admit(1, 1, Klass.BEST_EFFORT, 20 * MS, 0, 9) is not None
+
+    def test_both_count_with_a_best_effort_call_in_batches_of_their_own(self) -> None:
+        """A batch runs, two more of best effort wait, and one of two real-time rows; its own row begins another."""
+        scheduler = scheduler_of(make_program(policy="no_wait", batch_ns=(10 * MS,) * 4, max_batch=4))
+        feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT) for ident in range(4)))
+        for ident in range(4, 14):
+            scheduler.submit(make_call(ident, klass=Klass.BEST_EFFORT if ident < 12 else Klass.REALTIME), 0)
+        assert scheduler.admit(1, 1, Klass.BEST_EFFORT, 50 * MS, 0) is None
+        late = scheduler.admit(1, 1, Klass.BEST_EFFORT, 50 * MS - 1, 0)
+        assert late == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
+        assert backlog_ns(scheduler, 0) == 40 * MS

@@ -67,14 +67,3 @@ def test_d5_d6_d7_figure_8() -> None:
     assert bench.entries() == [(2, [2, 2, 2, 0], [2, 2, 2, 0])] * 2
     assert [batch.created for batch in bench.table.batches] == [7, 7]
     assert all(batch.closed for batch in bench.table.batches)
-
-
-def test_fewer_rows_than_stand_there_are_split_off() -> None:
-    bench, batch = Bench(), rows(3)
-    bench.run(batch)
-    assert not bench.table.batches[0].closed
-    assert bench.run(batch[:2]) is Operation.SPLIT
-    assert bench.entries() == [(1, [1, 0, 0, 0], [1, 0, 0, 0]), (2, [2, 2, 0, 0], [2, 2, 0, 0])]
-    assert bench.table.latest(Klass.REALTIME) is batch[0].batch
-    assert all(entry.closed for entry in bench.table.batches)  # neither is stretched from now on
-    assert bench.run(batch[2:]) is Operation.ON

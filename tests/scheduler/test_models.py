@@ -40,17 +40,6 @@ def test_a_fast_model_overtakes_a_slow_one() -> None:
     assert first_of((1, 1, 0), (2, 1, 50), times=BOTH) == [2, 1]
 
 
-def test_more_rows_in_a_batch_count() -> None:
-    """A batch of four slow rows ends nearly as many a nanosecond as one fast row, and goes in order of arrival."""
-    assert first_of((1, 4, 0), (2, 1, 70), times=BOTH, now=500) == [1, 2]
-    assert first_of((1, 1, 0), (2, 1, 70), times=BOTH, now=500) == [2, 1]
-
-
-def test_models_of_about_one_speed_go_in_order_of_arrival() -> None:
-    times = BOTH | {2: Stage(Profile((40, 44, 48, 52)))}
-    assert first_of((1, 1, 0), (2, 1, 50), times=times) == [1, 2]
-
-
 def test_age_outweighs_speed() -> None:
     """At 10 times the speed, a row that came just now does not go before one that has waited long."""
     assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=61) == [1, 2]
@@ -65,12 +54,6 @@ def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order:
     scheduler.submit(make_call(3, program=1, arrived=0), 0)
     scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
     assert [unit.program for unit in scheduler.step(500).start] == order
-
-
-def test_a_model_of_unknown_times_neither_overtakes_nor_is_overtaken_while_its_row_is_the_oldest() -> None:
-    times = BOTH | {3: Stage()}
-    assert first_of((3, 1, 0), (1, 1, 1), (2, 1, 50), times=times) == [3, 2, 1]
-    assert first_of((1, 1, 0), (3, 1, 1), (2, 1, 50), times=times) == [2, 1, 3]
 
 
 @pytest.mark.parametrize(("weights", "ratio"), [((1.0, 3.0), 3.0), ((4.0, 1.0), 0.25)])

@@ -93,11 +93,6 @@ class TestJoining:
         assert unit.progress == 6, "it has one before it until it ends"
         scheduler.progressed(99, 1, 59)
 
-    @pytest.mark.parametrize(("times", "policy"), [((), "adaptive"), (LINEAR, "late")])
-    def test_at_once_where_nothing_is_known_and_in_the_preset(self, times: tuple[int, ...], policy: str) -> None:
-        scheduler, unit = self.running(times, policy)
-        assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
-
 
 class TestContinuing:
     """A worker goes on with the other rows of a unit by itself when some end."""
@@ -150,14 +145,6 @@ class TestContinuing:
 
 
 class TestStages:
-    def test_a_batch_that_would_be_split_ends_where_it_is(self) -> None:
-        stages = (Stage(Profile((10, 12))), Stage(Profile((10, 12))), Stage(Profile((10, 30))))
-        scheduler = serving(make_program(stages=stages, policy="dva_operator", max_batch=2, max_delay_ns=0))
-        (unit,) = enter(scheduler, make_call(1, 2)).start
-        assert unit.steps == 1  # what remains takes 42 for two rows, and 40 for one after the other
-        step = end(scheduler, unit, 12, 1, times=(12,))
-        assert [(len(unit.rows), unit.stage, unit.steps) for unit in step.start] == [(1, 1, 1)]  # the other half waits
-
     @pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
     def test_a_unit_of_another_program_is_at_stages_of_its_own(self, policy: str) -> None:
         """Of which there may be more."""

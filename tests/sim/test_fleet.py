@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiers import few, full, some
+from tiers import few, full
 
 from app.scheduler.estimates.profile import linear
 from app.sim import fleet
@@ -41,7 +41,7 @@ def test_figures_of_one_replica() -> None:
 
 
 @full
-@pytest.mark.parametrize("router", some(["random", "round_robin"]))
+@pytest.mark.parametrize("router", ["random", "round_robin"])
 def test_shares_add_up_to_the_whole(router: str) -> None:
     """However the replicas are divided, and when all stand in one simulation, each request has the same latency."""
     setup = replace(SETUP, router=router, service="exponential")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiers import few, full, some
+from tiers import few, full
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal.solver import solve
@@ -122,7 +122,7 @@ SETUPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(SETUPS, 4))
+@pytest.mark.parametrize("name", SETUPS)
 def test_littles_law(name: str) -> None:
     """The number in the system, integrated, is the sum of the times spent in it; and all that came has left."""
     setup = replace(SETUPS[name], requests=few(1000))
@@ -137,7 +137,7 @@ def test_littles_law(name: str) -> None:
     assert 0 < tally.busy_ns <= tally.end_ns
 
 
-@pytest.mark.parametrize("name", some(reversed(SETUPS), 4))
+@pytest.mark.parametrize("name", SETUPS)
 def test_simulated_run_replays(name: str) -> None:
     result = replay(json.dumps(entry) for entry in recorded(replace(SETUPS[name], requests=few(300))))
     assert result.same

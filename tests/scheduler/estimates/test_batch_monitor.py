@@ -108,7 +108,7 @@ class TestPreferredSize:
 
 
 class TestAlgorithm1:
-    @pytest.mark.parametrize(("a_ms", "c_ms"), some([(3, 0.35), (0.2, 3), (4, 0)], 3))
+    @pytest.mark.parametrize(("a_ms", "c_ms"), [(3, 0.35), (0.2, 3), (4, 0)])
     def test_closed_form_clamped_to_two(self, a_ms: float, c_ms: float) -> None:
         """Every rate of a count in one second up to twice what the largest batch serves, but where two sizes tie."""
         line, largest = regression(times(a_ms, c_ms)), LARGEST * 1e3 / (a_ms + c_ms * LARGEST)
@@ -117,7 +117,7 @@ class TestAlgorithm1:
         for rate in tried:
             assert algorithm_1(rate, line, LARGEST) == max(2, closed_form(a_ms / 1e3, c_ms / 1e3, rate)), rate
 
-    @pytest.mark.parametrize("size", some(range(2, LARGEST + 1), 6))
+    @pytest.mark.parametrize("size", range(2, LARGEST + 1))
     def test_the_comparison_is_strict(self, size: int) -> None:
         """A rate that a size just serves is not below its throughput. T = 16 + B, so that the line is exact."""
         line = regression([16 + rows for rows in range(1, LARGEST + 1)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tiers import full, some
+from tiers import full
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
@@ -59,7 +59,7 @@ def test_padding_alone_is_that_of_the_curve_alone() -> None:
 
 
 @full
-@pytest.mark.parametrize(("lead_ns", "left_ns"), some([(2 * MS, MS), (0, 3 * MS), (9 * MS, 0)]))
+@pytest.mark.parametrize(("lead_ns", "left_ns"), [(2 * MS, MS), (0, 3 * MS), (9 * MS, 0)])
 def test_a_hand_over_keeps_the_worker_as_computing_does(lead_ns: int, left_ns: int) -> None:
     """But for what of it passes while the worker ends its last unit."""
     times = (4 * MS, 5 * MS, 9 * MS, 6 * MS)
@@ -73,7 +73,7 @@ def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first(
     assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
 
 
-@pytest.mark.parametrize("objective", some(["energy", "latency"]))
+@pytest.mark.parametrize("objective", ["energy", "latency"])
 def test_tables_survive_json(objective: str) -> None:
     tables = solved("jagged", weight_of(objective))
     assert ControlTables.from_dict(json.loads(json.dumps(tables.to_dict()))) == tables
@@ -96,8 +96,8 @@ def test_what_is_no_table_is_refused() -> None:
             ControlTables.from_dict({**data, **change})
 
 
-@pytest.mark.parametrize("curve", some(CURVES))
-@pytest.mark.parametrize("weight", some([0.9, 0.0, 0.5]))
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("weight", [0.9, 0.0, 0.5])
 def test_tables_are_the_optimum_of_their_load(curve: str, weight: float) -> None:
     batch_ns = CURVES[curve]
     tables = solved(curve, weight)

@@ -7,7 +7,7 @@ from math import exp
 
 import numpy as np
 import pytest
-from tiers import few, full, some
+from tiers import few, full
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.beside import TimeLeft
@@ -32,7 +32,7 @@ def waiting_in_m_d_2(rate: float) -> float:
     return float(inside @ np.maximum(np.arange(size) - 2, 0)) / rate + 1
 
 
-@pytest.mark.parametrize("rate", some([0.4, 1.0, 1.6, 1.8]))
+@pytest.mark.parametrize("rate", [0.4, 1.0, 1.6, 1.8])
 def test_without_batches_it_is_m_d_2(rate: float) -> None:
     best = solve((S,), (S,), rate, ONE, states=40)
     assert best.mean_ns / S == pytest.approx(waiting_in_m_d_2(rate), rel=1e-3)

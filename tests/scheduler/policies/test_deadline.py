@@ -79,10 +79,6 @@ class TestCompany:
         world = run([(0, 25), (8, 25)], given=Profile(tuple((4 + 2 * size) * MS for size in range(1, LARGEST + 1))))
         assert started(world) == [(15, 2)]
 
-    def test_rows_that_came_too_late_for_a_unit_wait_for_their_own(self) -> None:
-        """At 46 ms the first starts alone; the second has until 60 + 60 - 14."""
-        assert started(run([(0, 60), (50, 70)])) == [(46, 1), (120 - 14, 1)]
-
     def test_rows_of_a_size_that_is_padded_have_the_time_of_that(self) -> None:
         """Three rows run as four: held for a fourth, whose unit takes as long."""
         slotted = Profile(tuple(time * MS for time in (10, 20, 40, 30, 50, 60, 70, 80)))
@@ -125,9 +121,6 @@ class TestLengths:
     def test_rows_join_the_first_if_all_end_by_its_deadline(self) -> None:
         assert self.first((10, 40), (10, 41), (100, 300)) == [10, 10]
         assert self.first((10, 6), (10, 41), (100, 300)) == [10]
-
-    def test_a_long_row_goes_first_where_others_have_time(self) -> None:
-        assert 100 in self.first((100, 20), (10, 60), (10, 60))
 
     def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
         assert 100 in self.first((100, None), (10, 13), (10, 13))
