@@ -125,6 +125,10 @@ class TestLengths:
     def test_a_long_row_without_a_deadline_does_not_wait_for_ever(self) -> None:
         assert 100 in self.first((100, None), (10, 13), (10, 13))
 
+    def test_as_many_short_rows_as_end_in_time_together(self) -> None:
+        """T(2, 10) = 7 ms."""
+        assert self.first((100, 11), (10, 11), (10, 6)) == [10]
+
 
 class Watched(Busy):
     """Checks the latest start of what waits while a worker is idle."""
