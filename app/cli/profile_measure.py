@@ -94,27 +94,22 @@ def measure(model: Model, plan: Plan, folder: Path, *, suggest: bool = True) -> 
     max_batch, inputs = plan.max_batch, model.info.client_inputs
     own = own_length(inputs, model.samples, plan.length)
     lengths = shorter(most_length(inputs, own), own)[0] if own else []
-    compared = suggest and plan.gpu is None  # threads are the CPU's
-    cores = sizing.room(cpu_cores())
-    pairs = [pair for pair in sizing.pairs(cores) if compared and pair[0] != plan.threads]
+    cores = sizing.room(cpu_cores()) if plan.gpu is None else None  # threads are the CPU's
+    pairs = sizing.pairs(cores) if suggest and cores else []
+    others = sorted({threads for threads, _ in pairs} - {plan.threads})
     *_, powers = coarser(max_batch)
     sizes = cells(range(1, max_batch + 1), plan.together)
-    main = Sampler([*sizes, *at_lengths(powers, lengths)], most=plan.repeats)
-    others: dict[int, Sampler] = {
-        threads: Sampler([Cell(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
-        for threads, _ in pairs
-    }
-    samplers = [main, *others.values()]
-    total_s = plan.budget_s * (1 + _OTHERS_SHARE * bool(others)) * (1 + 1 / _HANDOVER_SHARE)
-    wanted = sum(len(sampler.visits) for sampler in samplers)
-    with progress(total_s, wanted, lambda: sum(sampler.done for sampler in samplers)) as settled:
-        keys, key = _run(model, plan, main, settled)
-        coarser_ones: dict[Key, ModelProfile] = {}
-        for threads, sampler in others.items():
-            coarse = replace(plan, threads=threads, budget_s=plan.budget_s * _OTHERS_SHARE / len(others))
-            its_keys, its_key = _run(model, coarse, sampler, settled)
-            coarser_ones[its_key] = sampler.profile(None, own, **its_keys)
-    measured = main.profile(None, own, **keys)
+    runs = {plan: Sampler([*sizes, *at_lengths(powers, lengths)], most=plan.repeats)}
+    for threads in others:
+        coarse = replace(plan, threads=threads, budget_s=plan.budget_s * _OTHERS_SHARE / len(others))
+        wanted = [Cell(units, size) for count, units in pairs if count == threads for size in powers]
+        runs[coarse] = Sampler(wanted, most=plan.repeats)
+    total_s = sum(one.budget_s for one in runs) * (1 + 1 / _HANDOVER_SHARE)
+    samplers = runs.values()
+    number = sum(len(sampler.visits) for sampler in samplers)
+    with progress(total_s, number, lambda: sum(sampler.done for sampler in samplers)) as settled:
+        profiles = dict(_run(model, one, sampler, own, settled) for one, sampler in runs.items())
+    (key, measured), *coarser_ones = profiles.items()
     extra = {
         **measured.extra,
         "fit": measured.fit,
@@ -122,25 +117,24 @@ def measure(model: Model, plan: Plan, folder: Path, *, suggest: bool = True) -> 
     }
     if suggest:
         found = [
-            sizing.Candidate(profile, units)
-            for profile in (measured, *coarser_ones.values())
-            for units in (1, *profile.concurrency_ns)
+            sizing.Candidate(profile, units) for profile in profiles.values() for units in (1, *profile.concurrency_ns)
         ]
-        told = sizing.compare(found, cores if compared else None)
-        extra["suggested"] = sizing.suggestion(sizing.choose(told), max_batch, keys["push_depth"])
+        told = sizing.compare(found, cores)
+        extra["suggested"] = sizing.suggestion(sizing.choose(told), max_batch, measured.extra["push_depth"])
         extra["candidates"] = [one.to_dict() for one in told]
     measured, cache = replace(measured, extra=extra), ProfileCache(folder)
-    for its_key, profile in coarser_ones.items():
+    for its_key, profile in coarser_ones:
         if cache.load(its_key, max_batch) is None:
             cache.store(its_key, profile)
     return measured, cache.store(key, measured)
 
 
-def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
-    """Measure the sampler's cells on a device with the plan's threads.
+def _run(
+    model: Model, plan: Plan, sampler: Sampler, own: int, settled: Callable[[int], None]
+) -> tuple[Key, ModelProfile]:
+    """Measure the sampler's cells on a device with the plan's threads. `own`: length of the rows as they are.
 
-    Returns what else `Sampler.profile` is to know, and the profile's key. Power is in it if a counter of the GPU or of
-    the CPU's packages can be read.
+    Power is in the profile if a counter of the GPU or of the CPU's packages can be read.
     """
     import torch
 
@@ -163,23 +157,18 @@ def _run(model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], No
         seconds = benching.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
-    keys: dict[str, Any] = {
-        "cell": benched.executor.steps is not None,
-        "written": TRIED_TOKENS // 2 if model.writes else 0,
-        "model": key.model,
-        "device": key.device,
-        "threads": key.threads,
-        "made": now_utc(),
-        "torch": torch.__version__,
-        "lengths": dict(benched.lengths),
-        "push_depth": device.spec.push_depth,
-        "precision": plan.precision,
-        "handover_ms": handover_ns / 1e6,
-    }
+    keys: dict[str, Any] = {}
     if counted:
         busy = (energy.joules - idle) / seconds
         keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
-    return keys, key
+    return key, sampler.profile(
+        None, own,
+        cell=benched.executor.steps is not None,
+        written=TRIED_TOKENS // 2 if model.writes else 0,
+        model=key.model, device=key.device, threads=key.threads, made=now_utc(), torch=torch.__version__,
+        lengths=dict(benched.lengths), push_depth=device.spec.push_depth, precision=plan.precision,
+        handover_ms=handover_ns / 1e6, **keys,
+    )  # fmt: skip
 
 
 @contextmanager
