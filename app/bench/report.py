@@ -44,7 +44,7 @@ def table(result: Result, slo_ms: float | None = None) -> str:
     load = f"{plan.concurrency} in flight" if plan.concurrency else f"{plan.arrivals}, {plan.mean_rate:.1f}/s"
     lines = [
         f"{plan.model} at {plan.url}: {_mode(plan)} loop, {load}, {plan.payload}",
-        f"{plan.repeats} x {plan.duration_s:g} s after a warm-up of {plan.warmup_s:g} s",
+        f"{len(result.repeats)} x {plan.duration_s:g} s after a warm-up of {plan.warmup_s:g} s",
         "",
         f"{'':22}{'':>10}  {'± (95 %)':>9}",
     ]

@@ -28,7 +28,7 @@ from .payload import Body, Model, fields, prepare
 from .plan import Plan, Unusable
 from .stats import Repeat, collect, percentile, summary
 
-__all__ = ["Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
+__all__ = ["Interrupted", "Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
 
 #: The share of the median latency and of the 99th percentile that may be this process's own lag. The confidence
 #: interval of a few repeats is hardly narrower. The minima are what any process waits for a core on a busy machine:
@@ -45,8 +45,20 @@ T = TypeVar("T")
 class Lagging(Exception):
     """This process was too late: the figures are its own, not the server's. `result`: what it measured all the same."""
 
+    status = 3  # of the command
+
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
+        self.result = result
+
+
+class Interrupted(Exception):
+    """Ctrl-C came before the last run was complete. `result`: of those that were."""
+
+    status = 130  # of the command, as shells have it for Ctrl-C
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"interrupted: {len(result.repeats)} of {result.plan.repeats} runs are complete")
         self.result = result
 
 
@@ -193,8 +205,15 @@ class Session:
         return collect(drive.log, drive.start_ns, duration_s, seed, self._answers.judge(), lags)
 
     async def repeats(self, plan: Plan) -> Result:
-        """Do all runs of `plan` without a warm-up. Raises Lagging."""
-        found = [await self.once(plan, plan.seed + k, plan.duration_s) for k in range(plan.repeats)]
+        """Do all runs of `plan` without a warm-up. Raises Lagging; Interrupted if cancelled after the first."""
+        found: list[Repeat] = []
+        try:
+            while len(found) < plan.repeats:
+                found.append(await self.once(plan, plan.seed + len(found), plan.duration_s))
+        except asyncio.CancelledError:
+            if not found:
+                raise
+            raise Interrupted(Result(plan, tuple(found), self._pool.most)) from None
         result = Result(plan, tuple(found), self._pool.most)
         result.check_lag()
         return result

@@ -14,9 +14,10 @@ from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
     from app.bench.plan import Plan
-    from app.bench.run import Result
+    from app.bench.run import Interrupted, Lagging, Result
 
-_LAG_STATUS = 3
+    Doubt = Lagging | Interrupted
+
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
 _LENGTHS = (
@@ -76,7 +77,7 @@ def bench(
     """Measure a model of a running server: latencies from the intended instant of each request.
 
     Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up: it prints what
-    it measured, and how much of that is its own.
+    it measured, and how much of that is its own. Ctrl-C prints what the complete runs have measured.
     """
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
@@ -95,27 +96,28 @@ def bench(
         _exit(result.completed, doubt)
 
 
-def _kept(work: Coroutine[Any, Any, Any]) -> tuple[Any, str]:
+def _kept(work: Coroutine[Any, Any, Any]) -> tuple[Any, Doubt | None]:
     """What was measured, and why it is not to be trusted, if it is not. Exits if nothing was measured."""
-    from app.bench.run import Lagging, in_loop
+    from app.bench.run import Interrupted, Lagging, in_loop
 
     try:
-        return in_loop(work), ""
-    except Lagging as exc:
+        return in_loop(work), None
+    except (Lagging, Interrupted) as exc:
         if exc.result is None:
-            _exit(1, str(exc))
-        return exc.result, str(exc)
+            _exit(1, exc)
+        return exc.result, exc
 
 
-def _exit(completed: int, doubt: str) -> None:
+def _exit(completed: int, doubt: Doubt | None) -> None:
     """With the status that says whether there were right answers, and whether they are the server's."""
-    if doubt:
+    if doubt is not None:
         print(f"starling: {doubt}", file=sys.stderr)
-    if not completed or doubt:
-        sys.exit(_LAG_STATUS if doubt else 1)
+        sys.exit(doubt.status)
+    if not completed:
+        sys.exit(1)
 
 
-def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, str]:
+def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, Doubt | None]:
     """Measure and print. Also why the figures are not to be trusted, if they are not."""
     from app.bench import report
     from app.bench.peak import Peak, Try, find_peak
@@ -136,5 +138,6 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, 
         found, doubt = _kept(measure(plan))
     result: Result = found.result if isinstance(found, Peak) else found
     text = report.table(result, slo_ms)
-    print(json.dumps(report.as_json(result, slo_ms, tries, doubt), indent=2) if as_json else text)
+    said = "" if doubt is None else str(doubt)
+    print(json.dumps(report.as_json(result, slo_ms, tries, said), indent=2) if as_json else text)
     return result, doubt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from app.bench import run as bench
 from app.bench.plan import Plan
-from app.bench.run import Lagging, Unusable, measure
+from app.bench.run import Interrupted, Lagging, Unusable, measure
 from app.sim import arrivals
 
 from .made import MS, repeat, result
@@ -43,6 +44,22 @@ async def test_open_loop() -> None:
     assert (found.errors, found.figures["mean_batch"]) == ({}, pytest.approx(2))
     assert len(server.requests) == found.requests + 2  # the metadata, and one request alone
     assert len({request for request in server.requests if request.startswith(b"POST")}) > 10
+
+
+async def test_ctrl_c_keeps_the_complete_runs() -> None:
+    first = next(iter(arrivals.make("poisson", 300.0, 5).chunks()))
+    complete = 2 + int((first < 100 * MS).sum())  # the metadata, one request alone, and the first run
+
+    def interrupting(connection: Scripted, request: bytes) -> bytes:
+        if len(connection.server.requests) > complete + 3:
+            measuring.cancel()
+        return http(v2())
+
+    async with serving(model(interrupting)) as server:
+        measuring = asyncio.ensure_future(measure(plan(server, repeats=3)))
+        with pytest.raises(Interrupted, match="interrupted: 1 of 3 runs are complete") as caught:
+            await measuring
+    assert caught.value.result.completed == complete - 2
 
 
 async def test_closed_loop_and_warm_up() -> None:
