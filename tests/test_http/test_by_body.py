@@ -64,6 +64,7 @@ async def test_the_body_is_answered_by_the_model_that_it_names(
         (body(model="ekko"), 404, ("invalid_request_error", "model", "not_found")),
         (b"{", 400, ("invalid_request_error", None, "bad_request")),
         (body(input=[1]), 400, ("invalid_request_error", "input", "bad_request")),
+        (b"[]", 400, ("invalid_request_error", None, "bad_request")),
         (body() + b" " * 900, 413, ("invalid_request_error", None, "too_large")),
     ],
 )
@@ -75,21 +76,16 @@ async def test_what_is_wrong_has_the_body_of_openai(
     assert (reply.status, (found["type"], found["param"], found["code"])) == (status, error)
 
 
-async def test_a_full_queue_and_a_model_that_fails(caller: MakeCaller, model: Vectors) -> None:
-    asking = caller(model)
+async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Vectors) -> None:
+    asking: Caller = caller(model, options={"access": Access(keys_of("api_key", "secret", None))})
+    refused, key = await asking(PATH, body()), {b"authorization": b"Bearer secret"}
+    assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
     model.full = frozenset(CLASSES)
-    full = await asking(PATH, body())
+    full = await asking(PATH, body(), key)
     assert (full.status, full.json()["error"]["type"]) == (429, "rate_limit_error")
     assert int(full.headers[b"retry-after"]) >= 4
     model.full, model.fails = frozenset(), ModelFailed("it raised")
-    failed = await asking(PATH, body())
+    failed = await asking(PATH, body(), key)
     assert (failed.status, failed.json()["error"]["type"]) == (500, "server_error")
     assert (model.open_leases, asking.app.resources.bodies.held) == (0, 0)
     assert model.finished == ["queue_full", "model_failed"]
-
-
-async def test_a_missing_key(caller: MakeCaller, model: Vectors) -> None:
-    asking: Caller = caller(model, options={"access": Access(keys_of("api_key", "secret", None))})
-    refused = await asking(PATH, body())
-    assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
-    assert (await asking(PATH, body(), {b"authorization": b"Bearer secret"})).status == 200

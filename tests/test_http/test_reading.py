@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import CLASSES, Array, Model, ModelInfo, Translated
-from app.errors import BadText, DeadlineUnreachable
-from app.http.call import X_CLASS
+from app.contract import Array, Model, ModelInfo, Translated
+from app.errors import BadText
 from app.http.reading import Readings
 from app.http.threads import HelperThreads
 
@@ -108,9 +107,7 @@ async def test_calls_of_one_turn_are_read_together_in_their_order(letters: Lette
 @pytest.mark.parametrize(
     ("sizes", "reads_texts", "on_loop"),
     [
-        ((512,), True, True),
         ((256, 256), True, True),
-        ((513,), True, False),
         ((256, 257), True, False),
         ((1,), False, False),
     ],
@@ -138,16 +135,6 @@ async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: L
     assert [len(batch) for batch in letters.batches] == [1, 3]
 
 
-async def test_a_long_body_keeps_no_others_waiting_behind_it(letters: Letters) -> None:
-    """It is read alone, and those behind it on the other thread."""
-    readings = Readings(HelperThreads(2))
-    tasks = [reading(readings, letters, b"a" * size, size=size) for size in (100_000, 601, 602)]
-    await letters.begun(2)
-    letters.go_on.set()
-    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[100_000], [601], [602]]
-    assert sorted(len(batch) for batch in letters.batches) == [1, 2]
-
-
 async def test_a_front_that_gains_nothing_reads_its_calls_side_by_side() -> None:
     front = Letters(reads_texts=False)
     readings = Readings(HelperThreads(2))
@@ -167,17 +154,6 @@ async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind
     assert [rows_of(read) for read in (first, last) if isinstance(read, Translated)] == [[1], [3]]
     assert isinstance(failed, kind)
     assert str(failed) in ("text of row 1: expected a good one", "no letters")
-
-
-async def test_best_effort_leaves_a_thread_to_real_time_and_shares_no_batch(letters: Letters) -> None:
-    readings = Readings(HelperThreads(2))
-    tasks = [reading(readings, letters, b"a", best_effort=BEST)]
-    await letters.begun()
-    tasks += [reading(readings, letters, b"bb", best_effort=BEST), reading(readings, letters, b"ccc")]
-    await letters.begun()
-    assert letters.batches == [[[b"a"]], [[b"ccc"]]]
-    letters.go_on.set()
-    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2], [3]]
 
 
 async def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(letters: Letters) -> None:
@@ -244,13 +220,3 @@ async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller,
         0,
         0,
     )
-
-
-async def test_the_deadline_counts_from_the_arrival(caller: MakeCaller, model: Read, letters: Letters) -> None:
-    """What reading takes is part of it: the model is asked for slots with when the request came."""
-    call = caller(model)
-    letters.go_on.set()
-    model.fails = DeadlineUnreachable("too late", retry_after_s=1)
-    reply = await call(f"{MODEL}?timeout_ms=5", b"a", {b"content-type": b"text/plain", X_CLASS: CLASSES[1].encode()})
-    assert (reply.status, model.asked["timeout_us"], model.asked["klass"]) == (429, 5000, CLASSES[1])
-    assert model.asked["arrived_ns"] > 0

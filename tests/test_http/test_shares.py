@@ -37,12 +37,6 @@ def test_beside_others_a_key_holds_half() -> None:
     shares.take(QUEUE, A, 10, 100)
 
 
-def test_the_only_request_of_a_key_may_be_as_large_as_the_queue() -> None:
-    shares = Shares()
-    shares.take(QUEUE, A, 100, 100)
-    shares.take(QUEUE, B, 80, 100)  # whether it fits is the queue's own question
-
-
 def test_queues_count_apart_and_nothing_is_kept_of_those_that_are_empty() -> None:
     shares = Shares()
     other = ("mlp", "1", "best_effort")
@@ -66,11 +60,9 @@ def access(tmp_path: Path) -> Access:
     ("key", "parameters", "status"),
     [
         (b"lead", {"priority": 1}, 200),
-        (b"team", {}, 200),
         (b"team", {"priority": 2}, 200),
         (b"team", {"priority": 1}, 403),
         (b"bulk", {"class": "best_effort"}, 200),
-        (b"bulk", {"class": "realtime"}, 403),
         (b"bulk", {}, 403),
     ],
 )

@@ -67,15 +67,6 @@ async def test_real_time_may_take_all_threads_and_goes_first(two: Work) -> None:
     await two.end("best", waiting)
 
 
-async def test_with_one_thread_best_effort_may_have_it_and_real_time_goes_first() -> None:
-    work = Work(1)
-    first, second, real = work.start("first", BEST), work.start("second", BEST), work.start("real", REAL)
-    await work.end("first", first)
-    await work.end("real", real)
-    await work.end("second", second)
-    assert work.begun == ["first", "real", "second"]
-
-
 async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
     """While it waits, while it runs, and just as it is given a thread."""
     first = two.start("first", REAL)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
+from app.errors import BadRequest, TooLarge, UnsupportedMedia
 from app.http.codecs import uploads
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.friendly import decode_friendly
@@ -78,17 +78,13 @@ SEEING = served("seeing", (spec("x", "UINT8", 2, 3),), Y, decode=sees_pixels)
     ("model", "body", "rows", "single", "shape"),
     [
         (VECTOR, b"[1, 2, 3, 4]", 1, True, (1, 4)),
-        (VECTOR, b"[[1, 2, 3, 4]]", 1, False, (1, 4)),
         (VECTOR, b"[[1, 2, 3, 4], [5, 6, 7, 8]]", 2, False, (2, 4)),
-        (VECTOR, b'{"x": [1, 2, 3, 4]}', 1, True, (1, 4)),
         (IMAGE, b"[[1, 2, 3], [4, 5, 6]]", 1, True, (1, 2, 3)),
         (IMAGE, b"[1, 2, 3, 4, 5, 6]", 1, True, (1, 2, 3)),
-        (IMAGE, b"[[1, 2, 3, 4, 5, 6]]", 1, False, (1, 2, 3)),
         (IMAGE, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", 2, False, (2, 2, 3)),
         (SCALAR, b"5", 1, True, (1,)),
         (SCALAR, b"[5, 6]", 2, False, (2,)),
         (TEXT, b'"hello"', 1, True, (1, 1)),
-        (TEXT, b'["hello"]', 1, True, (1, 1)),
         (TEXT, b'["hello", "you"]', 2, False, (2, 1)),
         (TOKENS, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', 1, True, (1, 3)),
         (TOKENS, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', 2, False, (2, 2)),
@@ -104,61 +100,36 @@ def test_json_rows(model: FakeServed, body: bytes, rows: int, single: bool, shap
 @pytest.mark.parametrize(
     "body",
     [
-        b'[{"city": "Bonn", "area": 70.5}, {"area": null, "city": "Ulm"}]',
+        b'[{"city": "Bonn", "area": true}, {"area": null, "city": "Ulm"}]',
         b'{"city": ["Bonn", "Ulm"], "area": [70.5, null]}',
         b'{"dataframe_records": [{"city": "Bonn", "area": 70.5}, {"city": "Ulm", "area": null}]}',
         b'{"dataframe_split": {"columns": ["area", "city"], "index": [0, 1], "data": [[70.5, "Bonn"], [null, "Ulm"]]}}',
     ],
 )
 def test_a_table_as_pandas_writes_it(body: bytes) -> None:
-    """`null` is a missing value where the input may have such."""
+    """`null` is a missing value where the input may have such, and true is 1: scikit-learn was fitted so."""
     call = decode(TABLE, JSON, body)
     assert (call.rows, call.single) == (2, False)
     city, area = call.arrays
     assert city.tolist() == [b"Bonn", b"Ulm"]
-    assert str(area.tolist()) == "[70.5, nan]"
-
-
-@pytest.mark.parametrize(
-    ("body", "values"),
-    [
-        (b'{"city": "Bonn", "area": true}', [1.0]),
-        (b'[{"city": "Bonn", "area": true}, {"city": "Ulm", "area": false}]', [1.0, 0.0]),
-        (b'{"city": ["Bonn", "Ulm"], "area": [true, false]}', [1.0, 0.0]),
-    ],
-)
-def test_a_boolean_in_a_column_of_numbers_is_one_or_zero(body: bytes, values: list[float]) -> None:
-    """pandas writes true and false, and scikit-learn was fitted to a column of both as to numbers."""
-    assert decode(TABLE, JSON, body).arrays[1].tolist() == values
+    assert str(area.tolist()) == ("[1.0, nan]" if b"true" in body else "[70.5, nan]")
 
 
 @pytest.mark.parametrize(
     ("model", "body", "words"),
     [
         (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
-        (VECTOR, b"[]", ["body:", "[0]"]),
-        (VECTOR, b"[[]]", ["body:", "[1, 0]"]),
         (VECTOR, b"5", ["body:", "got []"]),
-        (VECTOR, b"null", ["body:"]),
         (VECTOR, b"[1, 2, 3, true]", ["body:", "boolean"]),
-        (VECTOR, b'[1, 2, 3, "4"]', ["body:", "string"]),
-        (VECTOR, b"[1, 2, 3, NaN]", ["body[3]:", "NaN is not JSON; send null"]),
         (TABLE, b'[{"city": "Bonn", "area": NaN}]', ["body[0].area:", "NaN is not JSON; send null"]),
         (TABLE, b'[{"city": "Bonn", "area": 1}, {"city": "Bonn"}]', ["body[1]:", "'area' is missing"]),
-        (TABLE, b'[{"city": "Bonn", "area": 1, "rent": 1}]', ["body[0]:", "unknown input 'rent'"]),
         (TABLE, b'[{"city": 5, "area": 1}]', ["body[].city:", "expected strings, got the number 5"]),
-        (TABLE, b'[{"city": null, "area": 1}]', ["body[].city:", "got null"]),
         (TABLE, b'{"dataframe_split": {"columns": ["city"], "data": [["Bonn", 1]]}}', ["data[0]:", "list of 1 values"]),
         (TABLE, b'{"dataframe_split": [1]}', ["body.dataframe_split:", "columns"]),
-        (VECTOR, b"[1, 2, 3, 1e300]", ["body:", "range"]),
         (VECTOR, b"[" * 3000, ["body:", "nested too deeply"]),
         (VECTOR, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
-        (VECTOR, b"[[1,2,3,4],5]", ["body[1]:"]),
-        (VECTOR, b'{"z": [1, 2, 3, 4]}', ["body:", "'x' is missing"]),
         (VECTOR, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
-        (IMAGE, b"[[1, 2, 256], [4, 5, 6]]", ["body:", "range", "UINT8"]),
         (SCALAR, b"[]", ["body:", "at least 1 row"]),
-        (TEXT, b"[5]", ["body:", "string"]),
         (TOKENS, b"[1, 2]", ["body:", "'ids', 'mask'"]),
         (TOKENS, b'{"ids": [1, 2], "mask": [1]}', ["body.mask:", "'tokens'"]),
         (TOKENS, b'{"ids": [1, 2], "mask": [[1, 1]]}', ["body:", "ids one row", "mask a list of 1"]),
@@ -176,7 +147,6 @@ def test_json_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]
     [
         (VECTOR, np.arange(4, dtype=np.float64), 1, True),
         (VECTOR, np.arange(8, dtype=">f4").reshape(2, 4), 2, False),
-        (VECTOR, np.arange(4), 1, True),
         (VECTOR, np.array([True, False, True, True]), 1, True),
         (IMAGE, np.asfortranarray(np.arange(6).reshape(2, 3)), 1, True),
         (SCALAR, np.int64(3), 1, True),
@@ -201,21 +171,14 @@ def header(shape: str, descr: str = "'<f4'") -> bytes:
         (VECTOR, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
         (VECTOR, header("(1000000000000, 4)"), ["got 0"]),
         (VECTOR, header("(-1, -4)") + b"\0" * 16, ["at least 0"]),
-        (VECTOR, header("(0, 4)"), ["at least 1 row"]),
         (VECTOR, header("(4,)", "'|O'") + b"\0" * 32, ["dtype object"]),
-        (VECTOR, header("(4,)", "'<c8'") + b"\0" * 32, ["dtype complex64"]),
-        (VECTOR, header("(4,)", "[('a', '<f4')]") + b"\0" * 16, ["dtype"]),
         (VECTOR, header("(4,)", "'|S0'"), ["dtype"]),
-        (VECTOR, header("(" * 500), ["not a valid .npy"]),
         (VECTOR, header("-" * 9000 + "1"), ["not a valid .npy"]),
         (VECTOR, npy(np.zeros(5)), ["[4] for one row", "[5]"]),
         (VECTOR, npy(["1", "2", "3", "4"]), ["FP32"]),
-        (VECTOR, npy([1e300, 0, 0, 0]), ["range"]),
         (IMAGE, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
-        (IMAGE, npy(np.full((2, 3), -1)), ["range", "UINT8"]),
         (IMAGE, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
         (HALF, npy([1e6, 0.0]), ["range", "FP16"]),
-        (TEXT, npy([1]), ["strings"]),
         (TOKENS, npy([1, 2]), ["'ids', 'mask'"]),
     ],
 )
@@ -226,7 +189,7 @@ def test_npy_that_does_not_fit(model: FakeServed, body: bytes, words: list[str])
     assert [word for word in words if word not in caught.value.message] == [], caught.value.message
 
 
-@pytest.mark.parametrize("unspecific", [None, "", "application/octet-stream", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("unspecific", [None, "application/x-www-form-urlencoded"])
 def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
     assert decode(SEEING, unspecific, picture("PNG")).arrays[0][0, 0, 0] == 5
     assert decode(SEEING, unspecific, picture("JPEG")).arrays[0][0, 0, 0] == 5
@@ -240,6 +203,8 @@ def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
         decode(VECTOR, unspecific, b"the cat")
     with pytest.raises(UnsupportedMedia, match="which decodes no files, got nothing"):
         decode(VECTOR, unspecific, b"")
+    with pytest.raises(UnsupportedMedia, match=r"expected application/json for .*, got content type 'text/plain'"):
+        decode(TOKENS, "text/plain", b"x")
 
 
 def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
@@ -257,19 +222,16 @@ def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
     assert kinds == ["", octets, "text/csv", octets]
 
 
-@pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", "image/png", None])
+@pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", None])
 def test_a_file_is_a_row_of_bytes_where_nothing_decodes_it(kind: str | None) -> None:
     bare = served("bare", (spec("text", "BYTES"),), Y)
     for model, row in ((TEXT, [b"the \xff cat"]), (bare, b"the \xff cat")):
-        if kind == "image/png":
-            with pytest.raises(BadRequest, match="not a readable image"):
-                decode(model, kind, b"the \xff cat")
-            continue
         call = decode(model, kind, b"the \xff cat")
         assert (call.rows, call.single, call.arrays[0].tolist()) == (1, True, [row])
-    pair = served("pair", (spec("text", "BYTES", 2),), Y)
+    with pytest.raises(BadRequest, match="not a readable image"):
+        decode(bare, "image/png", b"the \xff cat")
     with pytest.raises(UnsupportedMedia):
-        decode(pair, kind, b"the cat")
+        decode(served("pair", (spec("text", "BYTES", 2),), Y), kind, b"the cat")
 
 
 def test_bytes_as_base64() -> None:
@@ -299,17 +261,6 @@ def test_files_as_base64_are_decoded() -> None:
         decode(VECTOR, JSON, json.dumps({"b64": file}).encode())
 
 
-def test_without_a_decoder_other_types_are_415() -> None:
-    for kind in ("image/png", "text/plain", "text/csv"):
-        with pytest.raises(UnsupportedMedia) as caught:
-            decode(VECTOR, kind, b"x")
-        assert "application/json, application/x-npy" in caught.value.message
-        assert kind in caught.value.message
-    with pytest.raises(UnsupportedMedia) as caught:
-        decode(TOKENS, "text/plain", b"x")
-    assert "npy" not in caught.value.message
-
-
 def test_what_a_decoder_raises_is_a_bad_request() -> None:
     def explodes(content_type: str, body: bytes) -> dict[str, Any]:
         raise KeyError("no ink found")
@@ -321,12 +272,6 @@ def test_what_a_decoder_raises_is_a_bad_request() -> None:
         decode(served("m", VECTOR.info.inputs, Y, decode=explodes), "text/plain", b"x")
     with pytest.raises(TooLarge, match="too many words"):
         decode(served("m", VECTOR.info.inputs, Y, decode=refuses), "text/plain", b"x")
-
-
-def test_a_decoder_that_breaks_its_promise_is_the_models_failure() -> None:
-    wrong = served("m", VECTOR.info.inputs, Y, decode=lambda content_type, body: {"z": np.zeros(4)})
-    with pytest.raises(ModelFailed, match="'x'"):
-        decode(wrong, "text/plain", b"x")
 
 
 def test_pixels_are_counted_before_decoding() -> None:
@@ -399,23 +344,6 @@ def test_no_field_of_a_form_is_lost(parts: list[Any], message: str) -> None:
         decode(SEEING, *multipart(*parts, (FILE.format("a.png"), "image/png", picture())))
 
 
-@pytest.mark.parametrize(
-    ("model", "second", "words"),
-    [
-        (TOKENS, b'{"ids": [1], "mask": [1]}', ["axis 'tokens' has length 1 here, but 2"]),
-        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 2]]}', ["same number of rows"]),
-        (TOKENS, b"{", ["not valid JSON"]),
-    ],
-)
-def test_what_is_wrong_with_one_of_the_files(model: FakeServed, second: bytes, words: list[str]) -> None:
-    first = b'{"ids": [1, 2], "mask": [1, 0]}'
-    kind, body = multipart((FILE.format("1"), JSON, first), ('name="b"; filename="2"', JSON, second))
-    with pytest.raises(BadRequest) as caught:
-        decode(model, kind, body)
-    assert caught.value.message.startswith("part 'b' (file 2 of 2)")
-    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
-
-
 def test_an_upload_that_is_cut_short_is_refused_whole() -> None:
     """A second file that did not arrive in full must not be dropped beside a first that did."""
     kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), NPY, npy(np.zeros(4))))
@@ -429,10 +357,12 @@ def test_multipart_parts_are_sniffed_too() -> None:
     kind, body = multipart(('name="file"; filename="x.npy"', "application/octet-stream", npy(np.ones((2, 3), int))))
     assert decode(IMAGE, kind, body).rows == 1
     kind, body = multipart(('name="file"; filename="x.json"', None, b"[1,2,3,4,5]"))
-    with pytest.raises(BadRequest, match=r"part 'file': expected shape"):
-        decode(IMAGE, kind, body)
     with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON "):
         decode(IMAGE, kind, body, max_json=5)
+    texts = (b'{"ids": [1, 2], "mask": [1, 0]}', b'{"ids": [1], "mask": [1]}')
+    kind, body = multipart(*[(FILE.format("a"), JSON, text) for text in texts])
+    with pytest.raises(BadRequest, match=r"^part 'file' \(file 2 of 2\).*: axis 'tokens' has length 1 here, but 2"):
+        decode(TOKENS, kind, body)
     kind, body = multipart(*[(FILE.format(n), JSON, b"[1,2,3,4]") for n in "ab"])
     assert decode(VECTOR, kind, body, max_json=18).rows == 2
     with pytest.raises(TooLarge, match=r"body: expected at most 17 bytes of JSON .*, got 18"):
@@ -444,46 +374,14 @@ def test_multipart_parts_are_sniffed_too() -> None:
     [
         ("multipart/form-data", b"--frontier\r\n"),
         ("multipart/form-data; boundary=frontier", b""),
-        ("multipart/form-data; boundary=frontier", b"rubbish"),
         ("multipart/form-data; boundary=frontier", multipart(('name="a"', None, b"x"))[1]),
         (
             "multipart/form-data; boundary=frontier",
             multipart(('name="a"; filename="x"', "image/png", b"x" * 99))[1][:80],
         ),
         ("multipart/form-data; boundary=frontier", multipart(*[('name="a"', None, b"x")] * 100)[1]),
-        ("multipart/form-data; boundary=" + "b" * 300, b"x"),
     ],
 )
 def test_malformed_multipart(kind: str, body: bytes) -> None:
     with pytest.raises(BadRequest, match=r"multipart|upload"):
         decode(SEEING, kind, body)
-
-
-def test_a_file_of_a_form_may_be_base64() -> None:
-    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\nContent-Transfer-Encoding: base64\r\n\r\n'
-    kind, end = "multipart/form-data; boundary=x", b"\r\n--x--\r\n"
-    (file,) = uploads.open_uploads(kind, head + b"iVBORw==" + end)
-    assert file.data == b"\x89PNG"
-    with pytest.raises(BadRequest, match="malformed multipart"):
-        uploads.open_uploads(kind, head + b"iVBORw" + end)
-
-
-def test_json_has_its_own_limit() -> None:
-    with pytest.raises(TooLarge, match=r"at most 4 bytes of JSON .*, got 9;"):
-        decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
-
-
-def test_all_failures_are_ours() -> None:
-    """Whatever bytes come under whatever type, only a StarlingError leaves."""
-    bodies = [b"", b"\0", b"\x93NUMPY\x01\x00\xff\xff", b'{"x":' * 900, b"\xff\xd8\xff", picture()[:30], b"II*\0" * 9]
-    kinds = [None, JSON, NPY, "image/png", "image/tiff", "text/plain", "multipart/form-data; boundary=x", "a/b", ";;"]
-    statuses = {status_of(model, kind, body) for body in bodies for kind in kinds for model in (SEEING, VECTOR, TOKENS)}
-    assert statuses <= {200, 400, 413, 415}
-
-
-def status_of(model: FakeServed, kind: str | None, body: bytes) -> int:
-    try:
-        decode(model, kind, body)
-    except StarlingError as error:
-        return error.status
-    return 200

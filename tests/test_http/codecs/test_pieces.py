@@ -65,22 +65,15 @@ def edited(old: bytes, new: bytes) -> Callable[[], bytes]:
     "body",
     [
         pytest.param(edited(b"150,", b"true,"), id="a boolean"),
-        pytest.param(edited(b"150,", b"null,"), id="a null"),
         pytest.param(edited(b"150,", b'"150",'), id="a text"),
-        pytest.param(edited(b"150,", b"[150],"), id="a list"),
         pytest.param(edited(b"150,", b"1.5,"), id="a fraction"),
-        pytest.param(edited(b"150,", b"9223372036854775808,"), id="out of range"),
         pytest.param(edited(b"150,", b"NaN,"), id="not JSON"),
         pytest.param(edited(b"150,", b"150 3,"), id="no comma"),
-        pytest.param(edited(b"150,", b","), id="two commas"),
         pytest.param(edited(b"299\n", b",\n"), id="a comma at the end"),
-        pytest.param(edited(b"299\n", b"\n"), id="a comma in place of the last"),
         pytest.param(edited(b'"id": "7"', b'"id": 7'), id="wrong elsewhere"),
         pytest.param(edited(b'"priority": 2\n }\n}', b'"priority": 2\n }\n'), id="cut off"),
         pytest.param(lambda: text(request("INT64", data=[[k] * 100 for k in range(3)])), id="nested"),
-        pytest.param(lambda: text({"more": {"data": [1, 2]}, **request("INT64")}), id="data elsewhere"),
         pytest.param(lambda: text(request("INT64", shape=[2, 100])), id="too many"),
-        pytest.param(lambda: text(request("INT64", name="z")), id="another input"),
     ],
 )
 def test_what_is_not_plain_is_left_to_be_parsed_whole(body: Callable[[], bytes]) -> None:

@@ -127,10 +127,12 @@ def test_all_parameters_that_are_not_supported_are_named(sent: dict[str, Any], n
     assert "priority" not in caught.value.message
 
 
-def test_a_message_lists_a_bounded_number_of_parameters() -> None:
+def test_a_message_of_parameters_is_bounded() -> None:
+    inputs = [{**PLAIN, "parameters": SHARED}] * 6 + [{"name": "x" * 1000, "parameters": SHARED}]
     with pytest.raises(BadRequest, match="and 1 more") as caught:
-        decode(json.dumps({"inputs": [{**PLAIN, "parameters": SHARED}] * 7}).encode(), None, ECHO, MIB)
+        decode(json.dumps({"inputs": inputs}).encode(), None, ECHO, MIB)
     assert caught.value.message.count("shared_memory") == 20
+    assert "inputs[6] (" + "x" * 60 + ").parameters" in caught.value.message
 
 
 @pytest.mark.parametrize("unset", [{"sequence_id": 0}, {"sequence_id": ""}, {"sequence_start": False}])
@@ -156,17 +158,18 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected"),
+        ({"inputs": None}, "inputs: expected a list of tensors"),
+        ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected shape [rows, 4], got [2, 5]"),
         ({"inputs": [{**PLAIN, "datatype": "FP64"}]}, "inputs[0] (x).datatype: expected FP32"),
         ({"inputs": [{**PLAIN, "data": [1]}]}, "inputs[0] (x).data: expected 8 values"),
         ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data[0]: NaN is not JSON; send null"),
         ({"inputs": [{**PLAIN, "parameters": {"binary_data_size": 1}}]}, "inputs[0] (x): has both data and"),
-        ({"inputs": [{**PLAIN, "parameters": 1}]}, "inputs[0] (x).parameters: expected an object"),
         ({"inputs": [PLAIN, PLAIN]}, "inputs[1] (x).name: given twice"),
         ({"inputs": [{**PLAIN, "name": "z"}]}, "inputs[0].name: expected one of x, got 'z'"),
         ({"outputs": [{"name": "y"}, {"name": "y"}]}, "outputs[1] (y).name: asked for twice"),
         ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
-        ({"outputs": [{"name": "z"}]}, "outputs[0].name: expected one of y, got 'z'"),
+        ({"parameters": {"timeout": -1}}, "parameters.timeout: expected an integer from 0 to 9007199254740992, got -1"),
+        ({"parameters": {"priority": "high"}}, "parameters.priority: expected an integer from 0 to 2147483647, got 'h"),
     ],
 )  # fmt: skip
 def test_messages_name_the_tensor_beside_its_path(sent: dict[str, Any], words: str) -> None:
@@ -175,18 +178,10 @@ def test_messages_name_the_tensor_beside_its_path(sent: dict[str, Any], words: s
     assert caught.value.message.startswith(words)
 
 
-def test_a_name_that_a_client_made_up_is_quoted_in_part() -> None:
-    sent = {"inputs": [{**PLAIN, "parameters": SHARED}, {"name": "x" * 1000, "parameters": SHARED}]}
-    with pytest.raises(BadRequest, match="not supported") as caught:
-        decode(json.dumps(sent).encode(), None, ECHO, MIB)
-    assert "inputs[1] (" + "x" * 60 + ").parameters" in caught.value.message
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
         (b"\x05\0\0\0abc", "element 0 reaches beyond"),
-        (b"\xff\xff\xff\xffabc", "element 0 reaches beyond"),
         (b"\x01\0\0\0abc", "2 bytes are left over"),
         (b"\x01\0", "expected 1 BYTES elements"),
     ],
@@ -281,13 +276,7 @@ def test_mutated_json(data: st.DataObject) -> None:
     sound(info, head + (body[length:] if length else b""), len(head) if length else None)
 
 
-@given(st.binary(max_size=200), st.none() | st.integers(0, 210), st.sampled_from([ECHO, TEXT, TOKENS, BRAIN]))
-@settings(max_examples=200)
-def test_any_bytes(body: bytes, length: int | None, info: ModelInfo) -> None:
-    sound(info, body, length)
-
-
-@pytest.mark.parametrize("depth", [500, 900, 950, 1000, 1020, 5000])
+@pytest.mark.parametrize("depth", [500, 1000, 5000])
 @pytest.mark.parametrize("where", ["name", "datatype", "shape", "data", "parameters"])
 def test_deep_nesting(where: str, depth: int) -> None:
     nested = "[" * depth + "]" * depth
@@ -313,9 +302,7 @@ def flat(count: int) -> str:
     ("body", "message"),
     [
         (wide([1, LONG], flat(LONG - 1)), f"expected {LONG} values for shape .1, {LONG}., got {LONG - 1}"),
-        (wide([1, LONG], flat(LONG + 7)), f"got {LONG + 7}"),
         (wide([1, LONG], f"[{flat(LONG)}, {flat(LONG)}]"), f"got {2 * LONG}"),
-        (wide([1, LONG], flat(LONG - 1), ', "parameters": {"b": 1}'), f"got {LONG - 1}"),
         (wide([1, 9], flat(LONG)), f"expected shape .rows, {LONG}., got .1, 9."),
     ],
 )
@@ -333,7 +320,6 @@ def test_a_large_body_of_the_wrong_shape_is_refused_before_its_numbers_are_parse
 @pytest.mark.parametrize(
     "body",
     [
-        wide([1, LONG], flat(LONG)),
         wide([2, LONG], f"[{flat(LONG)}, {flat(LONG)}]"),
         wide([1, LONG], flat(LONG), ', "parameters": {"b": [1, 2, 3]}'),
         f'{{"inputs": [{{"data": {flat(LONG)}, "name": "x", "datatype": "FP32", "shape": [1, {LONG}]}}]}}'.encode(),
@@ -342,12 +328,6 @@ def test_a_large_body_of_the_wrong_shape_is_refused_before_its_numbers_are_parse
 def test_large_bodies_of_the_right_shape_are_decoded(body: bytes) -> None:
     call = decode(body, None, WIDE, MIB)
     assert values(call, WIDE) == [[0.5] * LONG] * call.rows
-
-
-def test_a_large_body_with_a_string_among_its_numbers_is_told_so() -> None:
-    body = wide([1, LONG], flat(LONG).replace("0.5", '"a"', 1))
-    with pytest.raises(BadRequest, match="expected FP32 values, got a string"):
-        decode(body, None, WIDE, MIB)
 
 
 def test_too_much_json_shows_the_request_that_carries_it_as_binary() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,10 +96,3 @@ def test_what_is_remembered_is_bounded() -> None:
         assert len(info.memo) <= 256
     decode(info, request(pad="x" * 2000), bytes(14))
     assert max(map(len, info.memo)) <= 1024
-
-
-def test_nothing_of_a_call_is_shared_with_the_next() -> None:
-    info, head = two(), request()
-    first = decode(info, head, bytes(range(14)))
-    second = decode(info, head, bytes(range(1, 15)))
-    assert np.frombuffer(first.arrays[1], "<i2").tolist() != np.frombuffer(second.arrays[1], "<i2").tolist()

