@@ -91,6 +91,28 @@ def start(keeper: Keeper) -> Iterator[Callable[..., Server]]:
         keeper.end_own()
 
 
+@pytest.fixture(scope="session")
+def text_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    from .texts import save_models  # here: transformers takes seconds to import
+
+    return tuple(save_models(tmp_path_factory.mktemp("texts")))
+
+
+@pytest.fixture
+def texts(keeper: Keeper, text_flags: tuple[str, ...]) -> Server:
+    """A server of the models in texts.py: idle, and to be left so."""
+    return keeper.kept((), *text_flags)
+
+
+@pytest.fixture(scope="session")
+def browse() -> Iterator[Callable[..., None]]:
+    """`browse(look, url, ...)` calls look(visit) with a page, see browser.py."""
+    from .browser import browsing
+
+    with browsing() as look:
+        yield look
+
+
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     """For requests that wait while the test goes on."""

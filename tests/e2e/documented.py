@@ -176,9 +176,3 @@ def same_lines(told: str, got: str) -> bool:
     if wanted[-1:] == ["..."]:
         return printed[: len(wanted) - 1] == wanted[:-1]
     return printed == wanted
-
-
-def labels(text: str) -> list[str]:
-    """What stands at the beginning of each line, up to its first figure or wide space."""
-    found = (re.split(r"\d| {2,}|±", line.strip(), maxsplit=1)[0].strip() for line in text.splitlines())
-    return [label for label in found if label]

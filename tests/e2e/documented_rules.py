@@ -1,46 +1,40 @@
-"""How each kind of command in the documentation is run. A new kind needs a new line in RULES, or in NOT_RUN."""
+"""How each kind of command in the documentation is run, and each block that is none, such as a program in Python.
+
+A new kind of command needs a new line in RULES, or in NOT_RUN. Files of models are those that the server of the pages
+has. Blocks of docs/ray.md are run by tests/integrations, which has Ray loaded. Other blocks are not looked at.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
+import dataclasses
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from unittest import mock
+from types import SimpleNamespace
+from typing import Any
 
 import typer
 from sim.runs import recorded
+from torch import nn
 
-from app.bench import run as bench
 from app.cli.commands import cli
-from app.scheduler.optimal.tables import solve
-from app.sim import sizing
+from app.models import Staged
+from app.scheduler.estimates.profile import parse as parse_profile
 from loadtest import run_locust
-from loadtest.disb import __main__ as disb
-from loadtest.disb import clients
+from loadtest.disb.workload import parse as parse_workload
 from loadtest.loadgen.__main__ import EXPERIMENT as LOADGEN
 
-from .documented import Command, alike, curl, labels, same_lines
+from .documented import Block, Command, alike, curl, same_lines
+from .documented_errors import PAGE, tells
 from .documented_world import World, given_file
 from .server import ROOT
 
 Rule = Callable[[Command, World], None]
-#: Options that make a measurement short. Those of the page stand before them, and the last one given counts.
-SHORT = {
-    "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
-    "peak": ("--duration", "0.1", "--warmup", "0.05", "--repeats", "2", "--max-lag-ms", "100000"),
-    "disb": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
-    "size": ("--requests", "100"),
-    "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
-    "stages": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
-}
-
+BlockRule = Callable[[Block, World], None]
 #: Commands that cannot be run here, by how they begin, with the reason.
 NOT_RUN = {
     ". .venv/": "changes the shell it is typed into",
@@ -53,11 +47,15 @@ NOT_RUN = {
     "torchserve ": "the same",
     "bentoml ": "BentoML is not here",
     "python -m loadtest.loadgen": "LoadGen is not here; its options are looked at",
-    "aiperf ": "AIPerf is not here; tests/e2e/test_openai.py sends its body",
+    "aiperf ": "AIPerf is not here; its body is that of OpenAI's clients",
     "python -m tf2onnx": "TensorFlow is not here",
     "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
     "serve run ": "needs Ray on several ports; tests/integrations has a cluster of its own",
     "make ": "installs, or takes minutes; what it would run is looked at",
+    "starling bench ": "measures for minutes; its flags are looked at, as of the next three",
+    "starling profile ": "the same",
+    "starling size ": "the same",
+    "python -m loadtest.disb ": "the same",
     "starling serve --host 0.0.0.0": "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS",
 }
 
@@ -91,45 +89,6 @@ def prints(command: Command, world: World) -> None:
     assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
     assert command.answer is not None, f"{command}: no output stands below it"
     assert same_lines(command.answer, done.stdout), f"{command}: it prints\n{done.stdout}"
-
-
-def sizes(command: Command, world: World) -> None:
-    """`starling size`, in short runs and with tables for a few loads: the figures of the page take 20 s of CPU."""
-    assert solve.__kwdefaults__ is not None
-    few = {**solve.__kwdefaults__, "loads": (0.1, 0.5, 0.9)}
-    with mock.patch.object(sizing, "_EACH", 100), mock.patch.object(solve, "__kwdefaults__", few):
-        done = world.starling(*command.words[1:], *SHORT["size"])
-    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
-    _labelled(command, done.stdout)
-
-
-def measures_a_server(command: Command, world: World) -> None:
-    """`starling bench`, for a moment: what it prints begins as on the page, the figures are its own."""
-    words = [word.replace("localhost:8000", world.server.host) for word in command.words[1:]]
-    with mock.patch.object(bench, "_SETTLE_S", 0.05):
-        done = world.starling(*words, *SHORT["peak" if "--find-peak" in words else "bench"])
-    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
-    _labelled(command, done.stdout.replace(world.server.host, "localhost:8000"))
-    _written(command, world.folder)
-
-
-def plays_a_workload(command: Command, world: World) -> None:
-    """`python -m loadtest.disb`, for a moment."""
-    words = [word.replace("localhost:8000", world.server.host) for word in command.words[3:]]
-    alone = mock.patch.object(clients, "ALONE_S", 0.05)
-    with alone, contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert disb.main([*words, *SHORT["disb"]]) == 0, command
-    _labelled(command, printed.getvalue().replace(world.server.host, "localhost:8000"))
-
-
-def measures_a_model(command: Command, world: World) -> None:
-    """`starling profile`, for a moment, with small models by the names of those that ship."""
-    words = [str(world.bench) if word == "bench" else word for word in command.words[1:]]
-    kind = "stages" if {"--stages", "--cuts"} & set(words) else "profile"
-    done = world.starling(*words, *SHORT[kind])
-    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
-    _labelled(command, done.stdout)
-    _written(command, world.folder)
 
 
 def replays(command: Command, world: World) -> None:
@@ -175,6 +134,8 @@ def is_looked_at(command: Command, world: World) -> None:
         assert callable(getattr(importlib.import_module(module), name)), command
     elif words[:3] == ["python", "-m", "loadtest.loadgen"]:
         LOADGEN.parse(words[3:])
+    elif words[:2] == ["python", "-m"] and words[2].startswith("loadtest"):
+        assert importlib.util.find_spec(words[2]), command
     elif words[:2] == ["docker", "build"]:
         assert (ROOT / "Dockerfile").exists()
 
@@ -209,19 +170,6 @@ def check_flags(words: list[str]) -> None:
             assert word.partition("=")[0] in {*known, "--help"}, f"starling {words[1]} has no {word}"
 
 
-def _labelled(command: Command, printed: str) -> None:
-    """Each line of the page begins as one that was printed; those that a figure begins are of that run alone."""
-    missing = [label for label in labels(command.answer or "") if label not in labels(printed)]
-    assert not missing, f"{command}: no line {missing} in\n{printed}"
-
-
-def _written(command: Command, folder: Path) -> None:
-    """Files that a command was told to write are there."""
-    for flag, name in zip(command.words, command.words[1:], strict=False):
-        if flag == "--out":
-            assert json.loads((folder / name).read_bytes()), f"{command}: {name}"
-
-
 RULES: tuple[tuple[str, Rule], ...] = (
     *((re.escape(begins), is_looked_at) for begins in NOT_RUN),
     ("curl localhost:(?!8000)", is_looked_at),  # asks another server, to compare
@@ -229,10 +177,67 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum) ", prints),
-    ("starling size ", sizes),
-    ("starling bench ", measures_a_server),
-    ("python -m loadtest.disb ", plays_a_workload),
-    ("starling profile ", measures_a_model),
     ("starling new ", makes_a_folder),
     ("python -c ", replays),
+)
+
+
+# blocks that are no commands
+
+
+def block_rule(one: Block) -> BlockRule | None:
+    """What is done with a block that is no command, by the first rule for its page whose pattern its beginning fits."""
+    return next((run for page, begins, run in BLOCK_RULES if page == one.page and re.match(begins, one.text)), None)
+
+
+def executed(one: Block, world: World, **given: Any) -> dict[str, Any]:
+    """Run in a namespace of its own, against the shared server."""
+    namespace: dict[str, Any] = {"__name__": "documented", **given}
+    exec(compile(one.text.replace("localhost:8000", world.server.host), str(one), "exec"), namespace)
+    return namespace
+
+
+def runs(one: Block, world: World) -> None:
+    executed(one, world)
+
+
+def measures(one: Block, world: World) -> None:
+    short = one.text.replace("repeats=5", "repeats=2, duration_s=0.2, warmup_s=0.1, max_lag_ms=1e5")
+    assert short != one.text
+    result = executed(dataclasses.replace(one, text=short), world)["result"]
+    assert len(result.repeats) == 2
+
+
+def is_a_profile(one: Block, world: World) -> None:
+    parse_profile(json.loads(one.text))
+
+
+def is_a_workload(one: Block, world: World) -> None:
+    assert parse_workload(json.loads(one.text), "the page").tasks
+
+
+def makes_stages(one: Block, world: World) -> None:
+    parts = {name: nn.Identity() for name in ("embed", "first_half", "second_half")}
+    made = executed(one, world, load_network=lambda: SimpleNamespace(**parts))["build"]()
+    assert len(made.stages) == 3
+
+
+def gives_inputs_again(one: Block, world: World) -> None:
+    given = {name: nn.Identity() for name in ("embed", "attend", "pool")}
+    executed(one, world, Staged=Staged, **given)
+
+
+#: Page, how the block begins as a regular expression, and what is done with it.
+BLOCK_RULES: tuple[tuple[str, str, BlockRule], ...] = (
+    ("docs/bench.md", "from app.bench", measures),
+    ("docs/client.md", "import numpy", runs),
+    ("docs/client.md", "from starling_client", runs),
+    ("docs/protocol.md", "import numpy", runs),
+    ("docs/texts.md", "import openai", runs),
+    ("docs/writing.md", "import openai", runs),
+    ("docs/cutting.md", r"from app.models import Staged", makes_stages),
+    ("docs/cutting.md", r"Staged\(", gives_inputs_again),
+    ("docs/loadtest.md", r'\{"time"', is_a_workload),
+    ("docs/simulation.md", r'\{"model"', is_a_profile),
+    (PAGE, "", tells),
 )

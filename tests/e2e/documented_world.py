@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,29 +26,6 @@ ROWS, LENGTHS, CELLS = "docs/rows.md", "docs/lengths.md", "docs/recurrent.md"
 CODE, TASKS = "docs/model-code.md", "docs/tasks.md"
 #: The pages on other servers: the same model there and here.
 GUIDES = tuple(f"docs/from-{name}.md" for name in ("torchserve", "tf-serving", "triton", "litserve", "bentoml"))
-#: Stands in for the encoder that ships, which takes seconds to load: submodules of the same names, nothing to attend.
-ENCODER = """
-import torch
-from torch import nn
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.bert = nn.Module()
-        self.bert.words = nn.Embedding(30522, 8)
-        self.bert.encoder = nn.Module()
-        self.bert.encoder.layer = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
-
-    def forward(self, input_ids, attention_mask):
-        x = self.bert.words(input_ids)
-        for layer in self.bert.encoder.layer:
-            x = layer(x)
-        weight = attention_mask.unsqueeze(-1).to(x.dtype)
-        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)
-
-build = Encoder
-"""
 #: What the pages say in words of the model `scaled`, and a model for a file of rows whose text is a number.
 SCALED = """
 source = "model.py:build"
@@ -79,7 +55,7 @@ class World:
     def __init__(self, folder: Path, keeper: Keeper) -> None:
         self.folder = folder
         self.keeper = keeper
-        self.mine, self.bench = folder / "mine", folder / "bench"
+        self.mine = folder / "mine"
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "mine":
                 (folder / path.name).symlink_to(path)
@@ -87,13 +63,11 @@ class World:
         make(self.mine / "net", "", [])  # as README.md does
         _given_files(self.mine.parent)
         _models(self.mine)
-        _stand_ins(self.bench)
 
     @property
     def server(self) -> Server:
-        """Of the demo models, `generate`, those whose files the pages give, and two small ones by names of `bench`."""
-        places = {"digits": DEMO / "digits", "echo": DEMO / "echo", "generate": ZOO / "generate",
-                  "mlp": self.bench / "mlp", "encoder": self.bench / "encoder"}  # fmt: skip
+        """Of the demo models, `generate`, and those whose files the pages give."""
+        places = {"digits": DEMO / "digits", "echo": DEMO / "echo", "generate": ZOO / "generate"}
         named = [word for name, path in places.items() for word in ("--model", f"{name}={path}")]
         flags = ("--models", str(self.mine), *named, "--model-control", "--drain-grace-s", "0")
         return self.keeper.kept((), *flags)
@@ -199,11 +173,3 @@ def with_lengths() -> str:
     assert declared, "no input of lengths is declared"
     first, output = block(ROWS, "Rows are independent", "toml").text.split("[[outputs]]")
     return f"{first}[[inputs]]\n{declared[1].replace(', ', chr(10))}\n\n[[outputs]]{output}"
-
-
-def _stand_ins(bench: Path) -> None:
-    toml = (ZOO / "encoder" / "model.toml").read_text(encoding="utf-8")
-    write(bench / "encoder", model_py=ENCODER, model_toml=toml.replace("[384]", "[8]"))
-    shutil.copytree(ZOO / "mlp", bench / "mlp", ignore=shutil.ignore_patterns("__pycache__"))
-    path = bench / "mlp" / "model.toml"
-    path.write_text("kwargs = { hidden = 8 }\n" + path.read_text(encoding="utf-8"), encoding="utf-8")

@@ -18,8 +18,7 @@ import torch
 
 from .conftest import Keeper
 from .documented import Block, Command, blocks, commands, pages, quoted
-from .documented_blocks import RULES, block_rule
-from .documented_rules import NOT_RUN, check_flags, rule_of
+from .documented_rules import BLOCK_RULES, NOT_RUN, block_rule, check_flags, rule_of
 from .documented_world import World
 from .server import ROOT
 
@@ -83,17 +82,10 @@ def test_command(command: Command, world: World) -> None:
 
 def test_no_reason_outlives_what_it_is_for() -> None:
     assert [begins for begins in NOT_RUN if not any(one.text.startswith(begins) for one in COMMANDS)] == []
-    for page, begins, _ in RULES:
+    for page, begins, _ in BLOCK_RULES:
         assert any(page == one.page and re.match(begins, one.text) for one in OTHERS), (
             f"{page}: nothing begins {begins}"
         )
-
-
-@pytest.mark.parametrize("words", ["models mine", "check mine/softmax"])
-def test_commands_on_a_folder_of_models(words: str, world: World) -> None:
-    done = world.starling(*words.split())
-    assert done.exit_code == 0, done.output
-    assert "softmax" in done.output
 
 
 @pytest.mark.parametrize("page", pages())

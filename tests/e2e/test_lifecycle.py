@@ -1,7 +1,6 @@
 """The end of a server: told once it finishes what it accepted, told twice it says so to what is left.
 
-A second signal and a dead worker are tried in an interpreter of its own, which ends with the server, as a Ctrl-C is in
-test_json_logs.py.
+A second signal is tried in an interpreter of its own, which ends with the server, as a Ctrl-C is in test_json_logs.py.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
 
 def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
     """A model that ends its thread: every call has an answer, and the process ends so that somebody starts it anew."""
-    server = start("dying", "gate", fresh=True)
+    server = start("dying", "gate")
     assert server.infer("dying", [[1]]).status == 200
     held = threads.submit(server.infer, "gate", [[2]])
     assert server.gate is not None

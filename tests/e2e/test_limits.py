@@ -7,9 +7,8 @@ import gzip
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .mistakes import ECHO
 from .server import MIB, Server
-from .wire import Wire, infer
+from .wire import ECHO, Wire, infer
 
 
 def test_bombs_take_no_memory(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:

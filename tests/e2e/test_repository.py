@@ -77,39 +77,24 @@ def test_unload_finishes_what_was_accepted(server: Server, threads: ThreadPoolEx
     assert {406.0, 407.0} & set(gate.ran()) == set()
 
 
-def test_a_server_that_starts_without_a_model(start: Callable[..., Server]) -> None:
-    server = start(flags=("--allow-empty", "--model-control"))
-    assert server.get("/v2/health/ready").status == 200
-    assert server.infer("narrow", [[1]]).status == 404
-    shutil.copytree(REPOSITORY / "narrow", server.repository / "narrow")
-    assert server.post(LOAD % "narrow").status == 200
-    assert server.infer("narrow", [[1]]).status == 200
-
-
 def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
-    start: Callable[..., Server],
+    start: Callable[..., Server], tmp_path: Path
 ) -> None:
-    server = start("plus", flags=("--watch",))
-    server.line("watch   models that are new or edited")
-    edit(server, "plus/2/model.toml", "number = 2", "number = 5")
-    shutil.copytree(REPOSITORY / "narrow", server.repository / "narrow")
-    eventually(lambda: server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [15])
-    eventually(lambda: server.infer("narrow", [[1.0]]).status == 200)
-    edit(server, "plus/2/model.toml", "max_batch = 4", "max_batch = four")
-    server.line("model plus version 2: .*expected a readable TOML file")
-    assert server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [15]
-    shutil.rmtree(server.repository / "narrow")
-    eventually(lambda: server.infer("narrow", [[1.0]]).status == 503)
-    assert "unloaded" in server.infer("narrow", [[1.0]]).json()["error"]
-
-
-def test_a_folder_without_a_model_toml_serves_and_is_watched(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Of a server that starts without a model; a folder without model.toml is one, too."""
     code = tmp_path / "net" / "model.py"
     code.parent.mkdir()
     text = "from torch import nn\ndef build():\n    net = nn.Linear(2, 1)\n    nn.init.constant_(net.weight, 1)\n"
     code.write_text(f"{text}    nn.init.constant_(net.bias, 0)\n    return net\n")
-    server = start("narrow", flags=("--watch", "--model", f"net={code.parent}"))
+    server = start(flags=("--allow-empty", "--watch", "--model", f"net={code.parent}"))
     server.line("net has no model.toml, and is served by this one:")
     assert server.post("/predict/net", [1, 2]).json() == {"output": [3.0]}
     code.write_text(code.read_text().replace("bias, 0", "bias, 7"))
     eventually(lambda: server.post("/predict/net", [1, 2]).json() == {"output": [10.0]})
+    shutil.copytree(REPOSITORY / "plus", server.repository / "plus")
+    eventually(lambda: server.infer("plus", [[10]]).status == 200)
+    edit(server, "plus/2/model.toml", "max_batch = 4", "max_batch = four")
+    server.line("model plus version 2: .*expected a readable TOML file")
+    assert server.infer("plus", [[10]]).json()["outputs"][0]["data"] == [12]
+    shutil.rmtree(server.repository / "plus")
+    eventually(lambda: server.infer("plus", [[10]]).status == 503)
+    assert "unloaded" in server.infer("plus", [[10]]).json()["error"]

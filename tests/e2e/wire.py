@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, Self
 
 from .server import PATIENCE_S
 
+ECHO = "/v2/models/echo/infer"
+TYPED = {"Content-Type": "application/json"}
+
 
 class Answer(NamedTuple):
     """`head` is the answer's head as it came."""
@@ -44,10 +47,15 @@ def post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> by
     )  # fmt: skip
 
 
+def tensor(rows: int, columns: int, data: list[Any], **fields: Any) -> bytes:
+    """A V2 body with the FP32 input `x`. `fields` are those of the request beside its inputs."""
+    x = {"name": "x", "shape": [rows, columns], "datatype": "FP32", "data": data}
+    return json.dumps({**fields, "inputs": [x]}).encode()
+
+
 def infer(model: str, row: list[float], **fields: Any) -> bytes:
-    """A V2 inference of one FP32 row `x`, as bytes to send. `fields` are those of the request beside its inputs."""
-    tensor = {"name": "x", "shape": [1, len(row)], "datatype": "FP32", "data": row}
-    return post(f"/v2/models/{model}/infer", json.dumps({**fields, "inputs": [tensor]}).encode())
+    """A V2 inference of one FP32 row `x`, as bytes to send."""
+    return post(f"/v2/models/{model}/infer", tensor(1, len(row), row, **fields))
 
 
 def get(path: str) -> bytes:

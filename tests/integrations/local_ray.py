@@ -1,7 +1,7 @@
 """A Ray of this machine alone, in a process of its own: `python local_ray.py FOLDER PORT CPUS`.
 
-It reads commands, a JSON object per line: `{"name": NAME, "build": "module:function", "arguments": {}, "prefix": "/"}`
-deploys what the function returns, `{"delete": NAME}` ends it. Each is answered by a line: `{"done": NAME}` or
+It reads commands, a JSON object per line: `{"name": NAME, "arguments": {}, "prefix": "/"}` deploys an application with
+these arguments, `{"delete": NAME}` ends it. Each is answered by a line: `{"done": NAME}` or
 `{"failed": why}`. At the end of the input everything is ended. `LocalRay` is the other side.
 
 All files are in FOLDER, whose path must be short: Unix sockets have 107 characters. Everything listens on loopback.
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +25,6 @@ from typing import Any, Self
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import MeasurementError, clean_environment, free_port
 
-BUILD = "app.integrations.ray_serve:build"
 END_S = 60.0  # for replicas to drain and Ray's processes to end
 _POLL_S = 0.05
 _STORE_BYTES = 80 << 20  # about the least that Ray takes; requests travel beside it
@@ -41,12 +39,9 @@ ENVIRONMENT = {
 
 
 class LocalRay:
-    """A context manager. `cpus` is what Ray believes the machine to have; replicas take shares of it.
+    """A context manager. `cpus` is what Ray believes the machine to have; replicas take shares of it."""
 
-    `environment`: further variables, which Ray reads when it starts.
-    """
-
-    def __init__(self, cpus: int = 2, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, cpus: int = 2) -> None:
         self.port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="starling-ray-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
@@ -54,7 +49,7 @@ class LocalRay:
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(self.folder), str(self.port), str(cpus)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=ROOT,
-            env={**clean_environment(), "PYTHONPATH": str(ROOT), **ENVIRONMENT, **(environment or {})},
+            env={**clean_environment(), "PYTHONPATH": str(ROOT), **ENVIRONMENT},
         )  # fmt: skip
         self.metrics_port = 0
 
@@ -71,20 +66,14 @@ class LocalRay:
     ) -> None:
         self.close()
 
-    def deploy(self, name: str, arguments: dict[str, Any], build: str = BUILD, prefix: str = "/") -> None:
+    def deploy(self, name: str, arguments: dict[str, Any], prefix: str = "/") -> None:
         """Returns when it serves. Raises MeasurementError with Ray's reason."""
-        self._tell({"name": name, "build": build, "arguments": arguments, "prefix": prefix})
+        self._tell({"name": name, "arguments": arguments, "prefix": prefix})
         self._answer()
 
     def delete(self, name: str) -> None:
         """End an application; returns when its replicas have drained and ended."""
-        self.begin_delete(name)
-        self.end_delete()
-
-    def begin_delete(self, name: str) -> None:
         self._tell({"delete": name})
-
-    def end_delete(self) -> None:
         self._answer()
 
     def _tell(self, command: dict[str, Any]) -> None:
@@ -168,8 +157,7 @@ def carry_out(serve: Any, command: dict[str, Any]) -> str:
     if "delete" in command:
         serve.delete(command["delete"])
         return str(command["delete"])
-    module, _, function = command["build"].partition(":")
-    built = getattr(importlib.import_module(module), function)(command["arguments"])
+    built = importlib.import_module("app.integrations.ray_serve").build(command["arguments"])
     try:
         serve.run(built, name=command["name"], route_prefix=command["prefix"])
     except RuntimeError as exc:  # which says that it failed; the replicas' words are in the status

@@ -49,24 +49,21 @@ def test_options_and_settings_are_told_apart(serve: ModuleType) -> None:
 def test_arguments_from_a_shell_are_text(serve: ModuleType) -> None:
     text = {
         "models": "demo",
-        "max_batch": "8",
+        "threads": "4096",
         "num_replicas": "2",
         "ray_actor_options": '{"num_cpus": 2}',
         "name": "me",
     }
     made = deployment(build(text))
     assert (made.num_replicas, made.name) == (2, "me")
-    assert made.init_args == ({"models": "demo", "max_batch": "8"}, 2)
+    assert made.init_args == ({"models": "demo", "threads": "4096"}, 2)  # looked at on the replica's machine
 
 
 def test_the_engine_sees_all_requests_before_ray_holds_one_back(serve: ModuleType) -> None:
     assert deployment(starling_app(models="demo")).max_ongoing_requests == 2048
-    assert deployment(starling_app(models="demo", max_queue=10)).max_ongoing_requests == 20
+    made = deployment(starling_app(models="demo", max_queue=10, drain_limit_s=3))
+    assert (made.max_ongoing_requests, made._deployment_config.graceful_shutdown_timeout_s) == (20, 8)
     assert deployment(starling_app(models="demo", max_ongoing_requests=7)).max_ongoing_requests == 7
-
-
-def test_the_drain_limit_is_rays_and_some_more(serve: ModuleType) -> None:
-    assert deployment(starling_app(drain_limit_s=3))._deployment_config.graceful_shutdown_timeout_s == 8
 
 
 def test_a_wrong_setting_is_known_before_anything_starts(serve: ModuleType) -> None:
@@ -74,11 +71,6 @@ def test_a_wrong_setting_is_known_before_anything_starts(serve: ModuleType) -> N
         starling_app(num_replica=2)
     with pytest.raises(ConfigError, match="port: not a setting of replicas"):
         build({"port": 80})
-
-
-def test_threads_are_those_of_the_replicas_machine(serve: ModuleType) -> None:
-    made = deployment(starling_app(threads=4096, ray_actor_options={"num_cpus": 3}))
-    assert made.init_args == ({"threads": 4096}, 3)
 
 
 def test_the_examples_of_the_documentation(serve: ModuleType) -> None:

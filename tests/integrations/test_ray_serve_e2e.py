@@ -1,4 +1,4 @@
-"""Replicas of a local Ray: the same answers, a killed one loses only its own, more come when requests wait."""
+"""Replicas of a local Ray: the same answers, and a killed one loses only its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -35,30 +35,33 @@ pytestmark = [
 REPOSITORY = Path(__file__).parent / "repository"
 DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
 PATIENCE_S = 120.0  # a replica has come in 6 s, on a machine with six times the work that it has cores for in 60
-SHARE = {"num_cpus": 0.5}  # of the two that Ray believes in: four replicas fit
 
 
 class Served:
-    """A deployment of the model `held`, and of `demos`, in `folder`, below `prefix`."""
+    """Two replicas of the model `held` and the demo models, in `folder`."""
 
-    def __init__(
-        self, ray: LocalRay, folder: Path, name: str, prefix: str, demos: tuple[str, ...] = (), **options: Any
-    ) -> None:
-        self.ray, self.name, self.prefix = ray, name, prefix
-        self.folder = folder / name
+    def __init__(self, ray: LocalRay, folder: Path) -> None:
+        self.ray = ray
+        self.folder = folder / "two"
         shutil.copytree(REPOSITORY, self.folder)
-        for model in demos:
+        for model in ("digits", "echo"):
             (self.folder / model).symlink_to(DEMO / model)
         os.mkfifo(self.folder / "held" / "leave")
         self._leave = os.open(self.folder / "held" / "leave", os.O_RDWR)  # so that neither side blocks in open
-        settings = {"models": str(self.folder), "profile_budget_s": 0, "profile_dir": str(folder), "row_check": "off"}
-        settings["policy"] = "no_wait"  # it has no control tables, which take seconds to solve
-        ray.deploy(name, {**settings, "ray_actor_options": SHARE, **options}, prefix=prefix)
+        settings = {
+            "models": str(self.folder), "profile_budget_s": 0, "profile_dir": str(folder), "row_check": "off",
+            "policy": "no_wait",  # it has no control tables, which take seconds to solve
+        }  # fmt: skip
+        options = {
+            "num_replicas": 2, "health_check_period_s": 0.5, "graceful_shutdown_wait_loop_s": 0.1,
+            "ray_actor_options": {"num_cpus": 0.5},  # of the two that Ray believes in: four replicas fit
+        }  # fmt: skip
+        ray.deploy("two", {**settings, **options})
 
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> tuple[int, bytes]:
         connection = HTTPConnection(LOOPBACK, self.ray.port, timeout=PATIENCE_S)
         try:
-            connection.request("POST", f"{self.prefix.rstrip('/')}{path}", body, {"content-type": content_type})
+            connection.request("POST", path, body, {"content-type": content_type})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -114,10 +117,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def two(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = Served(
-        ray, tmp_path_factory.mktemp("two"), "two", "/", ("digits", "echo"), num_replicas=2, health_check_period_s=0.5,
-        graceful_shutdown_wait_loop_s=0.1,
-    )  # fmt: skip
+    served = Served(ray, tmp_path_factory.mktemp("two"))
     yield served
     served.close()
 
@@ -197,28 +197,3 @@ def test_a_model_that_cannot_serve_fails_the_deployment_with_its_reason(ray: Loc
     with pytest.raises(MeasurementError, match="wrong: failed"):
         ray.deploy("wrong", {"models": str(tmp_path), "max_constructor_retry_count": 1}, prefix="/wrong")
     ray.delete("wrong")
-
-
-def test_replicas_come_when_requests_wait_and_drain_when_they_go(
-    ray: LocalRay, two: Served, pool: ThreadPoolExecutor, tmp_path: Path
-) -> None:
-    scaling = {
-        "min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0.2,
-        "metrics_interval_s": 0.2, "look_back_period_s": 0.5,
-    }  # fmt: skip
-    served = Served(ray, tmp_path, "scaled", "/scaled", autoscaling_config=scaling, graceful_shutdown_wait_loop_s=0.1)
-    # Requests that a replica has it keeps: the second shows itself in those that come later.
-    values = iter(range(-1, -200, -1))
-    waiting: list[Future[tuple[int, list[float]]]] = []
-
-    def ask_more() -> set[int]:
-        if len(waiting) - len(served.ran()) < 8:
-            waiting.append(pool.submit(served.ask, next(values)))
-        return set(served.ran().values())
-
-    eventually(lambda: len(ask_more()) == 2)
-    ray.begin_delete("scaled")
-    served.let_go(2 * len(waiting))
-    assert [future.result(PATIENCE_S)[0] for future in waiting] == [200] * len(waiting)
-    ray.end_delete()
-    served.close()

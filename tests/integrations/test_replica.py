@@ -73,14 +73,14 @@ async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
     assert answer.status_code == 503
 
 
-@pytest.mark.parametrize("name", SERVERS_OWN)
+@pytest.mark.parametrize("name", ["port", "model_control", "record"])
 def test_settings_of_a_server_with_a_socket_are_refused(name: str) -> None:
-    assert name in Settings.model_fields
     with pytest.raises(ConfigError, match=name):
         replica_settings({name: "anything"})
 
 
 def test_unknown_and_wrong_settings_are_one_line() -> None:
+    assert SERVERS_OWN.keys() <= Settings.model_fields.keys()
     with pytest.raises(ConfigError, match="max_bach"):
         replica_settings({"max_bach": 3})
     with pytest.raises(ConfigError, match=r"max_batch: .* got 0"):

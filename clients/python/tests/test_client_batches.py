@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_server import Driven, FakeServer, failing, limited, rows
 
-from starling_client import AsyncClient, BadRequest, TimedOut, TooLarge, VersionChanged
+from starling_client import AsyncClient, BadRequest, VersionChanged
 
 Connect = Callable[..., Driven]
 
@@ -19,16 +19,12 @@ Connect = Callable[..., Driven]
 @pytest.mark.parametrize(
     ("config", "options", "count", "sizes"),
     [
-        (limited(8), {}, 8, [8]),
         (limited(8), {}, 9, [1, 2, 2, 2, 2]),  # a quarter of the queue each, so that several wait there at once
         (limited(100), {}, 101, [20, 20, 20, 20, 21]),
-        (limited(2), {}, 3, [1, 1, 1]),
         ({"max_batch_size": 4}, {}, 9, [3, 3, 3]),  # Triton
-        ({"max_batch_size": 0}, {}, 9, [9]),
         ({"parameters": ["nonsense"]}, {}, 9, [9]),
         (None, {}, 9, [9]),
         (limited(100), {"max_rows": 4}, 10, [3, 3, 4]),
-        (None, {"max_rows": 1}, 2, [1, 1]),
     ],
 )
 def test_parts(
@@ -40,13 +36,6 @@ def test_parts(
     assert np.array_equal(found.outputs["y"], rows(count) * 2)
     assert np.array_equal(found.outputs["s"], rows(count).sum(axis=1))
     assert found.tries == len(sizes)
-
-
-def test_what_a_part_is_called(connect: Connect, server: FakeServer) -> None:
-    server.config = limited(4)
-    found = connect(server).infer("double", rows(5), request_id="mine")
-    assert found.request_ids == ("mine.0", "mine.1", "mine.2", "mine.3", "mine.4")
-    assert sorted(request.headers["x-request-id"] for request in server.infers) == sorted(found.request_ids)
 
 
 def test_a_part_that_is_refused_is_sent_again(connect: Connect, server: FakeServer) -> None:
@@ -83,13 +72,6 @@ def test_bodies_that_are_too_large_are_halved(connect: Connect, server: FakeServ
     client.predict("double", {"x": rows(300)})
     assert len(server.rows) <= 2 * sent + 2  # what was learned holds: no request was too large again
     assert np.array_equal(client.predict("double", {"x": rows(count)})["y"], rows(count) * 2)
-
-
-def test_a_row_that_is_too_large(connect: Connect, server: FakeServer) -> None:
-    client = connect(lambda request: failing(413) if request.method == "POST" else server(request))
-    for count in (1, 5):
-        with pytest.raises(TooLarge):
-            client.predict("double", {"x": rows(count)})
 
 
 def test_parts_of_different_versions_are_not_mixed(connect: Connect, server: FakeServer) -> None:
@@ -135,19 +117,6 @@ def test_a_queue_that_became_shorter(connect: Connect, server: FakeServer) -> No
     assert server.paths[asked:] == ["/v2/models/double", "/v2/models/double/config"]
 
 
-def test_what_was_too_large_is_remembered_in_bytes(connect: Connect, server: FakeServer) -> None:
-    """A batch of fewer bytes is not cut for it."""
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        return failing(413) if len(request.content) > 400 else server(request)
-
-    client = connect(answer)
-    client.predict("double", {"x": rows(60)})
-    server.rows.clear()
-    client.predict("double", {"x": rows(20)})
-    assert server.rows == [20]
-
-
 async def test_parts_go_together_up_to_a_bound() -> None:
     server, under_way, most = FakeServer(config=limited(4)), 0, 0
 
@@ -191,13 +160,3 @@ async def test_the_first_part_that_fails_ends_the_others() -> None:
             await AsyncClient("fake", http=http).predict("double", {"x": rows(20)}, request_id="a")
     assert cancelled == 3
     assert server.rows == []
-
-
-async def test_a_deadline_ends_what_does_not_answer() -> None:
-    async def answer(request: httpx.Request) -> httpx.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        with pytest.raises(TimedOut):
-            await AsyncClient("fake", http=http).predict("double", {"x": rows(1)}, deadline_s=0.01)

@@ -72,17 +72,11 @@ def test_bfloat_is_rounded_to_even_as_torch_does() -> None:
     ("datatype", "values", "message"),
     [
         ("UINT8", [256], "256 is no UINT8"),
-        ("UINT8", [-1], "-1 is no UINT8"),
-        ("INT64", [2**63], "9223372036854775808 is no INT64"),
         ("INT32", [1.5], "expected INT32, got values of float64"),
         ("BOOL", [1], "expected BOOL"),
         ("FP32", [1e40], "too large for FP32"),
-        ("FP16", [70000.0], "too large for FP16"),
         ("FP32", ["1"], "expected FP32"),
-        ("FP32", [1j], "expected FP32"),
-        ("FP32", [None], "expected FP32"),
         ("BYTES", [1], "expected str or bytes, got int"),
-        ("BYTES", [["a"], ["b", "c"]], "expected str or bytes, got list"),
         ("FP8", [1], "datatype FP8 is not known"),
     ],
 )
@@ -91,23 +85,14 @@ def test_values_that_do_not_fit(datatype: str, values: Any, message: str) -> Non
         to_array("x", datatype, values)
 
 
-def test_values_that_do() -> None:
-    assert to_array("x", "FP32", [1, 2]).tolist() == [1, 2]
-    assert to_array("x", "FP16", [np.inf, -np.inf]).tolist() == [np.inf, -np.inf]
-    assert to_array("x", "INT8", [True, False]).tolist() == [1, 0]
-    assert to_array("x", "UINT64", [2**64 - 1]).tolist() == [2**64 - 1]
-
-
 @pytest.mark.parametrize(
     ("datatype", "shape", "raw"),
     [
         ("FP32", (2,), b"1234"),
-        ("BF16", (1,), b"1234"),
         ("BYTES", (1,), b"\5\0\0\0ab"),
         ("BYTES", (2,), b"\0\0\0\0"),
         ("BYTES", (1,), b"\0\0\0\0x"),
         ("BYTES", (1 << 60,), b"\0\0\0\0"),
-        ("FP8", (1,), b"1"),
     ],
 )
 def test_bytes_that_are_no_tensor(datatype: str, shape: tuple[int, ...], raw: bytes) -> None:

@@ -7,26 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import openai
 import pytest
-import tiny_transformers as tiny
 
-from .conftest import Keeper
 from .server import Server
+from .texts import TASKS
 
 VECTORS = ["vectors", "similar"]
-TASKS = {"vectors": "feature-extraction", "similar": "sentence-similarity", "ranker": "rerank"}
-
-
-@pytest.fixture(scope="module")
-def texts(keeper: Keeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("texts")
-    flags: list[str] = []
-    for name, task in TASKS.items():
-        head = {"kind": "SequenceClassification", "id2label": {0: "LABEL_0"}} if task == "rerank" else {"kind": ""}
-        tiny.save_bert(folder / name / "weights", **head)
-        (folder / name / "model.toml").write_text(f'source = "hf:weights"\ntask = "{task}"\n')
-        flags += ["--model", f"{name}={folder / name}"]
-    yield keeper.start(flags=tuple(flags))
-    keeper.end_own()
 
 
 @pytest.fixture
@@ -36,7 +21,7 @@ def client(texts: Server) -> Iterator[openai.OpenAI]:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == sorted(TASKS)
+    assert [model.id for model in client.models.list()] == sorted((*TASKS, "objects", "writer", "generate"))
 
 
 def test_vectors_are_those_of_v2(texts: Server, client: openai.OpenAI) -> None:
@@ -54,19 +39,6 @@ def test_vectors_are_those_of_v2(texts: Server, client: openai.OpenAI) -> None:
     assert np.allclose(one.embedding, wanted[0, :4] / np.linalg.norm(wanted[0, :4]), atol=1e-5)
 
 
-def test_a_batch_of_texts_as_aiperf_sends_and_reads_it(texts: Server) -> None:
-    """`aiperf profile --endpoint-type embeddings --batch-size-text 40`: extra inputs are fields of the body."""
-    rows = ["the cat sat on the mat", *["unhappy dog"] * 39]
-    for extra in ({}, {"encoding_format": "float", "user": "aiperf"}):
-        answer = texts.post("/v1/embeddings", {"model": "vectors", "input": rows, **extra})
-        data = answer.json()["data"]
-        assert all(item.get("object") == "embedding" for item in data)
-        vectors = np.array([item["embedding"] for item in data if item.get("embedding") is not None])
-        assert vectors.shape == (40, 16)
-        assert np.allclose(vectors[1:], vectors[1], atol=1e-5)
-        assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
-
-
 def test_similarities_are_those_of_the_vectors(texts: Server, client: openai.OpenAI) -> None:
     source, others = "the cat sat", ["a dog ran", "the cat sat"]
     vectors = np.array(
@@ -81,30 +53,22 @@ def test_similarities_are_those_of_the_vectors(texts: Server, client: openai.Ope
     assert np.allclose(several.json()["predictions"], [found["scores"]] * 2, atol=1e-5)
 
 
-def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
-    for model, given, kind, param, message in (
-        (
-            "vectors",
-            ["a", "a " * 40],
-            openai.BadRequestError,
-            "input[1]",
-            "input[1]: expected at most 32 tokens, got 42",
-        ),
-        ("vectors", [], openai.BadRequestError, "input", "input: expected a list of at least one text"),
-        (
-            "vektors",
-            ["a"],
-            openai.NotFoundError,
-            "model",
-            "model 'vektors' is not known; models: ranker, similar, vectors",
-        ),
-    ):
-        with pytest.raises(kind) as raised:
-            client.embeddings.create(model=model, input=given)
-        body = raised.value.body
-        assert isinstance(body, dict)
-        assert (raised.value.type, raised.value.param) == ("invalid_request_error", param)
-        assert body["message"].startswith(message)
+@pytest.mark.parametrize(
+    ("model", "given", "kind", "param", "message"),
+    [
+        ("vectors", ["a", "a " * 40], openai.BadRequestError, "input[1]", "input[1]: expected at most 32 tokens, got"),
+        ("vektors", ["a"], openai.NotFoundError, "model", "model 'vektors' is not known; models: generate, mood, "),
+    ],
+)
+def test_errors_are_read_by_the_client(
+    client: openai.OpenAI, model: str, given: list[str], kind: type[openai.APIStatusError], param: str, message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        client.embeddings.create(model=model, input=given)
+    body = raised.value.body
+    assert isinstance(body, dict)
+    assert (raised.value.type, raised.value.param) == ("invalid_request_error", param)
+    assert body["message"].startswith(message)
 
 
 def test_other_errors_have_the_same_body(texts: Server) -> None:
@@ -139,16 +103,6 @@ def test_texts_are_ranked_as_v2_scores_them(texts: Server) -> None:
     found = texts.post("/rerank", {"query": query, "texts": documents, "raw_scores": True}).json()
     assert [one["index"] for one in found] == order
     assert [one["score"] for one in found] == pytest.approx([raw["data"][index] for index in order], abs=1e-5)
-
-
-def test_the_documented_examples_work(texts: Server) -> None:
-    """They name no model, which only a body may leave out whose route one model serves."""
-    paths = texts.get("/openapi.json").json()["paths"]
-    for path in ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank"):
-        examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
-        for name, example in examples.items():
-            model = "vectors" if path == "/v1/embeddings" else "ranker"
-            assert texts.post(path, {"model": model, **example["value"]}).status == 200, (path, name)
 
 
 def test_a_text_that_cannot_be_ranked(texts: Server) -> None:

@@ -10,34 +10,20 @@ from typing import Any
 
 import openai
 import pytest
-import tiny_decoders as tiny
 
 from starling_client import AsyncClient, BadRequest, Client
 
-from .conftest import Keeper
 from .server import PATIENCE_S, Server, eventually
+from .texts import MOST
 
 TEXT = "The ferry was late again"
-MOST = 60
-TEMPLATE = "{% for one in messages %}{{ one.role[0] }}: {{ one.content }}\n{% endfor %}a:"
 RENDERED = f"u: {TEXT}\na:"
 TALK: Any = [{"role": "user", "content": TEXT}]
 
 
-@pytest.fixture(scope="module")
-def writers(keeper: Keeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("writer")
-    tiny.save(folder, "gpt2", MOST)
-    words = tiny.tokenizer()
-    words.chat_template = TEMPLATE
-    words.save_pretrained(folder / "weights")
-    yield keeper.start(flags=("--model", f"writer={folder}", "--threads", "1"))
-    keeper.end_own()
-
-
 @pytest.fixture
-def client(writers: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{writers.host}/v1", api_key="none", max_retries=0) as client:
+def client(texts: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://{texts.host}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -52,14 +38,14 @@ def streamed(server: Server, **fields: Any) -> tuple[http.client.HTTPResponse, l
 
 
 @pytest.mark.parametrize("asked", [{}, {"temperature": 0.8, "seed": 3}, {"max_new_tokens": 1}])
-def test_every_way_gives_one_text(writers: Server, asked: dict[str, Any]) -> None:
+def test_every_way_gives_one_text(texts: Server, asked: dict[str, Any]) -> None:
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}
-    outputs = writers.post("/v2/models/writer/infer", {"inputs": [tensor], "parameters": asked}).json()["outputs"]
+    outputs = texts.post("/v2/models/writer/infer", {"inputs": [tensor], "parameters": asked}).json()["outputs"]
     expected = {one["name"]: one["data"][0] for one in outputs}
-    whole = writers.post("/v2/models/writer/generate", {"text_input": TEXT, "parameters": asked}).json()
+    whole = texts.post("/v2/models/writer/generate", {"text_input": TEXT, "parameters": asked}).json()
     named = {"model_name": "writer", "model_version": "1", "text_output": expected.pop("generated_text")}
     assert whole == {**named, **expected}
-    head, events = streamed(writers, **asked)
+    head, events = streamed(texts, **asked)
     assert head.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert "".join(one["text_output"] for one in events) == whole["text_output"]
     assert {**events[-1], "text_output": whole["text_output"]} == whole
@@ -72,15 +58,15 @@ def text_of(server: Server, text: str, **asked: Any) -> dict[str, Any]:
     return found
 
 
-def test_completions_by_their_own_client(writers: Server, client: openai.OpenAI) -> None:
-    expected = text_of(writers, TEXT)
+def test_completions_by_their_own_client(texts: Server, client: openai.OpenAI) -> None:
+    expected = text_of(texts, TEXT)
     found = client.completions.create(model="writer", prompt=TEXT, temperature=0)
     assert (found.choices[0].text, found.choices[0].finish_reason) == (expected["text_output"], "length")
     assert found.usage is not None
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(TEXT), MOST)
     several = client.completions.create(prompt=[TEXT, "a"], model="writer", temperature=0, max_tokens=5)
     assert [one.text for one in several.choices] == [
-        text_of(writers, text, max_tokens=5)["text_output"] for text in (TEXT, "a")
+        text_of(texts, text, max_tokens=5)["text_output"] for text in (TEXT, "a")
     ]
     asked: dict[str, Any] = {"model": "writer", "prompt": TEXT, "seed": 3, "top_p": 0.9, "max_tokens": 30}
     sampled = client.completions.create(**asked).choices[0].text
@@ -88,8 +74,8 @@ def test_completions_by_their_own_client(writers: Server, client: openai.OpenAI)
     assert sampled != client.completions.create(**asked, temperature=0).choices[0].text
 
 
-def test_a_conversation_by_its_own_client(writers: Server, client: openai.OpenAI) -> None:
-    expected = text_of(writers, RENDERED)
+def test_a_conversation_by_its_own_client(texts: Server, client: openai.OpenAI) -> None:
+    expected = text_of(texts, RENDERED)
     found = client.chat.completions.create(model="writer", messages=TALK, temperature=0)
     assert found.choices[0].message.content == expected["text_output"]
     assert found.usage is not None
@@ -104,14 +90,7 @@ def test_a_conversation_by_its_own_client(writers: Server, client: openai.OpenAI
     assert (last.choices, last.usage) == ([], found.usage)
 
 
-async def test_a_stream_by_the_asynchronous_client(writers: Server) -> None:
-    async with openai.AsyncOpenAI(base_url=f"http://{writers.host}/v1", api_key="none", max_retries=0) as client:
-        stream = await client.completions.create(model="writer", prompt=TEXT, stream=True, temperature=0)
-        pieces = [chunk.choices[0].text async for chunk in stream]
-    assert "".join(pieces) == text_of(writers, TEXT)["text_output"]
-
-
-def test_a_stream_of_several_prompts(writers: Server, client: openai.OpenAI) -> None:
+def test_a_stream_of_several_prompts(texts: Server, client: openai.OpenAI) -> None:
     prompts, found = [TEXT, "a", TEXT[:9]], ["", "", ""]
     reasons: dict[int, str | None] = {}
     asked: Any = {"temperature": 0, "max_tokens": 20}
@@ -120,7 +99,7 @@ def test_a_stream_of_several_prompts(writers: Server, client: openai.OpenAI) -> 
         found[choice.index] += choice.text
         if choice.finish_reason:
             reasons[choice.index] = choice.finish_reason
-    assert found == [text_of(writers, text, max_tokens=20)["text_output"] for text in prompts]
+    assert found == [text_of(texts, text, max_tokens=20)["text_output"] for text in prompts]
     assert reasons == dict.fromkeys(range(3), "length")
 
 
@@ -130,65 +109,70 @@ def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     assert raised.value.param == "max_completion_tokens"
     with pytest.raises(openai.BadRequestError, match="at most"):
         client.completions.create(model="writer", prompt=TEXT * 10, stream=True)
-    assert [model.id for model in client.models.list()] == ["writer"]
     assert client.models.retrieve("writer").id == "writer"
 
 
-async def test_pieces_by_our_own_client(writers: Server) -> None:
-    expected = text_of(writers, TEXT)["text_output"]
-    with Client(f"http://{writers.host}") as client:
+async def test_pieces_by_our_own_client(texts: Server) -> None:
+    expected = text_of(texts, TEXT)["text_output"]
+    with Client(f"http://{texts.host}") as client:
         pieces = list(client.stream("writer", TEXT))
         with pytest.raises(BadRequest, match=r"parameters\.max_new_tokens: expected at most"):
             next(client.stream("writer", TEXT, parameters={"max_new_tokens": MOST + 1}))
     assert ("".join(pieces), len(pieces) > 1) == (expected, True)
-    async with AsyncClient(f"http://{writers.host}") as client_of_a_loop:
+    async with AsyncClient(f"http://{texts.host}") as client_of_a_loop:
         assert "".join([piece async for piece in client_of_a_loop.stream("writer", TEXT)]) == expected
 
 
-def test_what_is_counted(writers: Server) -> None:
+def test_steps_by_our_own_client(texts: Server) -> None:
+    """Of a model that writes lines until they end by themselves; the prompts of a call have one length."""
+    lines = {
+        "The ferry": " would be quicker if it did not wait, and cheaper if it waited longer.",
+        "If you wa": "it for everyone, nobody will arrive.",
+    }
+    made, ended = {0: "", 1: ""}, []
+    with Client(f"http://{texts.host}") as client:
+        for found in client.steps("generate", [list(prompt.encode()) for prompt in lines]):
+            made[found.row] += bytes(found.outputs["text"].tolist()).decode()
+            ended += [found.row] if found.final else []
+    assert [*made.values()] == [line + "\n" for line in lines.values()]
+    assert ended == [0, 1]
+
+
+def test_what_is_counted(texts: Server) -> None:
     model = 'model="writer",version="1"'
     names = [
         f'starling_tokens_total{{kind="prompt",{model}}}', f'starling_tokens_total{{kind="generated",{model}}}',
         f'starling_first_token_seconds_count{{class="realtime",{model}}}',
         f'starling_token_interval_seconds_count{{class="realtime",{model}}}',
     ]  # fmt: skip
-    before = [writers.metric(name) for name in names]
-    _, events = streamed(writers, max_new_tokens=20)
-    after = [writers.metric(name) for name in names]
+    before = [texts.metric(name) for name in names]
+    _, events = streamed(texts, max_new_tokens=20)
+    after = [texts.metric(name) for name in names]
     read, written, streams, intervals = (now - then for now, then in zip(after, before, strict=True))
     assert (read, written, streams) == (len(TEXT), 20, 1)
     assert 1 <= len(events) - 1 <= intervals < 20
-    assert writers.metric(f"starling_cache_places_used{{{model}}}") == 0
-    assert writers.metric(f"starling_cache_places{{{model}}}") > 0
+    assert texts.metric(f"starling_cache_places_used{{{model}}}") == 0
+    assert texts.metric(f"starling_cache_places{{{model}}}") > 0
 
 
-def test_errors_before_the_first_event_are_ordinary(writers: Server) -> None:
-    reply = writers.post("/v2/models/writer/generate_stream", {"text_input": TEXT, "max_new_tokens": MOST + 1})
-    assert (reply.status, reply.error) == (
-        400, f"parameters.max_new_tokens: expected at most {MOST}, got {MOST + 1}",
-    )  # fmt: skip
-    assert writers.post("/v2/models/nobody/generate_stream", {"text_input": TEXT}).status == 404
-    assert writers.get("/v2/models/writer/generate_stream").status == 405
-
-
-def test_a_client_that_hangs_up_frees_its_place(writers: Server) -> None:
-    connection = writers.connection()
+def test_a_client_that_hangs_up_frees_its_place(texts: Server) -> None:
+    connection = texts.connection()
     connection.request("POST", "/v2/models/writer/generate_stream", json.dumps({"text_input": TEXT}))
     answer = connection.getresponse()
     assert answer.read(6) == b"data: "
     answer.close()
     connection.close()
-    eventually(lambda: writers.slots("writer") == 0)
-    assert sum(writers.outcomes("writer").values()) >= 1
+    eventually(lambda: texts.slots("writer") == 0)
+    assert sum(texts.outcomes("writer").values()) >= 1
 
 
-def test_a_stream_ends_before_a_stopping_server(writers: Server) -> None:
+def test_a_stream_ends_before_a_stopping_server(texts: Server) -> None:
     """The last one: the server has gone then."""
-    connection = writers.connection()
+    connection = texts.connection()
     connection.request("POST", "/v2/models/writer/generate_stream", json.dumps({"text_input": TEXT}))
     answer = connection.getresponse()
-    writers.tell(signal.SIGTERM)
+    texts.tell(signal.SIGTERM)
     lines = answer.read().split(b"\n\n")
     connection.close()
     assert json.loads(lines[-2].removeprefix(b"data: "))["finish_reason"] == "length"
-    assert writers.process.wait(PATIENCE_S) == 0
+    assert texts.process.wait(PATIENCE_S) == 0
