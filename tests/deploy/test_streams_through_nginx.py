@@ -16,7 +16,7 @@ from app.http.body import Receive, Scope, Send
 from app.http.connection.connection import HttpProtocol
 from loadtest.common.paths import LOOPBACK
 from loadtest.drill import nginx
-from tests.test_http.test_inference import Caller
+from tests.test_http.echo import Caller
 from tests.test_http.writers import Writer, writer
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx", path="/usr/sbin:/usr/bin") is None, reason="needs nginx")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,6 +27,7 @@ source = "{source}"
 inputs = [{{ name = "x", datatype = "FP32", shape = [3] }}]
 outputs = [{{ name = "y", datatype = "FP32", shape = [3] }}]
 """
+CODE = TABLE.format(source="model.py:build")
 
 
 def tells(one: Block, world: World) -> None:
@@ -49,62 +52,36 @@ def taken(world: World) -> str:
 
 def missing(world: World) -> str:
     with patch.dict(sys.modules, {"timm": None}):
-        return checked(world, "missing", TABLE.format(source="timm:resnet18"))
+        return checked(world, TABLE.format(source="timm:resnet18"))
 
 
-def wrong_key(world: World) -> str:
-    return checked(world, "key", TABLE.format(source="model.py:build").replace("inputs", "input"), "build = None")
-
-
-def pickled(world: World) -> str:
-    return checked(world, "pickle", TABLE.format(source="model.pt"), save=lambda to: torch.save(nn.Softmax(1), to))
-
-
-def one_size(world: World) -> str:
-    exported = torch.export.export(nn.Softmax(1), (torch.ones(2, 3),))
-    return checked(world, "size", TABLE.format(source="model.pt2"), save=lambda to: torch.export.save(exported, to))
-
-
-def across_rows(world: World) -> str:
-    return checked(
-        world, "across", TABLE.format(source="model.py:build"), "from torch import nn\nbuild = lambda: nn.Softmax(0)"
-    )
-
-
-def no_row_fits(world: World) -> str:
-    code = "from torch import nn\nbuild = lambda: nn.Linear(4, 3)"
-    return checked(world, "shape", TABLE.format(source="model.py:build"), code)
-
-
-def another_shape(world: World) -> str:
-    return world.server.post("/predict/softmax", [1, 2]).body.decode()
-
-
-def too_large(world: World) -> str:
-    return world.server.post("/predict/softmax", [[1.25] * 3] * 250_000).body.decode()
-
-
-def checked(world: World, name: str, toml: str, code: str = "", save: Callable[[Path], None] | None = None) -> str:
+def checked(world: World, toml: str = CODE, code: str = "", save: Callable[[Path], None] | None = None) -> str:
     """What `starling check` says of the one model `flower` in a folder of its own, which is called `mine` in it."""
-    place = world.folder / "errors" / name / "mine"
+    place = Path(tempfile.mkdtemp(dir=world.folder)) / "mine"
     (place / "flower").mkdir(parents=True)
     (place / "flower" / "model.toml").write_text(toml)
     if code:
-        (place / "flower" / "model.py").write_text(code)
+        (place / "flower" / "model.py").write_text(f"from torch import nn\nbuild = {code}\n")
     if save is not None:
         save(place / "flower" / ("model.pt2" if "pt2" in toml else "model.pt"))
     return world.starling("check", str(place)).output.replace(str(place), "mine")
+
+
+def export(to: Path) -> None:
+    torch.export.save(torch.export.export(nn.Softmax(1), (torch.ones(2, 3),)), to)
 
 
 ERRORS: dict[str, Callable[[World], str]] = {
     "The folder is not there": no_folder,
     "The port is taken": taken,
     "A library is missing": missing,
-    "A key of model.toml is wrong": wrong_key,
-    "The file is a pickle": pickled,
-    "It takes one batch size alone": one_size,
-    "A row's answer depends on its batch": across_rows,
-    "It raises on every row that it is tried with": no_row_fits,
-    "A request has another shape": another_shape,
-    "The body is too large": too_large,
+    "A key of model.toml is wrong": partial(checked, toml=CODE.replace("inputs", "input"), code="None"),
+    "The file is a pickle": partial(
+        checked, toml=TABLE.format(source="model.pt"), save=lambda to: torch.save(nn.Softmax(1), to)
+    ),
+    "It takes one batch size alone": partial(checked, toml=TABLE.format(source="model.pt2"), save=export),
+    "A row's answer depends on its batch": partial(checked, code="lambda: nn.Softmax(0)"),
+    "It raises on every row that it is tried with": partial(checked, code="lambda: nn.Linear(4, 3)"),
+    "A request has another shape": lambda world: world.server.post("/predict/softmax", [1, 2]).body.decode(),
+    "The body is too large": lambda world: world.server.post("/predict/softmax", [[1.25] * 3] * 250_000).body.decode(),
 }

@@ -1,62 +1,14 @@
-"""The end of a server: told once it finishes what it accepted, told twice it says so to what is left.
+"""The end of a server: told twice it says so to what is left. What it does when told once is in test_stress.py.
 
 A second signal is tried in an interpreter of its own, which ends with the server, as a Ctrl-C is in test_json_logs.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .server import DEMO, PATIENCE_S, Reply, Server, eventually
-from .wire import Wire, infer
-
-ECHO = ("--model", f"echo={DEMO / 'echo'}")
-
-
-async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
-    """64 clients in closed loop, each call on the connection of the last unless that was closed."""
-    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"))
-    request = infer("echo", [1, 2, 3, 4])
-    answers = 0
-    broken: list[str] = []
-    warm = asyncio.Event()
-
-    async def client() -> None:
-        nonlocal answers
-        while True:
-            try:
-                wire = await Wire.open(server.host)
-            except OSError:
-                return  # it no longer listens
-            async with wire:
-                first = True
-                while True:
-                    try:
-                        answer = await wire.call(request)
-                    except (OSError, asyncio.IncompleteReadError) as exc:
-                        # A connection that was idle may be closed under a call; one just opened may not.
-                        if first or getattr(exc, "partial", b""):
-                            broken.append(repr(exc))
-                        break
-                    answers += 1
-                    first = False
-                    if answer.status != 200:
-                        broken.append(repr(answer))
-                    if answers == 2000:
-                        warm.set()
-                    if answer.closes:
-                        break
-
-    clients = [asyncio.create_task(client()) for _ in range(64)]
-    await warm.wait()
-    server.tell()
-    before = answers
-    await asyncio.gather(*clients)
-    assert await asyncio.to_thread(server.ended) == 0
-    assert answers > before  # it went on
-    assert broken == []
+from .server import PATIENCE_S, Reply, Server, eventually
 
 
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:

@@ -39,20 +39,6 @@ def test_vectors_are_those_of_v2(texts: Server, client: openai.OpenAI) -> None:
     assert np.allclose(one.embedding, wanted[0, :4] / np.linalg.norm(wanted[0, :4]), atol=1e-5)
 
 
-def test_similarities_are_those_of_the_vectors(texts: Server, client: openai.OpenAI) -> None:
-    source, others = "the cat sat", ["a dog ran", "the cat sat"]
-    vectors = np.array(
-        [one.embedding for one in client.embeddings.create(model="vectors", input=[source, *others]).data]
-    )
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = texts.post("/predict/similar", {"source_sentence": source, "sentences": others}).json()
-    assert found["scores"] == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-5)
-    several = texts.post(
-        "/v1/models/similar:predict", {"instances": [{"source_sentence": source, "sentences": others}] * 2}
-    )
-    assert np.allclose(several.json()["predictions"], [found["scores"]] * 2, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("model", "given", "kind", "param", "message"),
     [
@@ -103,13 +89,3 @@ def test_texts_are_ranked_as_v2_scores_them(texts: Server) -> None:
     found = texts.post("/rerank", {"query": query, "texts": documents, "raw_scores": True}).json()
     assert [one["index"] for one in found] == order
     assert [one["score"] for one in found] == pytest.approx([raw["data"][index] for index in order], abs=1e-5)
-
-
-def test_a_text_that_cannot_be_ranked(texts: Server) -> None:
-    asked = {"model": "ranker", "query": "a", "documents": ["a", "a " * 40]}
-    message = "documents[1]: expected at most 32 tokens, got 44"
-    first, second = (texts.post(path, asked) for path in ("/v1/rerank", "/rerank"))
-    assert (first.status, second.status) == (400, 400)
-    assert first.json()["error"]["message"] == second.json()["error"] == message
-    wrong = texts.post("/v1/rerank", {**asked, "model": "vectors"}).json()["error"]
-    assert wrong["message"] == "model: expected a model that ranks texts for a query, got 'vectors', which is none"

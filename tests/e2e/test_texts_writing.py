@@ -13,7 +13,7 @@ import pytest
 
 from starling_client import AsyncClient, BadRequest, Client
 
-from .server import PATIENCE_S, Server, eventually
+from .server import PATIENCE_S, Server
 from .texts import MOST
 
 TEXT = "The ferry was late again"
@@ -90,19 +90,6 @@ def test_a_conversation_by_its_own_client(texts: Server, client: openai.OpenAI) 
     assert (last.choices, last.usage) == ([], found.usage)
 
 
-def test_a_stream_of_several_prompts(texts: Server, client: openai.OpenAI) -> None:
-    prompts, found = [TEXT, "a", TEXT[:9]], ["", "", ""]
-    reasons: dict[int, str | None] = {}
-    asked: Any = {"temperature": 0, "max_tokens": 20}
-    for chunk in client.completions.create(model="writer", prompt=prompts, stream=True, **asked):
-        (choice,) = chunk.choices
-        found[choice.index] += choice.text
-        if choice.finish_reason:
-            reasons[choice.index] = choice.finish_reason
-    assert found == [text_of(texts, text, max_tokens=20)["text_output"] for text in prompts]
-    assert reasons == dict.fromkeys(range(3), "length")
-
-
 def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(model="writer", messages=TALK, max_completion_tokens=MOST + 1)
@@ -136,34 +123,6 @@ def test_steps_by_our_own_client(texts: Server) -> None:
             ended += [found.row] if found.final else []
     assert [*made.values()] == [line + "\n" for line in lines.values()]
     assert ended == [0, 1]
-
-
-def test_what_is_counted(texts: Server) -> None:
-    model = 'model="writer",version="1"'
-    names = [
-        f'starling_tokens_total{{kind="prompt",{model}}}', f'starling_tokens_total{{kind="generated",{model}}}',
-        f'starling_first_token_seconds_count{{class="realtime",{model}}}',
-        f'starling_token_interval_seconds_count{{class="realtime",{model}}}',
-    ]  # fmt: skip
-    before = [texts.metric(name) for name in names]
-    _, events = streamed(texts, max_new_tokens=20)
-    after = [texts.metric(name) for name in names]
-    read, written, streams, intervals = (now - then for now, then in zip(after, before, strict=True))
-    assert (read, written, streams) == (len(TEXT), 20, 1)
-    assert 1 <= len(events) - 1 <= intervals < 20
-    assert texts.metric(f"starling_cache_places_used{{{model}}}") == 0
-    assert texts.metric(f"starling_cache_places{{{model}}}") > 0
-
-
-def test_a_client_that_hangs_up_frees_its_place(texts: Server) -> None:
-    connection = texts.connection()
-    connection.request("POST", "/v2/models/writer/generate_stream", json.dumps({"text_input": TEXT}))
-    answer = connection.getresponse()
-    assert answer.read(6) == b"data: "
-    answer.close()
-    connection.close()
-    eventually(lambda: texts.slots("writer") == 0)
-    assert sum(texts.outcomes("writer").values()) >= 1
 
 
 def test_a_stream_ends_before_a_stopping_server(texts: Server) -> None:

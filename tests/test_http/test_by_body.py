@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import CLASSES, ModelInfo
+from app.contract import CLASSES
 from app.errors import ModelFailed
 from app.http import call as calls
 from app.http.access import Access
 from app.http.keys import keys_of
 
 from .catalog import served, spec
-from .test_inference import Caller, Echo, EchoLease, MakeCaller, caller
+from .echo import Caller, Echo, EchoLease, MakeCaller
 
-__all__ = ["caller"]  # a fixture
 PATH = "/v1/embeddings"
 
 
@@ -26,18 +25,11 @@ class VectorLease(EchoLease):
         self._rows = np.array([[len(value), 1, 2] for value in values], np.float32)
 
 
-class Vectors(Echo):
-    """A model that makes a vector of a text."""
-
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        super().lease(rows, **fields).close()
-        return VectorLease(self)
-
-
 @pytest.fixture
-def model() -> Vectors:
+def model() -> Echo:
+    """A model that makes a vector of a text."""
     plain = served("echo", (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),))
-    return Vectors(ModelInfo("echo", "1", "pytorch", plain.info.inputs, plain.info.outputs), plain.model)
+    return Echo(plain.info, plain.model, lease_type=VectorLease)
 
 
 def body(**fields: Any) -> bytes:
@@ -46,7 +38,7 @@ def body(**fields: Any) -> bytes:
 
 @pytest.mark.parametrize("off_loop", [False, True])
 async def test_the_body_is_answered_by_the_model_that_it_names(
-    caller: MakeCaller, model: Vectors, off_loop: bool, monkeypatch: pytest.MonkeyPatch
+    caller: MakeCaller, model: Echo, off_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if off_loop:
         monkeypatch.setattr(calls, "OFF_LOOP_BYTES", 1)
@@ -69,14 +61,14 @@ async def test_the_body_is_answered_by_the_model_that_it_names(
     ],
 )
 async def test_what_is_wrong_has_the_body_of_openai(
-    caller: MakeCaller, model: Vectors, sent: bytes, status: int, error: tuple[Any, ...]
+    caller: MakeCaller, model: Echo, sent: bytes, status: int, error: tuple[Any, ...]
 ) -> None:
     reply = await caller(model)(PATH, sent)
     found = reply.json()["error"]
     assert (reply.status, (found["type"], found["param"], found["code"])) == (status, error)
 
 
-async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Vectors) -> None:
+async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Echo) -> None:
     asking: Caller = caller(model, options={"access": Access(keys_of("api_key", "secret", None))})
     refused, key = await asking(PATH, body()), {b"authorization": b"Bearer secret"}
     assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")

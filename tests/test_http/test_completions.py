@@ -14,11 +14,10 @@ import pytest
 from app.contract import Array, Translated
 from app.errors import BadText, ModelFailed
 
-from .test_inference import Caller, MakeCaller, caller
+from .echo import Caller, MakeCaller
 from .test_streaming import Reader
 from .writers import MOST, Words, Writer, writer
 
-__all__ = ["caller"]  # a fixture
 PLAIN, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "one two"}]
 

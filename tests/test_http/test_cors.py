@@ -11,9 +11,7 @@ from app.http.access import Access
 from app.http.cors import Cors
 from app.http.keys import keys_of
 
-from .test_inference import INFER, Caller, Echo, Health, MakeCaller, body, caller, model
-
-__all__ = ["caller", "model"]  # fixtures
+from .echo import INFER, Caller, Echo, Health, MakeCaller, body
 
 LOCKED = Access(keys_of("api_key", "sesame", None))
 SHOP = b"https://shop.example"

@@ -3,67 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.contract import Answer, Array
-
 from .catalog import served, spec
-from .test_inference import Echo, EchoLease, MakeCaller, caller
+from .echo import Echo, MakeCaller, PiecesLease
 from .test_streaming import Reader
 
-__all__ = ["caller"]  # a fixture
 PATH = "/v2/models/echo/infer_stream"
 
 
-class SteppingLease(EchoLease):
-    on_piece: Callable[[int, Any, int], None] | None = None
-
-    def write(self, index: int, values: Any) -> None:
-        self._model.last = self  # type: ignore[attr-defined]
-
-    def submit(self, waiter: Any) -> None:
-        self._waiter = waiter
-        self._model.ran.set()
-
-    def piece(self, row: int, *values: float) -> None:
-        assert self.on_piece is not None
-        self.on_piece(row, [np.array(values, np.float32)], 0)
-
-    def end(self, sums: list[list[float]], last: list[float], lengths: list[int] | None = None) -> None:
-        arrays: list[Array] = [np.array(last, np.float32), np.array(sums, np.float32)]
-        self._waiter.set_result(Answer(arrays, 2_000_000, (0, 3_000_000, 0), 5, lengths=lengths))
-
-    def fail(self, error: Exception) -> None:
-        self._waiter.set_exception(error)
-
-
-@dataclass
-class Stepping(Echo):
-    """A recurrent model; each test says what its rows give out."""
-
-    last: SteppingLease | None = None
-
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        super().lease(rows, **fields).close()
-        return SteppingLease(self)
-
-    def first_piece(self, ns: int, klass: str) -> None:
-        assert ns > 0
-
-    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
-        assert ns >= 0
-
-
 @pytest.fixture
-def model() -> Stepping:
+def model() -> Echo:
+    """A recurrent model; each test says what its rows give out."""
     outputs = (spec("last", "FP32"), spec("sums", "FP32", "made"))
     plain = served("echo", (spec("x", "FP32", "n"),), outputs)
-    return Stepping(replace(plain.info, own_axes=("made",)), replace(plain.model, streams=(1,)))
+    info = replace(plain.info, own_axes=("made",))
+    return Echo(info, replace(plain.model, streams=(1,)), lease_type=PiecesLease)
 
 
 def body(rows: int = 1, **fields: Any) -> bytes:
@@ -75,23 +34,30 @@ def out(name: str, shape: list[int], data: list[float]) -> dict[str, Any]:
     return {"name": name, "shape": shape, "datatype": "FP32", "data": data}
 
 
-async def begun(model: Stepping, sent: bytes) -> tuple[Reader, SteppingLease]:
-    reader = Reader(model)  # type: ignore[arg-type]
+def piece(lease: PiecesLease, row: int, *values: float) -> None:
+    lease.give(row, [np.array(values, np.float32)])
+
+
+def end(lease: PiecesLease, sums: list[list[float]], last: list[float], lengths: list[int] | None = None) -> None:
+    lease.answer([np.array(last, np.float32), np.array(sums, np.float32)], lengths)
+
+
+async def begun(model: Echo, sent: bytes) -> tuple[Reader, PiecesLease]:
+    reader = Reader(model)
     reader.send(PATH, sent)
     await model.ran.wait()
-    assert model.last is not None
-    return reader, model.last
+    return reader, model.leases[-1]
 
 
-async def test_events_are_responses_by_row(model: Stepping) -> None:
+async def test_events_are_responses_by_row(model: Echo) -> None:
     reader, lease = await begun(model, body(2, id="7"))
-    lease.piece(1, 1)
+    piece(lease, 1, 1)
     await reader.more()
-    lease.piece(0, 1)
-    lease.piece(0, 3)
+    piece(lease, 0, 1)
+    piece(lease, 0, 3)
     await reader.more()
-    lease.piece(1, 3)  # not sent before all has ended
-    lease.end([[1, 3, 6], [1, 3, 0]], [6, 3], [3, 2])
+    piece(lease, 1, 3)  # not sent before all has ended
+    end(lease, [[1, 3, 6], [1, 3, 0]], [6, 3], [3, 2])
     await reader.connection.done()
     head = {"model_name": "echo", "model_version": "1", "id": "7"}
     assert b"content-type: text/event-stream; charset=utf-8" in reader.head
@@ -111,20 +77,20 @@ async def test_events_are_responses_by_row(model: Stepping) -> None:
         ({"outputs": [{"name": "last"}]}, [out("last", [1], [6])]),
     ],
 )
-async def test_all_at_once_where_nothing_came_before(model: Stepping, asked: Any, given: list[Any]) -> None:
+async def test_all_at_once_where_nothing_came_before(model: Echo, asked: Any, given: list[Any]) -> None:
     """As of a device that gives out what rows made when they end; of the outputs that were asked for."""
     reader, lease = await begun(model, body(**asked))
-    lease.end([[1, 3, 6]], [6])
+    end(lease, [[1, 3, 6]], [6])
     await reader.connection.done()
     (only,) = reader.events
     assert only["outputs"] == given
 
 
-async def test_what_json_cannot_say_ends_the_stream_with_an_error(model: Stepping) -> None:
+async def test_what_json_cannot_say_ends_the_stream_with_an_error(model: Echo) -> None:
     reader, lease = await begun(model, body())
-    lease.piece(0, 1)
+    piece(lease, 0, 1)
     await reader.more()
-    lease.piece(0, float("nan"))
+    piece(lease, 0, float("nan"))
     await reader.connection.done()
     assert "sums" in reader.events[-1]["error"]
     assert model.finished == ["output_not_json"]
@@ -138,7 +104,7 @@ async def test_what_json_cannot_say_ends_the_stream_with_an_error(model: Steppin
     ],
 )
 async def test_what_is_wrong(
-    caller: MakeCaller, model: Stepping, streams: tuple[int, ...], sent: bytes, message: str
+    caller: MakeCaller, model: Echo, streams: tuple[int, ...], sent: bytes, message: str
 ) -> None:
     model.model = replace(model.model, streams=streams)
     reply = await caller(model)("/v2/models/echo/versions/1/infer_stream", sent)

@@ -3,238 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pytest
-from connections import Connection, parsed
 
-from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
-from app.errors import BadRequest, ClientGone, ModelFailed, NotReady, QueueFull
+from app.contract import CLASSES
+from app.errors import BadRequest, ModelFailed, NotReady
 from app.http.access import Access
 from app.http.access_log import AccessLog
-from app.http.asgi import HttpApp
-from app.http.body import Limits, Message, Receive, Scope, Send
 from app.http.call import X_CLASS
 from app.http.connection.refusals import RefusalQueue
 from app.http.keys import keys_of
-from app.http.resources import Resources
 from app.observe.logs import ACCESS
 from app.observe.tracing.spans import traceparent
 from app.observe.tracing.tracer import Tracer
 
-from .catalog import FakeCatalog, FakeServed, served, spec
-
-LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
-
-
-@dataclass
-class Health:
-    closing: bool = False
-
-
-class EchoLease:
-    """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
-
-    id, entered, rows = 1, 5, (0,)
-    on_close: Callable[[], None] | None = None
-
-    def __init__(self, model: Echo) -> None:
-        self._model = model
-        self._rows: Any = None
-        self._waiter: Waiter
-        self._closed = False
-        model.open_leases += 1
-
-    def __enter__(self) -> EchoLease:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def write(self, index: int, values: Any) -> None:
-        self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
-
-    @property
-    def answered(self) -> bool:
-        return self._future.done()
-
-    def submit(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-        self._model.ran.set()
-        if self._model.fails is not None:
-            waiter.set_exception(self._model.fails)
-        elif self._model.opened:
-            waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
-
-    def run(self) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.submit(future)
-        return future
-
-    def cancel(self) -> None:
-        self._waiter.set_exception(ClientGone("gone"))
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._model.open_leases -= 1
-            if self.on_close is not None:
-                self.on_close()
-
-
-@dataclass
-class Echo(FakeServed):
-    """A model that answers with its input."""
-
-    opened: bool = True
-    fails: Exception | None = None
-    full: frozenset[str] = frozenset()  # classes whose queue is
-    open_leases: int = 0
-    ran: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: dict[str, Any] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)  # of those that have
-
-    def _named(self, klass: str) -> str:
-        return klass or self.info.batching.default_class
-
-    def has_room(self, klass: str, rows: int = 1) -> bool:
-        return self._named(klass) not in self.full
-
-    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
-        if self._named(klass) in self.full:
-            raise QueueFull("the queue is full", retry_after_s=4)
-
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        self.admit(rows, fields["klass"])
-        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
-        return EchoLease(self)
-
-    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
-        assert total_ns > 0
-        self.finished.append(outcome)
-        self.classes.append(self._named(klass))
-
-
-@pytest.fixture
-def model() -> Echo:
-    plain = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-    info = ModelInfo("echo", "1", "pytorch", plain.info.inputs, plain.info.outputs, Batching(max_queue=8))
-    return Echo(info, plain.model)
-
-
-@dataclass
-class Reply:
-    status: int
-    headers: dict[bytes, bytes]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass
-class Caller:
-    """Sends requests to an HttpApp whose other routes answer 299: by ASGI alone, or as a client of the protocol.
-
-    `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path.
-    """
-
-    model: Echo
-    way: str
-    health: Health = field(default_factory=Health)
-    options: dict[str, Any] = field(default_factory=dict)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        options = {"access": Access(), "connections": lambda: 1, **self.options}
-        self.resources = Resources(LIMITS, **options)
-        self.app = HttpApp(self._other, self.resources)
-        self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
-
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 299, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def __call__(
-        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None, method: str = "POST"
-    ) -> Reply:
-        lines = [(b"content-length", b"%d" % len(body)), *(headers or {}).items()]
-        call = self._by_protocol if self.way == "direct" else self._by_asgi
-        return await call(path, body, lines, method)
-
-    async def _by_asgi(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
-            "state": self.state,
-        }  # fmt: skip
-        sent: list[Message] = []
-        rest = [body]
-
-        async def receive() -> Message:
-            if rest:
-                return {"type": "http.request", "body": rest.pop(), "more_body": False}
-            await self.gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        await self.app(scope, receive, send)
-        start, *parts = sent
-        assert start["type"] == "http.response.start"
-        return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
-
-    async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        connection = Connection(self.app, self.app.fast_path.take, self.state)
-        others = self.options.get("connections", lambda: 1)() - 1
-        connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
-        head = b"".join(b"%s: %s\r\n" % line for line in lines)
-        connection.send(
-            b"%s %s HTTP/1.1\r\nHost: a\r\n%s\r\n%s" % (method.encode(), quote(path, safe="/?=&%").encode(), head, body)
-        )
-        gone = asyncio.create_task(self.gone.wait())
-        wrote = asyncio.create_task(connection.transport.wrote.wait())
-        await asyncio.wait([gone, wrote], return_when="FIRST_COMPLETED")
-        for task in (gone, wrote):
-            task.cancel()
-        if self.gone.is_set():
-            connection.hang_up()
-            return Reply(0, {}, b"")
-        await connection.done()
-        status, names, text = parsed(connection.transport.written, method)
-        return Reply(status, {name.encode(): value.encode("latin-1") for name, value in names.items()}, text)
-
-
-MakeCaller = Callable[..., Caller]
-
-
-@pytest.fixture(params=["asgi", "direct"])
-def caller(request: pytest.FixtureRequest) -> MakeCaller:
-    """Make a Caller for each of both ways."""
-    way = request.param
-
-    def make(model: Echo, **fields: Any) -> Caller:
-        return Caller(model, way, **fields)
-
-    return make
-
-
-def body(rows: int = 1, **fields: Any) -> bytes:
-    data = [float(n) for n in range(4 * rows)]
-    tensor = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": data}
-    return json.dumps({"inputs": [tensor], **fields}).encode()
-
-
-INFER = "/v2/models/echo/infer"
-FRIENDLY = "/predict/echo"
+from .echo import FRIENDLY, INFER, Echo, EchoLease, Health, MakeCaller, body, with_code
 
 
 @pytest.mark.parametrize(
@@ -609,20 +397,6 @@ async def test_a_client_that_hangs_up_while_its_body_is_decoded(caller: MakeCall
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(tasks)
     assert (call.model.finished, call.app.resources.bodies.held, call.model.open_leases) == (["client_gone"], 0, 0)
-
-
-async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "starling.http")
-    call = caller(model)
-    for sent in (body(), b"{"):
-        caplog.clear()
-        await call(INFER, sent, {b"x-request-id": b"r-1"})
-        assert [("r-1" in line, "echo" in line) for line in caplog.messages] == [(True, True)]
-
-
-def with_code(model: Echo, **code: Any) -> Echo:
-    """The model, with `decode` and `present` of its own."""
-    return Echo(model.info, replace(model.model, **code))
 
 
 def unreadable(content_type: str, body: bytes) -> dict[str, Any]:

@@ -14,12 +14,9 @@ import pytest
 from app.contract import CLASSES
 from app.http.call import X_CLASS
 
-from .test_inference import INFER, LIMITS, Caller, Echo, MakeCaller, body, caller, model, with_code
-
-__all__ = ["caller", "model"]  # fixtures
+from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
 
 REAL, BEST = CLASSES
-FRIENDLY = "/predict/echo"
 BULK = {X_CLASS: BEST.encode()}
 
 

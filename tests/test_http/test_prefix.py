@@ -17,10 +17,7 @@ from app.http.resources import Resources
 from app.http.routes import control
 
 from .catalog import FakeCatalog
-from .test_inference import LIMITS, Caller, Echo, Health, MakeCaller, caller, model
-
-__all__ = ["caller", "model"]  # fixtures
-
+from .echo import LIMITS, Caller, Echo, Health, MakeCaller
 
 LOCKED = Access(keys_of("api_key", "sesame", None))
 

@@ -18,9 +18,8 @@ from app.http.reading import Readings
 from app.http.threads import HelperThreads
 
 from .catalog import spec
-from .test_inference import Echo, EchoLease, MakeCaller, caller
+from .echo import Echo, EchoLease, MakeCaller
 
-__all__ = ["caller"]  # a fixture
 REAL, BEST = False, True
 WAIT_S = 10
 LONG = 600  # bytes of a body that is read on a thread
@@ -135,16 +134,6 @@ async def test_what_comes_while_all_threads_are_busy_is_read_together(letters: L
     assert [len(batch) for batch in letters.batches] == [1, 3]
 
 
-async def test_a_front_that_gains_nothing_reads_its_calls_side_by_side() -> None:
-    front = Letters(reads_texts=False)
-    readings = Readings(HelperThreads(2))
-    tasks = [reading(readings, front, text) for text in (b"a", b"bb", b"ccc")]
-    await front.begun(2)
-    front.go_on.set()
-    assert [rows_of(read) for read in await asyncio.gather(*tasks)] == [[1], [2], [3]]
-    assert [len(batch) for batch in front.batches] == [1, 1, 1]
-
-
 @pytest.mark.parametrize(("text", "kind"), [(b"bad", BadText), (b"worse", ArithmeticError)])
 async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind: type[Exception]) -> None:
     readings = Readings(HelperThreads(2))
@@ -176,22 +165,14 @@ class RowsLease(EchoLease):
         self._rows = values
 
 
-class Read(Echo):
-    """A model behind a front."""
-
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        super().lease(rows, **fields).close()
-        return RowsLease(self)
-
-
 @pytest.fixture
-def model(letters: Letters) -> Read:
+def model(letters: Letters) -> Echo:
+    """A model behind a front."""
     info = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-    plain = Echo(letters.face(info), None)  # type: ignore[arg-type]
-    return Read(plain.info, Model(info, lambda x: x, front=letters))
+    return Echo(letters.face(info), Model(info, lambda x: x, front=letters), lease_type=RowsLease)
 
 
-async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Read, letters: Letters) -> None:
+async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Echo, letters: Letters) -> None:
     call = caller(model)
     letters.go_on.set()
     texts = [b"a", b"bb", b"bad", b"cccc", b"worse"]
@@ -202,7 +183,7 @@ async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Read, 
     assert (model.open_leases, call.app.resources.bodies.held) == (0, 0)
 
 
-async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Read, letters: Letters) -> None:
+async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Echo, letters: Letters) -> None:
     """Its body counts as held until the thread is done with it, and it takes no slots."""
     call = caller(model)
     asking = asyncio.create_task(call(MODEL, b"a" * LONG, {b"content-type": b"text/plain"}))

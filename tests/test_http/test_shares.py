@@ -11,9 +11,7 @@ from app.errors import QueueFull
 from app.http.access import Access
 from app.http.keys import Key, Shares, keys_of
 
-from .test_inference import INFER, Echo, EchoLease, MakeCaller, body, caller, model
-
-__all__ = ["caller", "model"]  # fixtures
+from .echo import INFER, Echo, MakeCaller, body
 
 A, B = Key(b"a"), Key(b"b")
 QUEUE = ("mlp", "1", "realtime")
@@ -77,13 +75,8 @@ async def test_a_key_names_no_class_and_priority_beyond_its_own(
         assert reply.json()["error"].startswith(named)
 
 
-async def test_a_greedy_key_leaves_room_and_gets_its_part_back(
-    caller: MakeCaller, model: Echo, access: Access, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_greedy_key_leaves_room_and_gets_its_part_back(caller: MakeCaller, model: Echo, access: Access) -> None:
     """The queue holds 8 rows, of which a key alone may hold 7."""
-    leases: list[EchoLease] = []
-    lease_of = model.lease
-    monkeypatch.setattr(model, "lease", lambda rows, **fields: leases.append(lease_of(rows, **fields)) or leases[-1])
     call = caller(model, options={"access": access})
     model.opened = False
     greedy = [asyncio.create_task(call(INFER, body(), {b"x-api-key": b"lead"})) for _ in range(8)]
@@ -91,7 +84,7 @@ async def test_a_greedy_key_leaves_room_and_gets_its_part_back(
     assert refused.result().status == 429
     assert b"retry-after" in refused.result().headers
     model.opened = True
-    for lease in leases[:7]:
+    for lease in model.leases[:7]:
         lease.submit(lease._waiter)
     assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
     assert (await call(INFER, body(), {b"x-api-key": b"lead"})).status == 200

@@ -14,10 +14,9 @@ from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
 from app.http.cors import Cors
 from app.observe.tracing.tracer import Tracer
 
-from .test_inference import Caller, MakeCaller, caller
+from .echo import Caller, MakeCaller
 from .writers import Writer, writer
 
-__all__ = ["caller"]  # a fixture
 GENERATE = "/v2/models/echo/generate"
 STREAM = "/v2/models/echo/generate_stream"
 

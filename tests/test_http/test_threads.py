@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from fakes import MS, virtual, virtual_loop
@@ -84,28 +82,6 @@ async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
     await two.end("third", two.start("third", REAL))
     await two.end("second", second)
     assert two.begun == ["first", "second", "third"]
-
-
-async def test_what_a_function_raises_whose_caller_has_left_is_nobodys_error(two: Work) -> None:
-    """A bad body of a client that has gone is no line of the log."""
-    unheard: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-    go_on = threading.Event()
-
-    def fails() -> None:
-        go_on.wait(10)
-        raise ValueError("no JSON")
-
-    caller = asyncio.create_task(two.threads.run(REAL, fails))
-    await asyncio.sleep(0)
-    (running,) = asyncio.all_tasks() - {caller, asyncio.current_task()}
-    caller.cancel()
-    await asyncio.wait([caller])
-    go_on.set()
-    await asyncio.wait([running])
-    del running, caller
-    gc.collect()
-    assert unheard == []
 
 
 @virtual

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from app.errors import BadRequest, OutputNotJson
+from app.errors import BadRequest
 from app.http.codecs.v1 import decode_v1, encode_v1
 
 from ..catalog import FakeServed, served, spec
@@ -92,8 +92,3 @@ def test_predictions_of_several_outputs_are_objects() -> None:
     model = served("two", VECTOR.info.inputs, (spec("y", "FP32", 2), spec("t", "BYTES")))
     outputs = [np.array([[1, 2], [3, 4]], np.float32), np.array([b"a", b"b"], object)]
     assert encoded(encode_v1(model, outputs)) == {"predictions": [{"y": [1, 2], "t": "a"}, {"y": [3, 4], "t": "b"}]}
-
-
-def test_nan_names_the_output() -> None:
-    with pytest.raises(OutputNotJson, match="'y'"):
-        encode_v1(VECTOR, [np.array([[np.nan, 1]], np.float32)])

@@ -20,7 +20,7 @@ from app.models.tasks.answers import Labels
 from app.models.tasks.faces import IMAGE, TEXT, labels_and_scores
 
 from ..catalog import FakeServed, served, spec
-from ..test_inference import LIMITS
+from ..echo import LIMITS
 
 Served = FakeServed
 #: The OpenAPI Initiative's schema of documents, with plain references in place of dynamic ones.
@@ -137,34 +137,18 @@ def test_which_paths_and_examples_a_model_has() -> None:
     }
 
 
-def test_a_model_has_examples_of_as_many_rows_as_they_say() -> None:
-    def examples(path: str) -> dict[str, Any]:
-        media = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+def test_examples_are_rows_or_files_and_no_more_than_the_queue_holds() -> None:
+    def examples(path: str, document: dict[str, Any] = DOCUMENT) -> dict[str, Any]:
+        media = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         return {name: example["value"] for name, example in media["examples"].items()}
 
-    v2 = examples("/v2/models/echo/infer")
-    assert [v2[name]["inputs"][0]["shape"] for name in ("1 row", "2 rows")] == [[1, 4], [2, 4]]
-    v1 = examples("/v1/models/echo:predict")
-    assert [len(v1[name]["instances"]) for name in ("1 row", "2 rows")] == [1, 2]
-    predict = DOCUMENT["paths"]["/predict/echo"]["post"]
-    assert (predict["summary"], predict["requestBody"]["required"]) == ("Predict from a file or a value: echo", True)
     row = [0.1, 1.0, 1.0, 1.0]
     assert examples("/predict/echo") == {"one row": row, "a list of 2": [row, row]}
-
-
-def test_bytes_are_text_or_base64() -> None:
-    infer = DOCUMENT["paths"]["/v2/models/objects/infer"]["post"]["requestBody"]["content"]["application/json"]
-    (tensor,) = infer["examples"]["1 row"]["value"]["inputs"]
+    (tensor,) = examples("/v2/models/objects/infer")["1 row"]["inputs"]
     assert tensor == {"name": "image", "shape": [1], "datatype": "BYTES", "data": [{"b64": "iVBORw=="}]}
-    predict = DOCUMENT["paths"]["/predict/mood"]["post"]["requestBody"]["content"]["application/json"]
-    assert predict["examples"]["one row"]["value"] == "a fine day"
-
-
-def test_a_model_that_queues_one_row_has_examples_of_one() -> None:
     info = MODELS["echo"].info
     single = replace(MODELS["echo"], info=replace(info, batching=replace(info.batching, max_queue=1)))
-    media = made(single)["paths"]["/predict/echo"]["post"]["requestBody"]["content"]["application/json"]
-    assert list(media["examples"]) == ["one row"]
+    assert list(examples("/predict/echo", made(single))) == ["one row"]
 
 
 def test_the_newest_version_is_documented() -> None:
@@ -175,14 +159,6 @@ def test_the_newest_version_is_documented() -> None:
     assert [path for path in document["paths"] if "/echo" in path] == [
         "/v2/models/echo/infer", "/v1/models/echo:predict", "/predict/echo",
     ]  # fmt: skip
-
-
-def test_models_are_sorted_and_offered_where_a_path_names_one() -> None:
-    document = made(MODELS["text"], MODELS["echo"])
-    assert [tag["name"] for tag in document["tags"]][:2] == ["echo", "text"]
-    assert next(iter(document["paths"])) == "/v2/models/echo/infer"
-    assert document["components"]["parameters"]["model"]["schema"]["examples"] == ["echo", "text"]
-    assert "echo" not in json.dumps(made(MODELS["text"]))
 
 
 def test_the_document_is_made_again_where_other_models_serve() -> None:
@@ -203,8 +179,3 @@ def test_keys_are_asked_for_where_they_are_needed() -> None:
         assert bool(document.get("security")) == everywhere
         assert {path for path, operation in operations(document) if operation.get("security")} == own
         assert set(document["components"].get("securitySchemes", ())) == ({"key", "bearer"} if own else set())
-
-
-def test_the_prefix_is_where_the_server_is() -> None:
-    assert made(root_path="/a/b")["servers"] == [{"url": "/a/b"}]
-    assert "servers" not in made()

@@ -46,14 +46,6 @@ def test_the_paths_are_those_that_are_served() -> None:
         assert found.template == path
 
 
-def test_every_path_that_infers_is_there() -> None:
-    v2 = {f"/v2/models/{{model}}/{act}" for act in ("infer", "infer_stream", "generate", "generate_stream")}
-    others = {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank"}
-    of_model = v2 | {"/v1/models/{model}:predict"}
-    versioned = {path.replace("{model}", "{model}/versions/{version}") for path in of_model}
-    assert of_model | versioned | others | {"/predict/{model}"} == INFERRING
-
-
 def resolved(node: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = DOCUMENT
     for part in node["$ref"].removeprefix("#/").split("/"):

@@ -1,0 +1,252 @@
+"""A model that answers with its input, and requests to it on both ways in which they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from connections import Connection, parsed
+
+from app.contract import Answer, Waiter
+from app.errors import ClientGone, QueueFull
+from app.http.access import Access
+from app.http.asgi import HttpApp
+from app.http.body import Limits, Message, Receive, Scope, Send
+from app.http.resources import Resources
+
+from .catalog import FakeCatalog, FakeServed
+
+LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
+
+
+@dataclass
+class Health:
+    closing: bool = False
+
+
+class EchoLease:
+    """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
+
+    id, entered, rows = 1, 5, (0,)
+    on_close: Callable[[], None] | None = None
+
+    def __init__(self, model: Echo) -> None:
+        self._model = model
+        self._rows: Any = None
+        self._waiter: Waiter
+        self._closed = False
+        model.open_leases += 1
+
+    def __enter__(self) -> EchoLease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def write(self, index: int, values: Any) -> None:
+        self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
+
+    @property
+    def answered(self) -> bool:
+        return self._future.done()
+
+    def submit(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._model.ran.set()
+        if self._model.fails is not None:
+            waiter.set_exception(self._model.fails)
+        elif self._model.opened:
+            waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
+
+    def run(self) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.submit(future)
+        return future
+
+    def cancel(self) -> None:
+        self._waiter.set_exception(ClientGone("gone"))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._model.open_leases -= 1
+            if self.on_close is not None:
+                self.on_close()
+
+
+class PiecesLease(EchoLease):
+    """Has an answer when the test says so, and gives its pieces before."""
+
+    on_piece: Callable[[int, Any, int], None] | None = None
+
+    def write(self, index: int, values: Any) -> None:
+        self._rows = values
+
+    def submit(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        if self._model.fails is not None:
+            waiter.set_exception(self._model.fails)
+        self._model.ran.set()
+
+    def give(self, row: int, piece: Any, tokens: int = 0) -> None:
+        assert self.on_piece is not None
+        self.on_piece(row, piece, tokens)
+
+    def answer(self, arrays: list[Any], lengths: list[int] | None = None) -> None:
+        self._waiter.set_result(Answer(arrays, 2_000_000, (0, 3_000_000, 0), 5, lengths=lengths))
+
+    def fail(self, error: Exception) -> None:
+        self._waiter.set_exception(error)
+
+
+@dataclass
+class Echo(FakeServed):
+    """A model that answers with its input, or as its leases do, which are kept."""
+
+    lease_type: type[EchoLease] = EchoLease
+    leases: list[Any] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)  # tokens of pieces; 0 of the first
+    opened: bool = True
+    fails: Exception | None = None
+    full: frozenset[str] = frozenset()  # classes whose queue is
+    open_leases: int = 0
+    ran: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[str, Any] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)  # of those that have
+
+    def _named(self, klass: str) -> str:
+        return klass or self.info.batching.default_class
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        return self._named(klass) not in self.full
+
+    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
+        if self._named(klass) in self.full:
+            raise QueueFull("the queue is full", retry_after_s=4)
+
+    def lease(self, rows: int, **fields: Any) -> EchoLease:
+        self.admit(rows, fields["klass"])
+        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
+        self.leases.append(self.lease_type(self))
+        return self.leases[-1]  # type: ignore[no-any-return]
+
+    def first_piece(self, ns: int, klass: str) -> None:
+        assert ns > 0
+        self.sent.append(0)
+
+    def next_piece(self, ns: int, tokens: int, klass: str) -> None:
+        assert ns >= 0
+        self.sent.append(tokens)
+
+    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
+        assert total_ns > 0
+        self.finished.append(outcome)
+        self.classes.append(self._named(klass))
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Caller:
+    """Sends requests to an HttpApp whose other routes answer 299: by ASGI alone, or as a client of the protocol.
+
+    `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path.
+    """
+
+    model: Echo
+    way: str
+    health: Health = field(default_factory=Health)
+    options: dict[str, Any] = field(default_factory=dict)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        options = {"access": Access(), "connections": lambda: 1, **self.options}
+        self.resources = Resources(LIMITS, **options)
+        self.app = HttpApp(self._other, self.resources)
+        self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def __call__(
+        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None, method: str = "POST"
+    ) -> Reply:
+        lines = [(b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        call = self._by_protocol if self.way == "direct" else self._by_asgi
+        return await call(path, body, lines, method)
+
+    async def _by_asgi(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
+            "state": self.state,
+        }  # fmt: skip
+        sent: list[Message] = []
+        rest = [body]
+
+        async def receive() -> Message:
+            if rest:
+                return {"type": "http.request", "body": rest.pop(), "more_body": False}
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        start, *parts = sent
+        assert start["type"] == "http.response.start"
+        return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
+
+    async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
+        connection = Connection(self.app, self.app.fast_path.take, self.state)
+        others = self.options.get("connections", lambda: 1)() - 1
+        connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
+        head = b"".join(b"%s: %s\r\n" % line for line in lines)
+        connection.send(
+            b"%s %s HTTP/1.1\r\nHost: a\r\n%s\r\n%s" % (method.encode(), quote(path, safe="/?=&%").encode(), head, body)
+        )
+        gone = asyncio.create_task(self.gone.wait())
+        wrote = asyncio.create_task(connection.transport.wrote.wait())
+        await asyncio.wait([gone, wrote], return_when="FIRST_COMPLETED")
+        for task in (gone, wrote):
+            task.cancel()
+        if self.gone.is_set():
+            connection.hang_up()
+            return Reply(0, {}, b"")
+        await connection.done()
+        status, names, text = parsed(connection.transport.written, method)
+        return Reply(status, {name.encode(): value.encode("latin-1") for name, value in names.items()}, text)
+
+
+MakeCaller = Callable[..., Caller]
+
+
+def body(rows: int = 1, **fields: Any) -> bytes:
+    data = [float(n) for n in range(4 * rows)]
+    tensor = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": data}
+    return json.dumps({"inputs": [tensor], **fields}).encode()
+
+
+INFER = "/v2/models/echo/infer"
+FRIENDLY = "/predict/echo"
+
+
+def with_code(model: Echo, **code: Any) -> Echo:
+    """The model, with `decode` and `present` of its own."""
+    return Echo(model.info, replace(model.model, **code))
