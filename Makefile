@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 # Folders whose tests start servers, and those whose tests wait for other programs besides.
 SERVED := tests/e2e
-WAITING := tests/integrations tests/loadtest
+WAITING := tests/loadtest
 # Folders whose tests need neither torch nor a loop.
 PURE := tests/scheduler tests/sim
 
@@ -17,7 +17,7 @@ help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
-	@echo "make test-more   the manifests against Kubernetes' schemas, and the documentation as a site: large packages"
+	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray: large packages"
 	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
@@ -41,10 +41,11 @@ $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) --no-compile -e '.[test]'
 	@touch $(STAMP) $@
 
-# Of the files of all packages two fifths are Kubernetes' schemas and the icons of a theme, for a handful of tests.
+# Of the files of all packages two fifths are Kubernetes' schemas and the icons of a theme, and Ray brings 30 packages,
+# for a handful of tests.
 $(STAMP)-more: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "installing into $(VENV), with schemas and MkDocs: a minute or two, once"
-	@$(PIP) --no-compile -e '.[test,docs,schemas]'
+	@echo "installing into $(VENV), with schemas, MkDocs and Ray: a minute or two, once"
+	@$(PIP) --no-compile -e '.[test,docs,schemas,ray]'
 	@touch $(STAMP) $(STAMP)-test $(STAMP)-docs $@
 
 $(STAMP)-load: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -104,7 +105,7 @@ test-core: $(STAMP)-test
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
 test-more: $(STAMP)-more
-	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py
+	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/integrations
 
 test-experiments: $(STAMP)-test
 	$(BIN)/mypy --explicit-package-bases experiments loadtest

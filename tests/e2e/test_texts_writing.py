@@ -125,6 +125,23 @@ def test_steps_by_our_own_client(texts: Server) -> None:
     assert ended == [0, 1]
 
 
+def test_what_is_counted(texts: Server) -> None:
+    model = 'model="writer",version="1"'
+    names = [
+        f'starling_tokens_total{{kind="prompt",{model}}}', f'starling_tokens_total{{kind="generated",{model}}}',
+        f'starling_first_token_seconds_count{{class="realtime",{model}}}',
+        f'starling_token_interval_seconds_count{{class="realtime",{model}}}',
+    ]  # fmt: skip
+    before = [texts.metric(name) for name in names]
+    _, events = streamed(texts, max_new_tokens=20)
+    after = [texts.metric(name) for name in names]
+    read, written, streams, intervals = (now - then for now, then in zip(after, before, strict=True))
+    assert (read, written, streams) == (len(TEXT), 20, 1)
+    assert 1 <= len(events) - 1 <= intervals < 20
+    assert texts.metric(f"starling_cache_places_used{{{model}}}") == 0
+    assert texts.metric(f"starling_cache_places{{{model}}}") > 0
+
+
 def test_a_stream_ends_before_a_stopping_server(texts: Server) -> None:
     """The last one: the server has gone then."""
     connection = texts.connection()

@@ -19,9 +19,11 @@ from app.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 
 
+pytest.importorskip("ray", reason="`make test-more` installs Ray")
+
+
 @pytest.fixture(scope="module")
 def serve() -> ModuleType:
-    pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'ray[serve]'")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"ray(\.|$)")  # its own, of what it imports
         return importlib.import_module("ray.serve")
@@ -95,12 +97,3 @@ async def test_a_replica_that_is_stuck_is_not_healthy(serve: ModuleType) -> None
     why[0] = "worker 0 has died"
     with pytest.raises(RuntimeError, match="worker 0 has died"):
         await check_health(one)
-
-
-def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> ModuleType:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(ray_serve.importlib, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"pip install 'ray\[serve\]'"):
-        starling_app(models="demo")

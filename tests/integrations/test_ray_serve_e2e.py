@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -26,12 +25,8 @@ from loadtest.common.servers import MeasurementError
 
 from .local_ray import LocalRay
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'ray[serve]'"
-    ),
-]
+pytest.importorskip("ray", reason="`make test-more` installs Ray")
+pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parent / "repository"
 DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
 PATIENCE_S = 120.0  # a replica has come in 6 s, on a machine with six times the work that it has cores for in 60

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 
 from app.errors import ConfigError
-from app.integrations import replica
+from app.integrations import ray_serve, replica
 from app.integrations.replica import SERVERS_OWN, Replica, replica_settings
 from app.settings import Settings
 
@@ -93,3 +94,12 @@ def test_a_replica_computes_with_the_cores_it_was_given(monkeypatch: pytest.Monk
     assert replica_settings({}, 64).threads == 2
     assert replica_settings({"threads": 1}, 2).threads == 1
     assert replica_settings({}).threads is None
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(ray_serve.importlib, "import_module", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'ray\[serve\]'"):
+        ray_serve.starling_app(models="demo")

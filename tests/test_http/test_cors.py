@@ -11,7 +11,7 @@ from app.http.access import Access
 from app.http.cors import Cors
 from app.http.keys import keys_of
 
-from .echo import INFER, Caller, Echo, Health, MakeCaller, body
+from .echo import INFER, Echo, MakeCaller, body
 
 LOCKED = Access(keys_of("api_key", "sesame", None))
 SHOP = b"https://shop.example"
@@ -99,12 +99,6 @@ async def test_a_preflight_of_others_says_why(caller: MakeCaller, model: Echo) -
     assert reply.status == 400
     assert "'https://elsewhere.example' may not call this server" in reply.json()["error"]
     assert cors_of(reply.headers) == {"vary": "origin"}
-
-
-async def test_answers_close_while_the_server_stops(model: Echo) -> None:
-    calls = Caller(model, "asgi", Health(closing=True), {"cors": PLAIN})
-    for method, headers in (("OPTIONS", ASKS), ("POST", {b"origin": SHOP})):
-        assert (await calls(INFER, body(), headers, method)).headers[b"connection"] == b"close"
 
 
 def test_an_origin_is_compared_without_regard_to_case() -> None:

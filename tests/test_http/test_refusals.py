@@ -21,7 +21,7 @@ def waits(count: int) -> list[float]:
     return left
 
 
-@pytest.mark.parametrize(("count", "last_s"), [(1, 0.004), (64, 0.032), (600, 0.3), (1500, 0.752)])
+@pytest.mark.parametrize(("count", "last_s"), [(1, 0.004), (64, 0.032), (1500, 0.752)])
 def test_a_refusal_waits_longer_the_more_there_are(count: int, last_s: float) -> None:
     """And they leave one after another: refused together, they do not come back together."""
     left = waits(count)
@@ -59,19 +59,3 @@ async def test_none_waits_while_few_connections_are_open() -> None:
     assert turns.needed()  # nobody overtakes those who wait
     await waiting
     assert not turns.needed()
-
-
-def test_a_refusal_that_raises_keeps_no_other_from_its_turn() -> None:
-    clock, left = Clock(), []
-    turns = RefusalQueue(lambda: FREE + 1)
-
-    def fails() -> None:
-        raise RuntimeError
-
-    turns.wait(clock, fails)  # type: ignore[arg-type]
-    turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError):
-        clock.pass_s(10)
-    clock.pass_s(10)
-    assert len(left) == 1
-    assert not clock.timers

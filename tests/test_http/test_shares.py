@@ -17,34 +17,21 @@ A, B = Key(b"a"), Key(b"b")
 QUEUE = ("mlp", "1", "realtime")
 
 
-def test_a_key_alone_leaves_room_for_the_next() -> None:
-    shares = Shares()
+def test_a_key_alone_leaves_room_for_the_next_and_holds_half_beside_others() -> None:
+    shares, other = Shares(), ("mlp", "1", "best_effort")
     shares.take(QUEUE, A, 90, 100)
+    shares.take(other, A, 90, 100)  # queues count apart
     with pytest.raises(QueueFull, match=r"hold 90 rows, and may hold 90% of the queue's 100$"):
         shares.take(QUEUE, A, 1, 100)
     shares.take(QUEUE, B, 10, 100)
-
-
-def test_beside_others_a_key_holds_half() -> None:
-    shares = Shares()
-    shares.take(QUEUE, A, 50, 100)
-    shares.take(QUEUE, B, 1, 100)
+    shares.give_back(QUEUE, A, 41)
     with pytest.raises(QueueFull, match="while others wait"):
-        shares.take(QUEUE, A, 1, 100)
-    shares.give_back(QUEUE, A, 10)
-    shares.take(QUEUE, A, 10, 100)
-
-
-def test_queues_count_apart_and_nothing_is_kept_of_those_that_are_empty() -> None:
-    shares = Shares()
-    other = ("mlp", "1", "best_effort")
-    shares.take(QUEUE, A, 90, 100)
-    shares.take(other, A, 90, 100)
-    shares.give_back(QUEUE, A, 90)
-    shares.take(QUEUE, A, 90, 100)
-    shares.give_back(QUEUE, A, 90)
-    shares.give_back(other, A, 90)
-    assert not shares._rows
+        shares.take(QUEUE, A, 2, 100)
+    shares.take(QUEUE, A, 1, 100)
+    for queue, key, rows in ((QUEUE, A, 50), (QUEUE, B, 10), (other, A, 90)):
+        shares.give_back(queue, key, rows)
+    assert not shares._rows  # nothing is kept of those that are empty
+    shares.take(QUEUE, A, 100, 100)  # the only request of a key may be as large as the queue
 
 
 @pytest.fixture

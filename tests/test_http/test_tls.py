@@ -41,16 +41,6 @@ def shown(certificate: Certificate) -> str:
     return dict(part[0] for part in found["subject"])["commonName"]  # type: ignore[arg-type, misc, return-value]
 
 
-def test_expiry_is_that_of_the_certificate_in_use(files: tuple[Path, Path]) -> None:
-    certificate = Certificate(*files)
-    first = certificate.expires
-    assert 1.7e9 < first < 1e11  # seconds, not another unit
-    shutil.copyfile(PLACE / "second.pem", files[0])
-    shutil.copyfile(PLACE / "second.key", files[1])
-    certificate.reread()
-    assert certificate.expires == Certificate(PLACE / "second.pem", PLACE / "second.key").expires
-
-
 def test_two_files_and_one(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert shown(Certificate(*files)) == "first"
     both = tmp_path / "both.pem"
@@ -61,12 +51,9 @@ def test_two_files_and_one(files: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cert", "key", "words"),
     [
-        ("nowhere", "first.key", "tls_cert .*nowhere: No such file"),
         ("first.pem", "nowhere", "tls_key .*nowhere: No such file"),
         ("first.pem", "second.key", "the key is another certificate's"),
-        ("first.key", "first.key", "expected a certificate and its key as PEM"),
         ("first.pem", "first.pem", "expected a certificate and its key as PEM"),
-        ("first.pem", None, "expected a certificate and its key as PEM"),
         ("first.pem", "encrypted.key", "the key is encrypted"),
     ],
 )
@@ -91,6 +78,7 @@ def test_a_change_is_taken_when_both_files_fit(files: tuple[Path, Path], caplog:
     shutil.copyfile(PLACE / "second.key", files[1])
     certificate.reread()
     assert shown(certificate) == "second"
+    assert certificate.expires == Certificate(PLACE / "second.pem", PLACE / "second.key").expires > 1.7e9
     files[0].unlink()
     certificate.reread()
     assert shown(certificate) == "second"

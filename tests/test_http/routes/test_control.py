@@ -99,15 +99,6 @@ async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
 
 
-async def test_model_readiness(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v2/models/echo/ready")).json() == {"name": "echo", "ready": True}
-    assert (await http.get("/v2/models/echo/versions/2/ready")).status_code == 200
-    waiting = await http.get("/v2/models/echo/versions/3/ready")
-    assert (waiting.status_code, waiting.json()) == (503, {"name": "echo", "ready": False})
-    assert waiting.headers["retry-after"] == "7"
-    assert (await http.get("/v2/models/nobody/ready")).status_code == 404
-
-
 @pytest.mark.parametrize("path", ["/v2/models/{}/versions/1/ready", "/v1/models/{}"])
 @pytest.mark.parametrize(("model", "status"), [("echo", 200), ("broken", 503), ("nobody", 404)])
 async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str, model: str, status: int) -> None:
@@ -116,24 +107,17 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
         answer.headers.pop("retry-after", None)  # it is random
     assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
     assert (headed.status_code, headed.content) == (status, b"")
+    if "v2" in path and status != 404:
+        assert got.json() == {"name": model, "ready": status == 200}
 
 
 async def test_statistics(http: httpx.AsyncClient) -> None:
     everything = (await http.get("/v2/models/stats")).json()["model_stats"]
-    assert [(one["name"], one["version"]) for one in everything] == [
-        ("echo", "1"),
-        ("echo", "2"),
-        ("text", "1"),
-        ("stats", "1"),
-    ]
-    both = (await http.get("/v2/models/echo/stats")).json()["model_stats"]
-    assert [one["version"] for one in both] == ["1", "2"]
-    one = (await http.get("/v2/models/echo/versions/2/stats")).json()["model_stats"]
-    assert [stats["version"] for stats in one] == ["2"]
+    assert [one["name"] for one in everything] == ["echo", "echo", "text", "stats"]
+    for path, versions in (("/v2/models/echo/stats", ["1", "2"]), ("/v2/models/echo/versions/2/stats", ["2"])):
+        assert [one["version"] for one in (await http.get(path)).json()["model_stats"]] == versions
     assert (await http.get("/v2/models/broken/stats")).status_code == 503
-
-
-async def test_a_model_named_stats_is_reached_by_its_version(http: httpx.AsyncClient) -> None:
+    # a model of this name is reached by its version
     assert (await http.get("/v2/models/stats/versions/1")).json()["name"] == "stats"
     assert (await http.get("/v2/models/stats/ready")).json() == {"name": "stats", "ready": True}
 
@@ -231,20 +215,16 @@ async def test_bad_control_bodies(http: httpx.AsyncClient, body: bytes, field: s
     assert answer.json()["error"].startswith(f"{field}: ")
 
 
-async def test_control_bodies_are_bounded(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v2/repository/models/echo/load", content=b" " * (control.MAX_CONTROL_BODY + 1))
-    assert answer.status_code == 413
-
-
-async def test_a_body_that_does_not_arrive(catalog: FakeCatalog) -> None:
+async def test_a_body_that_does_not_arrive_or_is_too_long(catalog: FakeCatalog) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.Event().wait()
 
+    long = b" " * (control.MAX_CONTROL_BODY + 1)
     settings = SimpleNamespace(body_timeout_s=0.0)
     async with client(make_app(), catalog=catalog, settings=settings) as opened:
-        answer = await opened.post("/v2/repository/index", content=stuck())
-    assert answer.status_code == 408
+        for content, status in ((stuck(), 408), (long, 413)):
+            assert (await opened.post("/v2/repository/index", content=content)).status_code == status
 
 
 async def test_metrics(http: httpx.AsyncClient) -> None:
