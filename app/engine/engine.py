@@ -240,12 +240,16 @@ class Engine:
                 self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)  # a loop's own time changes once a turn
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
-                for served in self._models.values():
-                    self._review(served)
-                    self._note_if_over_budget(served.profiled)
-                    served.pool.tick()
+                self._review_all()
                 self.profiling.tick(now)
                 self._on_tick()
+
+    def _review_all(self) -> None:
+        """Not in the loop above: its variable would keep a model that is unloaded until the window ends."""
+        for served in self._models.values():
+            self._review(served)
+            self._note_if_over_budget(served.profiled)
+            served.pool.tick()
 
     def _review(self, served: ServedModel) -> None:
         try:

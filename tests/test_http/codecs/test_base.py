@@ -10,15 +10,13 @@ import pytest
 
 from app.contract import UNBOUNDED
 from app.errors import BadRequest, ModelFailed
-from app.http.body import Limits
 from app.http.codecs.base import Codec, DecodedCall
 from app.http.codecs.friendly import Friendly
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 
 from ..catalog import served, spec
-
-LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
+from ..echo import LIMITS
 
 
 def v2(name: str, datatype: str, data: list[list[float]]) -> dict[str, Any]:

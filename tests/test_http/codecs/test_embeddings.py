@@ -11,15 +11,14 @@ import pytest
 
 from app.contract import Answer
 from app.errors import BadRequest, OutputNotJson
-from app.http.body import Limits
 from app.http.codecs.embeddings import Embeddings
 
 from ..catalog import FakeCatalog, served, spec
+from ..echo import LIMITS
 
 TEXT, VECTOR = (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),)
 VECTORS = served("vectors", TEXT, VECTOR)
 OTHER = served("other", (spec("x", "FP32", 4),), VECTOR)
-LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 
 
 def opened(body: Any) -> Embeddings:

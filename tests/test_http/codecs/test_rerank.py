@@ -10,15 +10,14 @@ import pytest
 
 from app.contract import Answer
 from app.errors import BadRequest
-from app.http.body import Limits
 from app.http.codecs.rerank import Rerank
 
 from ..catalog import served, spec
+from ..echo import LIMITS
 
 INPUTS = (spec("query", "BYTES"), spec("document", "BYTES"))
 RANKER = served("ranker", INPUTS, (spec("score", "FP32"), spec("raw_score", "FP32")))
 PLAIN = served("plain", INPUTS, (spec("score", "FP32"),))
-LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
 TEXTS = ["a", "b", "c"]
 
 
