@@ -98,8 +98,8 @@ def profile(
     """Measure the batch times of a model: each size alone, and several batches at once; by length where that varies.
 
     Of a model in stages the time of each stage is measured, too.
-    Sizes are visited in random order, pass by pass, until the median of each is known to 3 %. The result is kept where
-    `starling serve` looks for it, and is what `starling simulate --profile` takes.
+    Sizes are visited pass by pass, from the second in random order, until each is known to 1.5 %. The result is kept
+    where `starling serve` looks for it, and is what `starling simulate --profile` takes.
 
     With --beside instead: what a batch of it is slowed by while another model runs on another worker, and what that one
     keeps of its speed. Kept with the profiles.
