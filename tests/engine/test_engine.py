@@ -11,7 +11,7 @@ from fakes import MS, affine, virtual
 
 from app.errors import ModelFailed
 
-from .rig import Affine, X, assert_answer, device, make_model, rows_of, serving, tensor
+from .rig import X, assert_answer, device, make_model, rows_of, serving, tensor
 
 
 @virtual
@@ -29,31 +29,6 @@ async def test_calls_of_one_turn_share_a_batch_and_those_that_come_while_it_runs
         assert (given[0].queue_ns, sum(given[0].times), given[0].batch) == (0, affine(2), 2)
         assert (given[2].queue_ns, sum(given[2].times), given[2].batch) == (affine(2) - MS // 2, affine(3), 3)
         rig.assert_settled()
-
-
-@virtual
-async def test_what_a_batch_costs_beyond_computing_is_part_of_its_wait_and_is_learnt():
-    """Queue and compute add up to the time from arrival to the end of the batch, as simulated."""
-    async with serving(device=device(4, handover_ns=MS // 5)) as rig:
-        answer = await rig.ask(7.0)
-        assert (answer.queue_ns, sum(answer.times)) == (MS // 5, affine(1))
-        for _ in range(300):
-            await rig.ask(7.0)
-        shown = rig.served.statistics()["starling"]
-        assert (shown["handover_ms"], shown["batch_scale"]) == (pytest.approx(0.2, abs=0.001), 1.0)
-        call = rig.ask(8.0)
-        await rig.loop.turn(3)
-        assert [unit.predicted for unit in rig.engine.scheduler.running] == [pytest.approx(1.3 * MS, abs=MS // 1000)]
-        await call
-
-
-@virtual
-async def test_the_wait_begins_when_the_rows_have_been_written():
-    """Not with the arrival, from which a slow client may send its request for long."""
-    async with serving() as rig:
-        arrived = rig.loop.now
-        await rig.loop.passes(50 * MS)
-        assert (await rig.ask(7.0, arrived_ns=arrived)).queue_ns == 0
 
 
 @virtual
@@ -77,17 +52,6 @@ async def test_parameters_reach_the_model_by_row():
         assert np.array_equal(none.outputs[0], rows_of(12.0))
         assert rig.rows_pushed() == [3]
         assert np.array_equal((await rig.ask(13.0)).outputs[0], rows_of(13.0))  # nothing is left in the slot
-
-
-@virtual
-async def test_lower_priority_value_goes_first():
-    model = Affine()
-    async with serving(make_model(model, max_batch=1), device=device(1)) as rig:
-        first = rig.ask(10.0)
-        await rig.loop.turn()
-        rest = [rig.ask(11.0, priority=3), rig.ask(12.0), rig.ask(13.0, priority=1)]  # 0 means 2
-        await asyncio.gather(first, *rest)
-        assert model.batches == [[10.0], [13.0], [12.0], [11.0]]
 
 
 @virtual

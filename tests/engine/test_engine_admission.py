@@ -123,20 +123,3 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
 
 
 # classes
-
-
-@virtual
-async def test_how_long_the_oldest_has_waited_is_in_the_statistics() -> None:
-    async with busy(20) as (rig, calls):
-        arrived = rig.engine.clock()
-        calls += await begun(rig, 1.0, 2.0, klass=BEST)
-        await calls[0]
-        calls += await begun(rig, 3.0)  # the first of best effort runs now
-        waited = rig.engine.clock() - arrived
-        shown = rig.served.statistics()["starling"]["classes"]
-        assert (shown[BEST]["queue_length"], shown[REAL]["queue_length"]) == (1, 1)
-        assert shown[BEST]["oldest_ms"] == pytest.approx(waited / 1e6)
-        assert waited >= 20 * MS
-        await asyncio.gather(*calls)
-        shown = rig.served.statistics()["starling"]["classes"]
-        assert (shown[BEST]["oldest_ms"], shown[BEST]["queue"]["count"], shown[REAL]["queue"]["count"]) == (0, 2, 2)

@@ -192,30 +192,6 @@ class TestJoining:
             assert cell.steps == before
 
 
-class TestStrides:
-    """A cell that makes several steps at once, of few rows."""
-
-    async def test_who_comes_waits_for_no_more_than_one(self) -> None:
-        cell = Strides()
-        async with serving(sums(cell)) as served:
-            gate, long = await halted(served, cell, 9)  # in the second stride
-            cell.made.clear()
-            (short,) = await begun(served, 1)
-            gate.open()
-            assert (await short).tolist() == [7]
-            assert (await long).tolist() == [LONG]
-            assert cell.made[:2] == [(2, 1), (1, 6)]
-
-    @pytest.mark.parametrize("klass", ["realtime", "best_effort"])
-    async def test_a_cell_knows_how_soon_a_row_ends_unless_real_time_may_wait_for_it(self, klass: Any) -> None:
-        cell = NearEnd()
-        async with serving(sums(cell)) as served:
-            cell.made.clear()
-            asked = await ask(served, np.ones((2, 5), np.float32), klass=klass)
-            assert asked.tolist() == [5, 5]
-            assert cell.made == ([(2, 1)] * 2 + [(2, 3)] if klass == "realtime" else [(2, 1)] * 5)
-
-
 class LastState(Sums):
     """The same, by the state behind a row's last step."""
 

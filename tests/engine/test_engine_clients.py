@@ -15,7 +15,7 @@ from fakes import MS, virtual
 
 from app.contract import Answer, Lease
 from app.engine.served_model import ServedModel
-from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady
+from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed
 
 from .rig import POISON, Affine, assert_answer, device, make_model, rows_of, serving, tensor
 
@@ -139,17 +139,6 @@ async def test_a_dropped_call_has_freed_its_slots_before_its_caller_gets_the_err
         assert_answer(again.ends[0], 12.0)
         assert_answer(running.ends[0], 9.0)
         rig.assert_settled()
-
-
-@virtual
-async def test_a_call_that_comes_when_none_is_taken_any_more_fails_at_once():
-    async with serving(make_model(max_batch=1)) as rig:
-        caller = Caller(rig.served)
-        caller.lease = rig.served.lease(1)
-        rig.engine.abort("the end")
-        caller.lease.submit(caller)
-        assert isinstance(caller.ends[0], NotReady)
-        assert (rig.served.pool.used, rig.served.reserved) == (0, [0, 0])
 
 
 # values

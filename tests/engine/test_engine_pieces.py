@@ -89,16 +89,6 @@ async def test_pieces_come_while_the_unit_runs() -> None:
         assert (await call)[0].tolist() == [LONG]
 
 
-async def test_no_piece_comes_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report for each of steps that take microseconds would cost more than they do."""
-    monkeypatch.setattr(cells, "_PIECE_NS", 1 << 60)
-    cell = Twice()
-    async with serving(twice(cell)) as served:
-        reader = Reading(served)
-        await reader.ask(np.ones((1, LONG), np.float32))
-        assert sum(map(len, reader.rows.get(0, []))) <= 1
-
-
 async def test_steps_that_are_made_again_are_read_once() -> None:
     """One row fails at its fifth step: the steps before it are made again."""
     async with serving(twice(Twice())) as served:
@@ -110,18 +100,3 @@ async def test_steps_that_are_made_again_are_read_once() -> None:
         assert isinstance(failed, ModelFailed)
         assert good.read(0).tolist() == sums[0].tolist() == list(range(1, 13))
         assert bad.read(0).tolist() == [1, 2, 3, 4]
-
-
-async def test_a_call_that_leaves_reads_no_more() -> None:
-    cell = Twice()
-    async with serving(twice(cell)) as served:
-        reader, gate = Reading(served), Gate(cell, 6)
-        call = asyncio.create_task(reader.ask(np.ones((1, LONG), np.float32)))
-        await gate.reached()
-        call.cancel()
-        await asyncio.wait([call])
-        before = len(reader.rows.get(0, []))
-        gate.open()
-        await served.drain()
-        assert len(reader.rows.get(0, [])) == before
-        assert (served.pool.used, cell.steps) == (0, cell.steps)

@@ -146,15 +146,6 @@ async def test_a_long_queue_is_not_stuck_and_a_dead_worker_is_noticed_without_a_
 # rate
 
 
-@virtual
-async def test_lag_is_how_late_the_last_tick_was():
-    """The clock runs at 1.25 of the loop's time: what is to come in 0.4 s comes in 0.5 s."""
-    async with serving(window_s=0.4, rate=1.25) as rig:
-        assert rig.engine.snapshot().lag_s == 0.0
-        await rig.loop.until(rig.loop.now + 401 * MS)
-        assert rig.engine.snapshot().lag_s == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     ("timeout_ms", "total_ms", "piece_ms", "ends_ms", "answered"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import torch
 from collected import collecting, told
 from fakes import virtual
 
@@ -14,7 +13,7 @@ from app.errors import ModelFailed
 from app.observe.tracing.spans import CallSpan
 from app.observe.tracing.tracer import Tracer
 
-from .rig import POISON, Rig, ask, make_model, rows_of, serving
+from .rig import POISON, Rig, ask, rows_of, serving
 
 
 class Traced:
@@ -89,21 +88,3 @@ async def test_a_batch_that_fails_and_its_halves() -> None:
     assert [told(event)["starling.batch.reason"] for event in well.events[1:]] == ["idle", "retry"]
     assert told(poisoned)["starling.outcome"] == "model_failed"
     assert poisoned.events[-1].name == "exception"
-
-
-@virtual
-async def test_stages_are_events() -> None:
-    def more(x: torch.Tensor) -> torch.Tensor:
-        return x + 1
-
-    with collecting() as collected:
-        tracer = Tracer(collected.sender.offer)
-        async with serving(make_model(stages=(more, more, more)), tracer=tracer) as rig:
-            await ran(Traced(rig, tracer).ask(10.0))
-            call = collected.one()
-            batches = collected.of_batches()
-    stages = [event for event in call.events if event.name == "stage"]
-    assert [told(event)["starling.stage"] for event in stages] == [0, 1, 2]
-    assert [event.timestamp for event in stages] == sorted(event.timestamp for event in stages)
-    assert [told(batch)["starling.stage"] for batch in batches] == [0, 1, 2]
-    assert {batch.name for batch in batches} == {"batch m"}

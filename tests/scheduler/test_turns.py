@@ -16,23 +16,6 @@ def test_what_is_forgotten_begins_at_the_present() -> None:
 
 
 class TestShare:
-    def test_a_class_that_asked_for_nothing_has_saved_up_no_time(self) -> None:
-        share = Share(0.5)
-        for unit in range(100):
-            share.start(unit, REAL, 10)
-        assert share.due
-        share.start(100, BEST, 10)
-        assert not share.due
-
-    def test_what_is_beyond_its_part_is_not_forgotten_while_none_waits(self) -> None:
-        share = Share(0.1)
-        share.start(0, BEST, 10)
-        for unit in range(1, 10):
-            share.start(unit, REAL, 10)
-            assert not share.due
-        share.start(10, REAL, 10)
-        assert share.due
-
     def test_a_prediction_is_put_right_once(self) -> None:
         share = Share(0.5)
         share.start(1, REAL, 100)

@@ -167,33 +167,6 @@ def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others(
     assert steps >= MOST + pieces
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_rows_of_about_one_length_read_together_for_a_bounded_time(
-    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, model = folders(kind)
-    decoding = Decoding(folder)
-    read: list[list[int]] = []
-    real = decoding.call.decoder.reading
-
-    def reading(ids: Any, lengths: Sequence[int]) -> Any:
-        read.append(list(lengths))
-        return real(ids, lengths)
-
-    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
-    monkeypatch.setattr(reading_module, "_FIRST", 60)
-    reads_for(monkeypatch, 1)  # one reading for each step
-    rows = {decoding.add([7 + length] * length): ([7 + length] * length, MOST) for length in (12, 30, 14, 9, 31, 13)}
-    decoding.run(list(rows), 1)
-    assert read == [[12, 14, 9]]  # a fourth would be more than 60 tokens
-    assert decoding.executor.activations.rows == 3
-    reads_for(monkeypatch, 10**12)
-    decoding.run(list(rows), 1)
-    assert read[1:] == [[30, 31], [13]]
-    decoding.write(rows, 1)
-    assert decoding.texts == texts_of(model, rows)
-
-
 @pytest.mark.parametrize("kind", ["marian", "gpt2"])
 def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(5)
@@ -217,32 +190,6 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
         decoding.run(first, 5)
     failing[0] = False
     decoding.write(rows, 4)
-    assert decoding.texts == texts_of(model, rows)
-
-
-@pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_rows_that_cannot_read_leave_those_that_have_read_as_they_are(
-    kind: str, folders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random.seed(9)
-    reads_for(monkeypatch, 10**12)
-    folder, model = folders(kind)
-    decoding = Decoding(folder)
-    rows = {decoding.add(ids): (ids, MOST) for ids in ([5, 6], [7] * 12, [8] * 40)}
-    decoding.run(list(rows)[:1], 2)
-    real, failing = decoding.call.decoder.reading, [True]
-
-    def reading(ids: Any, lengths: Sequence[int]) -> Any:
-        if failing[0] and max(lengths) == 40:
-            raise RuntimeError("a faulty row")
-        return real(ids, lengths)
-
-    monkeypatch.setattr(decoding.call.decoder, "reading", reading)
-    with pytest.raises(RuntimeError, match="a faulty row"):
-        decoding.run(list(rows), 3)
-    assert decoding.executor.activations.rows == 2  # the second has read before
-    failing[0] = False
-    decoding.write(rows, 3)
     assert decoding.texts == texts_of(model, rows)
 
 

@@ -52,19 +52,6 @@ def test_neighbours_are_a_view_and_others_are_not():
     assert not slab.data_ptr() <= where[1] < slab.data_ptr() + slab.nbytes
 
 
-@pytest.mark.parametrize("slots", [range(1, 4), [7, 0, 3]])
-@pytest.mark.parametrize("size", [3, 4, 8])
-def test_padding_repeats_the_last_row_and_is_not_returned(slots, size: int):
-    keeper = Keeper()
-    executor = filled(make_model(keeper))
-    (got,) = executor.run(slots, size).outputs
-    assert np.array_equal(got, rows_of(*[10.0 + slot for slot in slots]))
-    assert got.base is None or got.base.shape[0] == len(slots)
-    ((batch, _),) = keeper.seen
-    assert batch.shape[0] == size
-    assert all(torch.equal(row, batch[2]) for row in batch[3:])
-
-
 # outputs
 
 

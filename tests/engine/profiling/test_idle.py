@@ -205,27 +205,6 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
 # what is measured
 
 
-@pytest.mark.parametrize(
-    ("capacities", "workers", "units"), [((4, 4), {0, 1}, {2}), ((1, 4), {1}, set()), ((1, 1, 2, 4), {3}, set())]
-)
-@virtual
-async def test_as_many_units_at_once_are_measured_as_workers_take_the_largest_batch(
-    capacities: tuple[int, ...], workers: set[int], units: set[int], tmp_path: Path
-):
-    model, cache = make_model(policy="ebird" if 1 in capacities else "no_wait"), ProfileCache(tmp_path)
-    async with measuring(model, device=device(*capacities), profiles=cache) as rig:
-        assert {pushed.worker for pushed in measured(rig)} == workers
-        assert set(rig.served.profiled.profile.concurrency_ns) == units
-        assert rig.served.profiled.has_times(rig.device.spec)
-        assert set(rig.served.statistics()["starling"]["profile"]["concurrency_ms"]) == set(map(str, units))
-        for one in measured(rig):
-            for two in measured(rig):
-                if one.at == two.at and one is not two:
-                    assert not set(one.job.slots) & set(two.job.slots)
-    async with measuring(model, device=device(*capacities), profiles=cache) as rig:
-        assert (origins(rig), measured(rig)) == (["cache"], [])
-
-
 @pytest.mark.parametrize(("budget_s", "most_sizes"), [(0.25, 16), (0.1, 8), (0.05, 5)])
 @virtual
 async def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes: int):
@@ -273,15 +252,6 @@ async def test_a_model_that_fails_keeps_its_profile(caplog: pytest.LogCaptureFix
 
 
 @virtual
-async def test_a_worker_that_dies_is_lost_as_under_a_call():
-    lost: list[str] = []
-    dying = device(4, fate=lambda pushed: Fate(fault=Fault.DEVICE))
-    async with measuring(device=dying, on_lost=lost.append) as rig:
-        assert rig.engine.stuck() is not None
-        assert (len(lost), len(measured(rig))) == (1, 1)
-
-
-@virtual
 async def test_stopping_ends_it():
     async with serving(profile_budget_s=BUDGET) as rig:
         await begun(rig)
@@ -322,14 +292,3 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
             assert await predicted(rig, lease.run()) == [2.5 * MS]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
-
-
-@virtual
-async def test_a_length_at_which_the_model_fails_is_left_out():
-    def fate(pushed: Pushed) -> Fate:
-        long = pushed.job.executor.pool.lengths["tokens"][pushed.job.slots[0]] == 64
-        return Fate(fault=Fault.MODEL if long else None)
-
-    async with measuring(by_tokens(), device=device(4, fate=fate)) as rig:
-        assert origins(rig) == ["measured"]
-        assert [length for length, _ in rig.served.profiled.profile.by_length] == [4, 8, 16, 32]

@@ -14,7 +14,7 @@ import torch
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Ran
 from app.engine.profiling.bench import Bench, Round
-from app.engine.profiling.pairs import Visit, known, times, visit
+from app.engine.profiling.pairs import Visit, known, visit
 from app.engine.profiling.sampler import Visits
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome
@@ -42,15 +42,6 @@ def test_a_round_ends_when_each_has_a_unit_that_counts():
     assert not one.continues(told(0, 3))  # it ended alone
     assert one.over.is_set()
     assert {worker: len(timed) for worker, timed in one.timed.items()} == {0: 2, 1: 1}
-
-
-def test_a_fault_ends_the_round():
-    one = Round({0: 1, 1: 1}, until=float("inf"))
-    assert not one.continues(told(1, 0, fault=Fault.MODEL))
-    assert not one.continues(told(0, 0))
-    assert one.over.is_set()
-    assert one.failed is not None
-    assert one.failed.worker == 1
 
 
 # on real threads
@@ -86,10 +77,3 @@ def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
     assert seen == {(1, 1): 5, (2, 1): 9}
     assert sampler.complete
     assert sampler.done == 2
-
-
-def test_what_was_not_timed_is_left_out():
-    sampler = Visits(product([1, 2], [1]), known)
-    assert times(sampler) == ()
-    sampler.add((2, 1), Visit(MS, MS))
-    assert [(time.rows, time.slower) for time in times(sampler)] == [(2, pytest.approx(0))]

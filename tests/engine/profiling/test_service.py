@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +10,11 @@ import torch
 from fakes import MS, Fate, virtual
 
 from app.contract import SampleRow
-from app.engine.profiling.cache import ProfileCache
 from app.errors import ConfigError
-from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, make_model, serving, started, tensor
-from .test_idle import keep, measured, measuring, origins, settled
+from .test_idle import measured, measuring, origins, settled
 
 SEQUENCE = tensor("x", "FP32", ("tokens", 40), 2)
 IDS = tensor("ids", "INT64", ("tokens", 40))
@@ -66,16 +62,6 @@ async def test_samples_are_what_is_measured_with():
         assert origins(rig) == ["measured"]
         assert rig.served.example is rows[0]
     assert seen == {7, 8, 9}
-
-
-@virtual
-async def test_a_kept_profile_of_other_stages_is_not_used(tmp_path: Path):
-    """Files may be edited."""
-    cache = ProfileCache(tmp_path)
-    for stages, origin in (((), "cache"), ((linear(1, 1, 4),) * 2, "warm-up")):
-        await keep(cache, make_model(), replace(linear(2, 2, 4), stages=stages))
-        async with serving(profiles=cache) as rig:
-            assert origins(rig) == [origin]
 
 
 # models that raise on made-up rows
@@ -154,13 +140,3 @@ async def test_what_the_first_rows_show_is_a_warning(across: bool, caplog: pytes
         assert warnings_of(caplog)[0].startswith(f"model m: {what}")
         assert origins(rig) == ["measured" if across else "guess"]
         await ask_each(rig, 14)
-
-
-@virtual
-async def test_a_client_that_repeats_itself_is_enough_in_the_end():
-    async with picky() as rig:
-        await ask_each(rig, *[10] * 63)
-        assert rig.served.profiled.on_rows is not None
-        await ask_each(rig, 10)
-        await settled(rig)
-        assert (origins(rig), rig.served.profiled.on_rows) == (["measured"], None)

@@ -57,23 +57,6 @@ def test_a_process_of_its_own_solves_the_same() -> None:
 
 
 @virtual
-async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
-        await rig.loop.turn(3)
-        before = level_of(rig)
-
-        def solves_too_long(*args: object) -> control.ControlTables:
-            rig.served.profiled.profile = PROFILE
-            return control.solve(linear(1, 1, 4).stage())
-
-        monkeypatch.setattr(tables_module, "tables_of", solves_too_long)
-        rig.engine.profiling._want_tables(rig.served.profiled)
-        await rig.loop.turn(3)
-        assert rig.served.profiled.profile is PROFILE
-        assert level_of(rig) is before
-
-
-@virtual
 async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,10 +103,6 @@ class TestKept:
         (kept,) = tmp_path.iterdir()
         kept.write_text(text)
         assert tables_of(PROFILE, 1, 0.5, tmp_path) == solved
-
-    def test_folder_that_cannot_be_written(self, tmp_path) -> None:
-        (tmp_path / "file").touch()
-        assert tables_of(PROFILE, 1, 0.0, tmp_path / "file" / "below").workers == 1
 
 
 def test_a_process_that_ends_does_not_wait_for_a_solution() -> None:

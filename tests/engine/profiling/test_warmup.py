@@ -122,20 +122,6 @@ def test_a_model_that_raises_on_made_up_rows():
         warm(make_model(lambda x: 1 / 0))
 
 
-def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
-    seen: list[list[float]] = []
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        seen.append(x[:, 0].tolist())
-        return x
-
-    rows = [SampleRow((np.full(2, value, np.float32),)) for value in (7, 8)]
-    warmed = warm(make_model(call, samples=rows, max_batch=3))
-    assert seen == [[7], [7, 7], [7, 7, 7], [7], [7, 8], [7, 8, 7]]
-    assert list(warmed.rows) == rows
-    assert len(warmed.profile.batch_ns) == 3
-
-
 def test_samples_keep_their_lengths_and_parameters():
     seen: list[tuple[list[list[int]], list[object]]] = []
 
@@ -146,15 +132,3 @@ def test_samples_keep_their_lengths_and_parameters():
     rows = [SampleRow((np.arange(1, n + 1),), {"n": n}, {"gain": n}) for n in (1, 3)]
     warm(make_model(call, **ids(40), samples=rows, takes_parameters=True, max_batch=2))
     assert seen[-1] == ([[1, 0, 0], [1, 2, 3]], [{"gain": 1}, {"gain": 3}])
-
-
-def test_a_sample_that_cannot_be_made_longer_is_only_warned_about(caplog: pytest.LogCaptureFixture):
-    def call(x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] > 3:
-            raise ValueError("two ends of text")
-        return x
-
-    warm(make_model(call, **ids(40), samples=[SampleRow((np.ones(3),), {"n": 3})], max_batch=2))
-    assert caplog.messages[0].startswith(
-        "model m: not tried: a sample repeated to a row at full length (n 40): ValueError: two ends of text at "
-    )

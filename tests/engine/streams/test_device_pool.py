@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from ..rig import answers, rows_of
 from .bench import Bench
-
-
-def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_copy_and_an_event():
-    bench = Bench()
-    rows = [bench.arrive(float(number)) for number in range(4)]
-    bench.launch()
-    assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
-    bench.run(bench.arrivals)
-    (last,) = bench.arrive(9.0)
-    bench.push([rows[1][0], last])
-    bench.launch()
-    assert bench.run(bench.device.workers[0].stream) == 0, "the later row's copy is not over"
-    bench.settle()
-    assert np.array_equal(bench.outputs(0), answers(rows_of(1.0, 9.0)))
 
 
 def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over():

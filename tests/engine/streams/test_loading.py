@@ -35,15 +35,14 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 class Sees(nn.Module):
-    """y = 2 x + 1. `calls` has each batch: the thread that ran it, its rows, and whether it was captured."""
+    """y = 2 x + 1. `calls` has each batch: the thread that ran it, and its rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, int, bool]] = []
-        self.captures = lambda: 0
+        self.calls: list[tuple[str, int]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls.append((threading.current_thread().name, len(x), bool(self.captures())))
+        self.calls.append((threading.current_thread().name, len(x)))
         return x * 2 + 1
 
 
@@ -186,23 +185,12 @@ def test_a_batch_runs_first_on_the_thread_that_loads(options: DeviceOptions) -> 
     executor = device.open(make_model(sees, max_batch=4), 8)
     for size in (4, 3):
         try_batch(device, executor, size, {})
-    threads = [[name for name, rows, _ in sees.calls if rows == size] for size in (4, 3)]
+    threads = [[name for name, rows in sees.calls if rows == size] for size in (4, 3)]
     launcher = device.workers[0].launcher.thread.name
     for names in threads:
         assert names[0] == threading.current_thread().name
         assert names[-2:] == [launcher] * 2
     assert device.close(10)
-
-
-def test_the_largest_batch_is_captured_first() -> None:
-    """Its memory serves the others."""
-    sees = Sees()
-    bench = Bench(options=GRAPHS, model=sees)
-    sees.captures = lambda: bench.runtime.captures
-    for size in (1, 2):
-        bench.try_batch(size)
-    assert [rows for _, rows, captured in sees.calls if captured] == [4, 1, 2]
-    assert bench.shapes == [Shape(0, 1), Shape(0, 2), Shape(0, 4)]
 
 
 def test_a_batch_that_no_worker_takes_is_refused() -> None:

@@ -28,23 +28,6 @@ def test_sizes_of_fixed_rows(largest: int, sizes: list[int]) -> None:
     assert sizes_of(largest, fixed=True) == sizes
 
 
-@pytest.mark.parametrize(
-    ("bound", "buckets", "sizes", "lengths"),
-    [
-        (4, (), 6, [4]),
-        (40, (), 6, [10, 20, 40]),
-        (512, (), 10, [16, 32, 64, 128, 256, 512]),
-        (512, (), 20, [128, 256, 512]),
-        (512, (), 100, [512]),
-        (512, (50, 200), 10, [50, 200, 512]),
-        (512, (50, 200, 512, 900), 10, [50, 200, 512]),
-        (80, (10, 20, 30, 40, 50, 60, 70), 16, [10, 20, 30, 40]),
-    ],
-)
-def test_lengths(bound: int, buckets: tuple[int, ...], sizes: int, lengths: list[int]) -> None:
-    assert lengths_of(bound, buckets, sizes) == lengths
-
-
 @given(
     largest=st.integers(1, 1024),
     bound=st.integers(1, 10_000),

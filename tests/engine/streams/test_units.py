@@ -12,11 +12,11 @@ import torch
 from runtimes import TICK_NS
 from torch import nn
 
-from app.engine.device import WHOLE, DeviceOptions, Job, copied
+from app.engine.device import WHOLE, DeviceOptions, Job
 from app.scheduler.types import AT_ONCE, Fault
 
 from ..conformance.models import counts, staged, sums
-from ..rig import answers, rows_of, tensor
+from ..rig import answers, rows_of
 from .bench import EAGER, GRAPHS, Bench
 
 
@@ -103,21 +103,6 @@ def test_what_a_unit_reads_is_kept_until_it_has_ended() -> None:
     assert read() is None
 
 
-def test_what_a_step_is_lent_is_lent_again_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    first = bench.ran(bench.arrive(1.0, 2.0, 3.0))
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.runtime, "pinned", raising(AssertionError("new memory")))
-        bench.ran(bench.arrive(4.0, 5.0, 6.0)[:2])
-    bench.push(bench.arrive(7.0), unit=2)
-    bench.push(bench.arrive(8.0), unit=3)  # before the one in front has ended
-    bench.settle()
-    assert first.ran is not None
-    assert np.array_equal(first.ran.outputs[0], answers(rows_of(1.0, 2.0, 3.0))), "the caller's own"
-    for unit, values in enumerate([(4.0, 5.0), (7.0,), (8.0,)], 1):
-        assert np.array_equal(bench.outputs(unit), answers(rows_of(*values)))
-
-
 def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
     """It would be tried again beside what the first attempt has left, until the collector comes."""
     seen: list[weakref.ref[torch.Tensor]] = []
@@ -139,17 +124,6 @@ def test_a_batch_that_fails_keeps_nothing_in_memory() -> None:
     finally:
         if collects:
             gc.enable()
-
-
-def test_outputs_of_every_kind_are_copied():
-    for name in ("BOOL", "UINT8", "FP64", "BF16", "INT64", "UINT32"):
-        spec = tensor("y", name, 3)
-        dtype = torch.bfloat16 if name == "BF16" else getattr(torch, str(spec.dtype))
-        value = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]]).to(dtype)
-        got = copied(value, spec, 2)
-        assert got.dtype == spec.dtype
-        assert np.array_equal(got, (value.view(torch.uint16) if name == "BF16" else value)[:2].numpy())
-        assert not np.shares_memory(got, value.view(torch.uint8).numpy())
 
 
 # errors
@@ -225,21 +199,6 @@ def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
 
 
 # cells
-
-
-def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
-    bench = Bench(model=counts().model, tried=(1,))
-    ends, stays = ([slot] for slot in bench.arrive_rows(np.array([0, 5])))
-    bench.push(ends, unit=0, stage=0)
-    bench.launch()
-    never = bench.runtime.event()
-    never.mark.fired = False
-    bench.runtime.wait(bench.device.workers[0].stream, never)  # from here on the stream is somebody else's
-    bench.push(stays, unit=1, stage=0)
-    bench.launch()
-    bench.device.complete_next(0)
-    assert bench.device.dead() is None
-    assert bench.reports[0].outcome.ended == (0,)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,6 @@ from tiers import few
 from app.scheduler.estimates.tail import Tail
 
 
-def test_where_predictions_hold_nothing_is_added() -> None:
-    tail = Tail(0.95, 1.0, 2.0, 0.05)
-    for _ in range(1_000):
-        tail.observe(1.0)
-    assert tail.value == 1.0
-
-
 @pytest.mark.parametrize("deviation", [0.05, 0.2])
 def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
     tail, drawn = Tail(0.95, 1.0, 2.0, 0.05), random.Random(1)

@@ -105,17 +105,6 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(0, [3])]
 
 
-def test_equal_workers_serve_in_turn() -> None:
-    """E4: within a size the idle queue is first in, first out, and that of the two that returns first serves first."""
-    scheduler = ebird(1, 1, 1)
-    units = arrive(scheduler, 3).start
-    assert [unit.worker for unit in units] == [0, 1, 2]
-    for returns in (2, 0, 1):  # nothing is handed out in between
-        finish(scheduler, units[returns], 1)
-    turns = [arrive(scheduler, 1, first=ident, now=2).start[0].worker for ident in (4, 5, 6)]
-    assert turns == [2, 0, 1]
-
-
 @CI
 @given(
     st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=7),

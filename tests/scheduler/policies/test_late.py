@@ -33,14 +33,6 @@ def test_figure_1_request_10_joins_at_102_and_returns_at_105() -> None:
     assert joined.started == 102 * T
 
 
-def test_figure_1_in_dataflow_batches() -> None:
-    """Requests 10 to 13 run from 105 to 112, and none of them returns sooner, though the shortest has two steps."""
-    whole = Profile((7 * T,) * 4, by_length=((1, (T,) * 4), (7, (7 * T,) * 4)))
-    ran = drive(make_device(4), make_program(stages=(Stage(whole),), policy="no_wait", max_batch=4), FIGURE_1)
-    assert [end // T for end in ran.ended] == [105] * 4 + [112] * 4
-    assert min(request.steps for request in FIGURE_1[4:]) == 2
-
-
 def test_l3_no_step_is_padded_and_rows_of_any_length_run_together() -> None:
     """Length buckets do not part the rows of a cell: whatever its step, a row's next block is the same block (L1)."""
     ran = late(*FIGURE_1, length_buckets=(3, 5))
