@@ -39,13 +39,6 @@ def half_plus_two(path: Path) -> Path:
     return save(path, nodes, [tensor("x", ["batch"])], [tensor("y", ["batch"])], weights)
 
 
-def mean_over_rows(path: Path) -> Path:
-    """A graph whose rows depend on one another."""
-    mean = helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1)
-    nodes = [mean, helper.make_node("Sub", ["x", "mean"], ["y"])]
-    return save(path, nodes, [tensor("x", ["n", 3])], [tensor("y", ["n", 3])])
-
-
 def doubled(path: Path) -> Path:
     """Two inputs of a variable axis, an output that has it and one that has not."""
     nodes = [
@@ -57,8 +50,3 @@ def doubled(path: Path) -> Path:
     return save(path, nodes, inputs, outputs, {"axis": np.array([1])})
 
 
-def text(path: Path) -> Path:
-    """Words, and the same words."""
-    nodes = [helper.make_node("Identity", ["words"], ["same"])]
-    string = TensorProto.STRING
-    return save(path, nodes, [tensor("words", ["n", 1], string)], [tensor("same", ["n", 1], string)])

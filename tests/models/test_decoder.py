@@ -1,4 +1,4 @@
-"""What a decoder refuses when it is loaded, what its steps read, and what generation_config.json changes of its texts.
+"""What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
 
 Others of its texts are tested in tests/engine/cpu/test_decoding.py.
 """
