@@ -48,5 +48,3 @@ def doubled(path: Path) -> Path:
     inputs = [tensor("values", ["rows", "time"]), tensor("mask", ["rows", "time"])]
     outputs = [tensor("kept", ["rows", "time"]), tensor("total", ["rows"])]
     return save(path, nodes, inputs, outputs, {"axis": np.array([1])})
-
-

@@ -68,6 +68,16 @@ def test_a_model_that_no_row_can_fit_is_an_error_unless_it_may_be_untried(tmp_pa
     assert "    return lambda x: x.missing\n" in result.trace
 
 
+@pytest.mark.parametrize(("first", "toml", "ok"), [(CODE, TOML, False), (CODE, ALLOWED, True), (PICKY, TOML, True)])
+def test_a_newer_version_that_no_made_up_row_fits_replaces_none_that_works(tmp_path, first, toml, ok):
+    write_model(tmp_path / "m" / "1", code=first)
+    write_model(tmp_path / "m" / "2", toml, PICKY)
+    write_model(tmp_path / "other")
+    report = check(str(tmp_path))
+    assert report.ok is ok
+    assert report.results[1].error.endswith("allow_untried = true") is not ok
+
+
 def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
     folder = write_model(tmp_path / "good")
     for place in (tmp_path, folder, str(folder), Repository(folder)):
