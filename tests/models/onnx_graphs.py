@@ -48,3 +48,10 @@ def doubled(path: Path) -> Path:
     inputs = [tensor("values", ["rows", "time"]), tensor("mask", ["rows", "time"])]
     outputs = [tensor("kept", ["rows", "time"]), tensor("total", ["rows"])]
     return save(path, nodes, inputs, outputs, {"axis": np.array([1])})
+
+
+def text(path: Path) -> Path:
+    """Words, and the same words."""
+    nodes = [helper.make_node("Identity", ["words"], ["same"])]
+    string = TensorProto.STRING
+    return save(path, nodes, [tensor("words", ["n", 1], string)], [tensor("same", ["n", 1], string)])

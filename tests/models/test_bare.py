@@ -65,6 +65,13 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         assert Repository(None, changed["model"]).names() == ["other"]
 
 
+def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
+    write_model(places / "mine" / "net")
+    for models, named in (("demo", []), ("mine", ["a=mine/net"]), ("mine/net", []), ("nosuch", [])):
+        with described(models, named) as changed:
+            assert changed == {}
+
+
 @pytest.mark.parametrize(
     ("place", "message"),
     [

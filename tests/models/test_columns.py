@@ -14,11 +14,12 @@ from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from app.errors import ConfigError
 from app.models.loading import load
+from app.models.scaffold.columns import estimator_inputs
 from app.models.scaffold.new import make
 
 from .folders import source_of
@@ -81,6 +82,28 @@ def test_a_pipeline_of_mixed_columns_serves_as_new_wrote_it(tmp_path):
     model = load(source_of(made.folder))
     found = model.call(*(as_sent(FRAME[spec.name], spec) for spec in model.info.inputs))
     assert np.allclose(found[0], PIPELINE.predict(FRAME))
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([0, 3], ["sex", "id"]),
+        (slice(1, 3), ["age", "city"]),
+        (slice("age", "city"), ["age", "city"]),
+        ([True, False, False, True], ["id", "sex"]),
+        (lambda frame: ["sex"], ["sex"]),
+    ],
+)
+def test_columns_of_a_part_are_found_however_they_were_chosen(columns, names):
+    frame = FRAME[["id", "age", "city", "sex"]]
+    part = ColumnTransformer([("part", "passthrough", columns), ("none", "drop", ["id"])]).fit(frame)
+    assert {one["name"] for one in estimator_inputs(part)} == set(names)
+
+
+def test_a_union_and_numbers_without_names():
+    both = make_union(OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder()).fit(FRAME[["sex"]])
+    assert estimator_inputs(both) == [{"name": "sex", "datatype": "BYTES", "shape": [], "categories": ["f", "m"]}]
+    assert estimator_inputs(StandardScaler().fit([[1.0, 2.0]])) == [{"name": "x", "datatype": "FP32", "shape": [2]}]
 
 
 def test_a_column_that_it_does_not_have(tmp_path):

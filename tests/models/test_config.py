@@ -141,6 +141,25 @@ def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
+        ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
+    ],
+)
+def test_tensors_that_do_not_fit_together(tmp_path, old, new, message):
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, SEQUENCE.replace(old, new, 1))
+
+
+def test_labels_must_be_as_many_as_values(tmp_path):
+    folder = write_model(tmp_path / "m", TOML + 'labels = "names.txt"\n')
+    (folder / "names.txt").write_text("a\nb\n")
+    with pytest.raises(ConfigError, match=r"outputs\[0\].labels: expected 3 lines in 'names.txt'.* got 2"):
+        model_info(read_config(folder), source_of(folder))
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ('objective = "speed"', r"model\.toml: batching\.objective: expected latency, .*, got 'speed'"),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from app.errors import ConfigError
+from app.models.decoders import attention
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.texts import TextDecoder
 from tests import tiny_decoders
@@ -42,6 +43,27 @@ def test_a_model_that_cannot_run_so_is_refused(kind: str, change: dict[str, Any]
             setattr(config, name, value)
     with pytest.raises(ConfigError, match=f"^{message}$"):
         DecoderModel(model)
+
+
+@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
+@pytest.mark.parametrize(("call", "own", "read"), [(150, [[4], [41], [9]], [[30], [2], [12]]), (10**6, [[41]], [[30]])])
+def test_a_row_reads_its_own_columns_where_that_costs_less(
+    kind: str, call: int, own: list[list[int]], read: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_CALL", call)
+    columns: list[list[int]] = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: torch.Tensor, *given: Any, **named: Any) -> Any:
+        columns.append([key.shape[2]])
+        return real(query, key, *given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    decoder = DecoderModel(tiny_decoders.model(kind))
+    cache = decoder.cache(decoder.slab(3, 60), decoder.slab(3, 30) if decoder.encodes else None)
+    with torch.inference_mode():
+        decoder.step(torch.tensor([5, 6, 7]), cache, 50, [3, 40, 8], [30, 2, 12] if decoder.encodes else [0, 0, 0])
+    assert columns == 2 * [*own, *(read if decoder.encodes else [])]  # two layers
 
 
 ENDS = [1, 188, *range(60, 90)]

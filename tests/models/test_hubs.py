@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from app.models.loading import load
+from app.models.sources import hubs
 
 from .folders import TOML, refused, source_of, try_out, write_model
 
@@ -56,6 +57,18 @@ def test_a_folder_of_transformers_is_served_by_name(bert):
     with torch.inference_mode():
         (hidden,) = model.call(mask, ids)
         assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
+        ("weights_only = false", "kwargs.weights_only: not accepted"),
+        ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
+    ],
+)
+def test_refused_arguments(bert, kwargs, message):
+    assert message in refused(write_model(bert[0], f"kwargs = {{ {kwargs} }}\n{BERT}", None))
 
 
 # torchvision and timm: stand-ins with the same doors
@@ -138,3 +151,19 @@ def test_importing_the_registry_imports_no_extra():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_download_holds_up_no_other_load():
+    """Weights of the hub are fetched before the one load at a time begins."""
+    held = []
+
+    def fetch(place, name, **options):
+        held.append((place, name, options.get("revision"), hubs.PATCHING._is_owned()))
+
+    def opened(place, **options):
+        held.append((place, options["revision"], hubs.PATCHING._is_owned()))
+        return nn.Identity()
+
+    library = SimpleNamespace(utils=SimpleNamespace(hub=SimpleNamespace(cached_file=fetch)))
+    hubs.from_pretrained(library, SimpleNamespace(from_pretrained=opened), "some/model", {"revision": "r"})
+    assert held == [("some/model", "model.safetensors", "r", False), ("some/model", "r", True)]

@@ -168,6 +168,12 @@ def gives_none(): return None
     assert message in text
 
 
+def test_a_syntax_error_is_a_config_error_and_leaves_no_module(tmp_path):
+    before = set(sys.modules)
+    assert "SyntaxError" in refused(write_model(tmp_path / "m", TOML, "def build(:"))
+    assert not [name for name in set(sys.modules) - before if name.startswith("starling_model")]
+
+
 ALONE = """
 from torch import nn
 from app.models.sources.imports import PATCHING

@@ -278,6 +278,22 @@ def test_architectures_say_the_task(tmp_path, architectures, more, task):
     assert not (tmp_path / "m").exists()
 
 
+def test_sentence_transformers_give_vectors_whatever_head_there_was(tmp_path):
+    folder = saved(tmp_path / "saved", ["MPNetForMaskedLM"])
+    (folder / "modules.json").write_text("[]")
+    assert fitting_task(folder) == "feature-extraction"
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError):
+        fitting_task(folder)
+
+
+def test_a_cross_encoder_of_sentence_transformers_ranks(tmp_path):
+    folder = saved(tmp_path / "saved", ["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
+    (folder / "modules.json").write_text("[]")
+    (folder / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
+    assert fitting_task(folder) == "rerank"
+
+
 def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
     """model.toml finds it from its own folder, and a request is made."""
     tiny.save_bert(tmp_path / "weights")

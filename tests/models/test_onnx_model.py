@@ -67,6 +67,13 @@ def test_variable_axes_keep_their_names(tmp_path):
         assert try_out(model) == []
 
 
+def test_text_goes_in_and_out(tmp_path):
+    model = loaded(tmp_path, onnx_graphs.text)
+    assert try_out(model) == []
+    (said,) = model.call(np.array([[b"caf\xc3\xa9"], [b""]], dtype=object))
+    assert said.tolist() == [[b"caf\xc3\xa9"], [b""]]
+
+
 def test_a_fixed_batch_says_how_to_export(tmp_path):
     text = refused(folder_with(tmp_path, batch=4))
     assert "input 'x': expected a batch of any size as the first axis, got [4, 3]: export it with" in text

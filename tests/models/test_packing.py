@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,10 @@ from transformers.pytorch_utils import Conv1D
 from app.models.decoders import packing
 from app.models.decoders.packing import PackedLinear, pack
 from tests import tiny_decoders
+
+
+def refuse(*args: Any) -> Any:
+    raise RuntimeError("not on this processor")
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(24, 40), nn.Linear(24, 40, bias=False), Conv1D(40, 24)])
@@ -31,3 +37,11 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
     assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+
+
+def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "LEAST", 1)
+    monkeypatch.setattr(packing, "Product", refuse)
+    model = tiny_decoders.model("t5")
+    pack(model)
+    assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]

@@ -73,6 +73,12 @@ def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     assert re.search(message, text)
 
 
+def test_a_cell_that_raises_on_made_up_rows_is_loaded(tmp_path):
+    """Whether the row is to blame, real rows will tell."""
+    code = CODE.replace("hidden = self", "raise KeyError('no such word')\n        hidden = self")
+    assert load_code(tmp_path, code).info.name == "m"
+
+
 def test_an_axis_of_its_own_is_for_recurrent_models(tmp_path):
     toml = TOML.replace("shape = [8]", 'shape = ["own", 8]')
     assert load_code(tmp_path, toml=toml).info.outputs[0].axes == ("own", "")

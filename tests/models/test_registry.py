@@ -60,6 +60,8 @@ async def test_names_that_no_file_system_takes_are_not_known(registry, name):
         with pytest.raises(NotFound, match="not known") as caught:
             await change(name)
         assert len(str(caught.value)) < 300
+    with pytest.raises(NotFound):
+        registry.find(name)
 
 
 async def test_before_and_while_loading_everything_is_pending(registry, host):
@@ -240,6 +242,16 @@ async def test_a_caller_that_goes_away_does_not_stop_the_change(registry, host):
     await host.until("stop a 1")
     await registry.load("b")
     assert serial(registry, "a") > before
+
+
+async def test_a_stop_that_fails_fails_no_caller(registry, host):
+    await registry.load_all()
+    host.fail["stop a 1"] = RuntimeError("stuck")
+    await registry.load("a")
+    assert registry.find("a")
+    host.fail.clear()
+    host.running.clear()
+    host.running.update(registry.ready())
 
 
 async def test_close_cancels_loads_and_stops_all(host, repo):

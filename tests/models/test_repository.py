@@ -79,3 +79,9 @@ def test_extra_models_beat_the_folder(tmp_path):
 def test_a_wrong_extra_model(extra):
     with pytest.raises(ConfigError, match="model"):
         Repository(None, [extra])
+
+
+def test_an_extra_model_named_twice(tmp_path):
+    folder = write_model(tmp_path / "m")
+    with pytest.raises(ConfigError, match="'a' is named twice"):
+        Repository(None, [f"a={folder}", f"a={folder}"])

@@ -103,6 +103,15 @@ def test_rounding_is_tolerated_by_precision(precision: str, passes: float, fails
     assert check(exact(fails), outputs=outputs, precision=precision) is not None
 
 
+def test_bfloat16_outputs_are_read_from_their_bits() -> None:
+    bits = TensorSpec("y", "BF16", (1,), ("",), (1,))
+
+    def call(x: Array) -> Array:
+        return np.full((len(x), 1), 0x4000 if len(x) > 1 else 0x3F80, np.uint16)
+
+    assert "1 alone, 2 in company" in str(check(call, outputs=[bits], precision="BF16"))
+
+
 def labels(differ: int) -> Callable[[Array], Array]:
     """Integers; so many rows of four have another in company than alone, wherever they stand."""
     known: list[bytes] = []

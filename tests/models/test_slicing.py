@@ -142,6 +142,24 @@ def test_what_cannot_be_cut(tmp_path, code: str, toml: str, message: str):
     assert message in refused(folder_with(tmp_path, "stages = 2", code, toml))
 
 
+def test_a_cut_before_the_first_weight_is_refused(tmp_path):
+    code = CODE.replace("        x = self.stem(x)", "        x = self.scaled(x)\n        x = self.stem(x)").replace(
+        "self.unused", "self.scaled = nn.ReLU()\n        self.unused"
+    )
+    text = refused(folder_with(tmp_path, 'cuts = ["scaled"]', code))
+    assert "got 'scaled': all that comes before it follows from the inputs without" in text
+
+
+def test_a_model_that_raises_on_made_up_rows_is_sliced_and_not_compared(tmp_path, caplog):
+    code = CODE.replace(
+        "        x = self.stem(x)",
+        "        if not torch.compiler.is_compiling(): raise ValueError('no such id')\n        x = self.stem(x)",
+    )
+    model = loaded(tmp_path, "stages = 2", code)
+    assert len(model.stages) == 2
+    assert "not compared with the whole, which raises on made-up rows: ValueError: no such id" in caplog.text
+
+
 # lengths
 
 SEQUENCES = """

@@ -97,3 +97,8 @@ def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(opening, "find_spec", lambda name: object())
     with pytest.raises(ConfigError, match="requires the SentencePiece library"):  # it is something else
         load(ModelSource("m", 1, tmp_path))
+
+
+def test_other_tasks_need_a_fast_one(slow: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a fast tokenizer"):
+        opening._open_tokenizer(transformers, str(tmp_path / "weights"), "fill-mask")

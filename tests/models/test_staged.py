@@ -26,6 +26,29 @@ shape = [2]
 """
 
 
+def double(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x * 2, x
+
+
+def add(doubled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return doubled + x
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Staged([]), "expected a list of callables"),
+        (lambda: Staged(double), "expected a list of callables"),
+        (lambda: Staged([double, 3]), "expected a callable as stage 1, got int"),
+        (lambda: Staged([double, add], again=[(0,), ()]), "none for the first"),
+        (lambda: Staged([double, add], again=[()]), "an entry of `again` for each stage"),
+    ],
+)
+def test_what_is_no_model_in_stages(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 @pytest.mark.parametrize(
     ("first", "message"),
     [

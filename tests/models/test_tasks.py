@@ -187,6 +187,15 @@ def test_a_missing_tokenizer_or_image_processor(tmp_path):
     )
 
 
+def test_a_tokenizer_of_other_words(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    tiny.save_tokenizer(tmp_path / "weights", words=[*tiny.WORDS, "more"])
+    known = len(tiny.WORDS)
+    assert broken(tmp_path, "text-classification") == (
+        f"expected a tokenizer of at most the {known} tokens that the model knows, got {known + 1}"
+    )
+
+
 @pytest.mark.parametrize(
     ("task", "options", "more", "message"),
     [

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_transformers as tiny
 import torch
@@ -167,6 +168,19 @@ def test_texts_that_do_not_fit_are_named(tmp_path: Path, task: str, kind: str, c
 def test_weights_that_do_not_fit(tmp_path: Path, task: str, config: dict[str, Any], message: str) -> None:
     tiny.save_bert(tmp_path / "weights", **config)
     assert broken(tmp_path, task).startswith(message)
+
+
+def test_rows_of_a_file_may_be_several_of_the_model(tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path / "weights", id2label=NLI)
+    inputs = [
+        {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the cat"]},
+        {"name": "candidate_labels", "shape": [1, 2], "datatype": "BYTES", "data": ["happy", "a good day"]},
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps({"inputs": inputs}))
+    model = opened(tmp_path, "zero-shot-classification", more='warmup = { file = "rows.json" }')
+    assert [row.lengths["tokens"] for row in model.samples] == [len(row.arrays[0]) for row in model.samples]
+    assert len(model.samples) == 2
+    assert np.array_equal(model.front.example.arrays[1], np.array([b"happy", b"a good day"], object))
 
 
 def test_models_may_be_opened_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.loading import load
+from app.models.placement import Placement, place
 
 from .folders import LINEAR, TOML, Bomb, refused, source_of, try_out, write_model
 
@@ -188,6 +189,14 @@ def test_torchscript_serves_in_eval_mode(tmp_path, how, name):
     model = load(source_of(folder_with(tmp_path, name, scripted.save)))
     assert model.info.platform == "pytorch_libtorch"
     answers_as(model, scripted if how == "frozen" else scripted.eval())
+
+
+def test_torchscript_is_cast_and_never_compiled(tmp_path, caplog):
+    model = load(source_of(folder_with(tmp_path, "model.pt", script("scripted").save)))
+    placed = place(model, Placement(precision="bf16", compile=True))
+    assert "TorchScript is not compiled" in caplog.text
+    assert try_out(placed) == []
+    assert next(placed.call.parameters()).dtype == torch.bfloat16
 
 
 def exported_as_pt(path):

@@ -182,6 +182,14 @@ def test_parameters_of_samples_reach_the_model() -> None:
         try_out(model(call, takes_parameters=True))
 
 
+def test_a_model_that_ends_the_process_is_unfit() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit("no licence")
+
+    with pytest.raises(Unfit, match="SystemExit: no licence"):
+        try_out(model(call))
+
+
 # tolerances
 
 

@@ -111,6 +111,27 @@ def test_classes_show_where_there_are_calls_of_them() -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
+def test_batches_by_class_and_by_stage() -> None:
+    stats = ModelStats("echo", "1", 2)
+    stats.stages[0]["realtime"].ran(0, "idle", "new", 3, (1 * MS, 2 * MS, 0))
+    stats.stages[1]["best_effort"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
+    stats.stages[1]["realtime"].ran(0, "full", "on", 4, (0, 2 * MS, 1 * MS))
+    found = samples(stats)
+    expected = {
+        "starling_batches_total{realtime,new,idle,0,0}": 1,
+        "starling_batches_total{best_effort,on,full,1,0}": 1,
+        "starling_batches_total{realtime,on,full,1,0}": 1,
+        "starling_batch_size_sum{realtime,0}": 3,
+        "starling_batch_size_sum{best_effort,1}": 4,
+        "starling_compute_duration_seconds_sum{best_effort,1}": 0.003,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert "starling_batch_size_sum{best_effort,0}" not in found
+    assert stats.batches == {(0, "idle"): 1, (0, "full"): 2}
+    assert stats.stages[1].operations() == {"on": 2}
+    assert {rows: parts.count for rows, parts in stats.stages[1].by_size().items()} == {4: 2}
+
+
 def test_what_the_server_is_and_how() -> None:
     lifecycle = Lifecycle()
     entries = [IndexEntry("echo", "1", "READY"), IndexEntry("m", "2", "LOADING", required=True)]
@@ -133,6 +154,22 @@ def test_what_the_server_is_and_how() -> None:
         'starling_rejected_total{reason="not_found"} 0.0',
     ):
         assert line in lines
+
+
+def test_statistics_by_class() -> None:
+    stats = used()
+    assert list(gauges_of(stats).classes()) == ["realtime"]
+    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    classes = gauges_of(stats, {"realtime": 0, "best_effort": 5}, 30 * MS).classes()
+    assert classes["realtime"]["success"] == {"count": 2, "ns": 26 * MS}
+    assert "oldest_ms" not in classes["realtime"]
+    assert classes["best_effort"] == {
+        "queue_length": 5,
+        "oldest_ms": 30.0,
+        "success": {"count": 0, "ns": 0},
+        "fail": {"count": 1, "ns": 1 * MS},
+        "queue": {"count": 0, "ns": 0},
+    }
 
 
 def test_tritons_names() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import orjson
+import pytest
 from test_http.catalog import FakeServed, served, spec
 
-from app.contract import IndexEntry, Plan
+from app.contract import IndexEntry, Plan, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
 from app.observe.ui import events
+from app.observe.ui.history import Machine
 
 MS = 1_000_000
+IDLE = Machine(0.0, 0, 0)
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
@@ -26,6 +31,13 @@ def gauges(model: str = "echo", version: str = "1") -> Gauges:
 
 def plan(program: int = 0, **more: Any) -> Plan:
     return Plan(program, (2 * MS, 3 * MS), "measured", 1.5, 20_000, **more)
+
+
+def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
+    told = events.hello({"version": "0"}, 250)
+    tick = events.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
+    assert len(tick["models"][0]["latency"]) == len(told["latency_s"]) + 1
+    assert (told["version"], told["interval_ms"]) == ("0", 250)
 
 
 def test_models_have_their_state_and_what_they_are_planned_with() -> None:
@@ -49,6 +61,31 @@ def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
     ]
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    sent = events.encoded(
+        "models", {"reason": "two\nlines", "tick": events.tick(0, "why", Snapshot([], []), [], [], [], IDLE)}
+    )
+    name, data, *end = sent.split(b"\n")
+    assert name == b"event: models"
+    assert orjson.loads(data.removeprefix(b"data: "))["reason"] == "two\nlines"
+    assert end == [b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "row", "sends"),
+    [("BYTES", b"a text", "text"), ("BYTES", b"\x89PNG\xff", "file"), ("BYTES", None, "text"), ("FP32", None, "file")],
+)
+def test_the_form_begins_with_what_users_send(datatype: str, row: bytes | None, sends: str) -> None:
+    """A model that decodes files, by its input and its example."""
+    given = spec("x", datatype, 1)
+    example = None if row is None else SampleRow((np.array([row], object),))
+    one = served("one", (given,), (given,), decode=lambda media, body: {})
+    one.example = example
+    index = [IndexEntry("one", "1", "READY")]
+    now = events.seen(index, Snapshot([gauges("one")], []), [plan()])
+    assert events.models(now, [one])["models"][0]["sends"] == sends
 
 
 def block(worker: int, began: int, batches: int = 1, took: int = 8) -> events.Batch:
