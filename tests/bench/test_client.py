@@ -111,6 +111,12 @@ async def test_status_other_than_200_keeps_the_connection() -> None:
         assert len(server.connections) == 1
 
 
+async def test_body_that_ends_with_the_connection() -> None:
+    async with serving(sends(b"HTTP/1.1 200 OK\r\n\r\nyes", close=True)) as server, rig(server.port, 3, limit=1) as run:
+        run.offer()
+        assert {fault for _, fault in await run.done()} == {""}
+
+
 async def test_used_connection_that_the_server_closed_is_replaced() -> None:
     def once(connection: Scripted, request: bytes) -> bytes | None:
         if connection.served:
@@ -163,6 +169,18 @@ async def test_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         run.offer()  # no connection is open yet
         ends = await run.done()
     assert [fault.partition(":")[0] for _, fault in ends] == ["", "", "client queue", "client queue", "client queue"]
+
+
+async def test_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    async with serving(lambda _, request: OK) as server, rig(server.port, 1) as run:
+        run.offer()
+        await run.done()
+        server.connections[0].transport.write(http(b"idle", 408))
+        await asyncio.wait_for(server.connections[0].lost.wait(), 20)
+        again = Rig(run.pool, 1)
+        again.offer()
+        assert await again.done() == [(0, "")]
+        assert len(server.connections) == 2
 
 
 async def test_leaving_closes_what_is_open() -> None:

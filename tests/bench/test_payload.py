@@ -85,6 +85,14 @@ def test_every_datatype_as_json(datatype: str) -> None:
     assert [type(value) for value in tensor["data"]] == [wanted] * 8
 
 
+def test_bf16_is_binary_only() -> None:
+    with pytest.raises(ValueError, match="payload: BF16 is binary only"):
+        prepare(model(("x", "BF16", [-1, 8])), plan())
+    _, body = parts(prepare(model(("x", "BF16", [-1, 8])), plan(payload="binary"))[0].request)
+    values = (np.frombuffer(body[-16:], "<u2").astype("<u4") << 16).view("<f4")
+    assert 0 < np.abs(values).max() < 6  # standard normal
+
+
 def test_deadline_is_the_timeout_in_microseconds() -> None:
     body = prepare(model(("x", "FP32", [-1, 2])), plan(deadline_ms=1.5))[0]
     assert decoded(body.request)["parameters"] == {"timeout": 1500}

@@ -62,6 +62,10 @@ def test_judge(latencies: list[float], more: dict[str, Any], why: str) -> None:
     assert tried.kept is (not why)
 
 
+def test_growth_matters_only_when_there_is_enough_to_see_it() -> None:
+    assert judge(repeat([5.0]), 100, 50).kept
+
+
 def test_a_miss_that_the_client_caused_is_not_the_servers() -> None:
     late = repeat([5.0] * 300 + [60.0] * 100, lag_ns=np.array([0] * 300 + [55 * MS] * 100))
     assert judge(late, 100, 50).why == "the load generator was late: 55.0 ms"
@@ -104,6 +108,14 @@ async def test_a_peak_that_the_repeats_do_not_keep_is_lowered(monkeypatch: pytes
             await find_peak(plan(server.url), 1e-6, told.append)
     assert "over 2 repeats" in told[-1].why
     assert told[-1].rate < told[-2].rate
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_DOUBLINGS", 2)
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        with pytest.raises(ValueError, match="slo_ms: no rate keeps 1e-06 ms"):
+            await find_peak(plan(server.url), 1e-6, lambda tried: None)
 
 
 @pytest.mark.usefixtures("_quick")

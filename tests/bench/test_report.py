@@ -13,6 +13,14 @@ from .made import repeat, result
 DOCS = Path(__file__).parents[2] / "docs" / "bench.md"
 
 
+def test_what_the_figures_do_not_show_is_said() -> None:
+    closed = table(result(repeat([1.0]), rate=None, concurrency=4))
+    assert "hide queueing" in closed
+    assert "one run has no confidence interval" in closed
+    assert "mean" not in table(result(repeat([-1.0, -1.0])))
+    assert "7 answers were not compared" in table(result(repeat([1.0] * 9, unchecked=7)))
+
+
 def test_json() -> None:
     found = json.loads(json.dumps(as_json(result(repeat([1.0] * 20), repeat([3.0] * 20), deadline_ms=2.0))))
     assert (found["mode"], found["rate"], found["requests"], found["completed"]) == ("open", 100.0, 40, 40)

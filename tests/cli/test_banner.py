@@ -49,6 +49,24 @@ def failed(name: str, version: str = "1") -> IndexEntry:
     return IndexEntry(name, version, "UNAVAILABLE", "model.toml: no inputs", required=True)
 
 
+def told(capsys: pytest.CaptureFixture[str], ready: Sequence[Served], broken: Sequence[IndexEntry]) -> list[str]:
+    announce(Settings(), 8000, Models(ready, broken), DEVICE, "c: failed" if broken else None)  # type: ignore[arg-type]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b -d 1.0"),
+        ([model("a", shape=(100,))], "curl {}/v2/models/a"),
+    ],
+)  # fmt: skip
+def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], models: list[Served], line: str) -> None:
+    assert f"try     {line.format('http://127.0.0.1:8000')}" in told(capsys, models, [])
+
+
 def test_with_a_key_the_request_to_try_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
     announce(Settings(api_key="sesame", docs=False), 8000, Models([model("a")], []), DEVICE, None)  # type: ignore[arg-type]
     text = capsys.readouterr().err

@@ -159,6 +159,12 @@ def test_a_folder_without_a_model(
     assert "--allow-empty" in line
 
 
+def test_models() -> None:
+    shown = plain(run("models", "demo").output)
+    for word in ("digits", "echo", "FP32"):
+        assert word in shown
+
+
 def made(folder: Path) -> Path:
     """A model with an axis of any length, and a mask that the server makes."""
     folder.mkdir()

@@ -57,6 +57,15 @@ def test_profile_as_json() -> None:
     assert set(got["repeats"]) == {"1", "2", "3"} >= set(got["spread"])
 
 
+@pytest.mark.skipif(cpu_cores() != 2, reason="what is compared depends on the cores")
+def test_a_core_is_left_to_http_and_all_numbers_of_threads_are_kept(kept: Path) -> None:
+    """So that `size` has the curve of what is suggested."""
+    got = printed("profile", "echo", "--max-batch", "2", *QUICK[:-1], "2")
+    assert [(one["threads"], one["workers"]) for one in got["candidates"]] == [(2, 1), (1, 1)]
+    assert got["suggested"]["threads"] == 1
+    assert sorted(json.loads(path.read_text())["threads"] for path in kept.iterdir()) == [1, 2]
+
+
 @pytest.mark.usefixtures("kept")
 def test_a_folder_is_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is named in full or is the current one; a name of the repository comes first."""
