@@ -19,6 +19,43 @@ def begun(places: int, steps: int = 6) -> CellRows:
     return rows
 
 
+SLABS = pytest.mark.parametrize(
+    ("places", "steps"), [(4, 6), (2, 6), (0, 6), (4, 4)], ids=["all", "two", "none", "short"]
+)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@SLABS
+def test_each_row_reads_its_own_steps(places: int, steps: int, at_once: int) -> None:
+    kept = begun(places, steps)
+    rows = kept.rows_of([12, 10])
+    rows[0].done = 2
+    at = kept.places(rows)
+    for made in range(0, 2, at_once):
+        got = kept.read(rows, at, made, at_once)
+        assert got is not None
+        steps_of = [X[2, 2 + made :][:at_once], X[0, made:][:at_once]]
+        assert torch.equal(got, torch.stack(steps_of, 1))
+        if at is not None:
+            at += at_once
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@SLABS
+def test_what_is_written_is_found_and_nothing_else(places: int, steps: int, at_once: int) -> None:
+    """Of rows of which all have places in the slabs, some, or none; also where a row is longer than a slab."""
+    kept = begun(places, steps)
+    rows = kept.rows_of([10, 13])
+    for number in range(0, 3, at_once):  # another row's values lie in the slab already
+        at = kept.places(rows)
+        kept.write(rows, None if at is None else at + number, number, 1, torch.full((at_once, 2, 2), 9.0))
+    kept.write(rows, kept.places(rows), 0, 1, X[None, :2, 0])
+    rows[0].done, rows[1].done = 3, 1
+    got = kept.written(rows, 1, 3)
+    assert torch.equal(got[0], torch.stack([X[0, 0], torch.full((2,), 9.0), torch.full((2,), 9.0)]))
+    assert torch.equal(got[1], torch.stack([X[1, 0], torch.zeros(2), torch.zeros(2)]))
+
+
 def test_a_slab_is_no_larger_than_its_bound() -> None:
     rows = CellRows()
     rows.reserve(1 << 20, 1 << 12, torch.zeros(1, 1 << 10), {})
