@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -51,11 +50,6 @@ async def test_a_batch_of_more_rows_than_the_queue_holds(server: Server) -> None
         found = await client.infer("narrow", x)
     assert np.array_equal(found.outputs["y"], x)
     assert len(found.request_ids) == 40
-    large = rows(3000)
-    with Client(server.host) as sync:
-        result = await asyncio.to_thread(sync.infer, "echo", large)
-    assert np.array_equal(result.outputs["y"], large)
-    assert len(result.request_ids) == 12  # of 256 rows at most, a quarter of the queue
 
 
 def test_a_full_queue_is_waited_for(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:

@@ -85,14 +85,13 @@ def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) 
     connection.transport.writes.clear()
 
 
-async def begun(handler: Takes, known: bool, *, refused: bool = False) -> tuple[Clock, Connection]:
+async def begun(handler: Takes, known: bool) -> tuple[Clock, Connection]:
     """A connection on which the head of a request has come, whose body of 4 bytes has not. `known`: for a 2nd time."""
     clock = Clock()
     connection = await connected(handler, clock)
     head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
     if known:
         get_known(connection, handler, head, b"abcd")
-    handler.refused = refused
     connection.send(head)
     return clock, connection
 
@@ -228,18 +227,6 @@ async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool
     assert connection.state.tasks == set()
 
 
-async def test_a_body_that_is_late_while_its_refusal_waits(handler: Takes) -> None:
-    """The refusal is the only answer, and the rest of the body is dropped."""
-    clock, connection = await begun(handler, False, refused=True)
-    clock.pass_s(31)
-    connection.send(b"ab")
-    handler.taken[0].ok()
-    connection.send(b"cd" + post(b"/b"))
-    handler.taken[1].ok()
-    assert connection.transport.writes == [ANSWER, ANSWER]
-    assert not handler.taken[0].timed_out
-
-
 async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Takes) -> None:
     connection = await connected(handler)
     connection.send(post(b"/a") + b"no http\r\n\r\n")
@@ -316,15 +303,6 @@ async def test_shutdown_waits_for_an_answer_and_closes_with_it(handler: Takes) -
     handler.taken[0].ok()
     assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
     assert connection.transport.closing
-
-
-async def test_headers_that_uvicorn_adds_to_every_answer(handler: Takes) -> None:
-    connection = await connected(handler)
-    for date in (b"one", b"two"):
-        connection.state.default_headers = [(b"date", date)]
-        connection.send(post(b"/a"))
-        handler.taken[-1].ok()
-        assert connection.transport.writes[-1].startswith(b"HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-length" % date)
 
 
 # a head that has been seen on the connection is not parsed again

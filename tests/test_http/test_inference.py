@@ -74,16 +74,6 @@ async def test_a_tracer_that_fails_costs_no_answer(caller: MakeCaller, model: Ec
     assert (len(model.finished), model.open_leases) == (1, 0)
 
 
-async def test_a_call_that_is_not_traced_says_so(caller: MakeCaller, model: Echo) -> None:
-    offered: list[Any] = []
-    given = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-00"
-    reply = await caller(model, options={"tracer": Tracer(offered.append)})(INFER, body(), {b"traceparent": given})
-    _, trace, span, flags = reply.headers[b"traceparent"].split(b"-")
-    assert (trace, flags, offered) == (b"a" * 32, b"00", [])
-    assert span != b"b" * 16
-    assert b"traceparent" not in (await caller(model)(INFER, body(), {b"traceparent": given})).headers
-
-
 async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> None:
     await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "total_timeout": 900, "k": 1}))
     arrived = model.asked.pop("arrived_ns")

@@ -145,16 +145,6 @@ async def test_a_bad_text_fails_its_own_call(letters: Letters, text: bytes, kind
     assert str(failed) in ("text of row 1: expected a good one", "no letters")
 
 
-async def test_a_caller_that_is_cancelled_takes_nothing_from_the_others(letters: Letters) -> None:
-    readings = Readings(HelperThreads(2))
-    first, second = reading(readings, letters, b"a"), reading(readings, letters, b"bb")
-    await letters.begun()
-    first.cancel()
-    letters.go_on.set()
-    assert rows_of(await second) == [2]
-    assert first.cancelled()
-
-
 # through HTTP
 
 MODEL = "/predict/echo"

@@ -7,12 +7,7 @@ import contextlib
 import socket
 from typing import Any
 
-import pytest
-from connections import Connection
-
 from app.http.connection.tls_close import TlsClose
-
-REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Loop:
@@ -62,22 +57,3 @@ def test_what_was_written_is_read_first() -> None:
             theirs.close()  # which acknowledges all of it
             loop.pass_by()
             assert transport.cut
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    headers = [(b"content-length", b"2"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-@pytest.mark.parametrize("behind", [0, 1])
-async def test_the_last_answer(behind: int) -> None:
-    """Where the client still sends, TLS has no way to close one side alone: the connection stays for a while."""
-    connection = Connection(app)
-    connection.protocol.scheme = "https"
-    connection.send(REQUEST * (1 + behind))
-    await connection.done()
-    assert connection.transport.writes[0].endswith(b"connection: close\r\n\r\nok")
-    assert (connection.transport.closing, connection.transport.ended) == (not behind, False)
-    assert (connection.protocol._tls_close is not None) == (not behind)
-    connection.hang_up()

@@ -50,16 +50,6 @@ async def test_answers_without_a_body_and_in_parts() -> None:
     assert connection.transport.closing
 
 
-async def test_100_continue_comes_before_the_body() -> None:
-    connection = Connection(ok)
-    connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
-    await connection.transport.wrote.wait()
-    assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
-    connection.send(b"ok")
-    await connection.done()
-    assert connection.transport.writes[1:] == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
-
-
 ENDLESS = {
     "a header": b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
     "a target": b"GET /",
