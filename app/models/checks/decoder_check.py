@@ -1,9 +1,9 @@
 """Whether a row of a decoder writes what it would alone, where others begin and end between its steps.
 
-A few rows share slabs as they do when served: one begins, two join it later, the first leaves, the last one moves into
-its place, and another joins. The logits of each step are compared with what the model's own forward gives for all that
-the row has read and written: alone, at once, and without a cache. So this also finds an architecture whose steps differ
-from its forward. The places hold noise before rows come, as they do when others have been there.
+A few rows share slabs as they do when served: one begins, and two join it later. The logits of each step are compared
+with what the model's own forward gives for all that the row has read and written: alone, at once, and without a cache.
+So this also finds an architecture whose steps differ from its forward. The places hold noise before rows come, as they
+do when others have been there.
 
 The decoder runs on the caller's thread.
 """
@@ -18,12 +18,11 @@ import torch
 
 from app.contract import Model, SampleRow
 from app.models.checks.row_check import Cause, Finding, Tolerance, difference
-from app.models.checks.stage_check import comparable, spec_of
+from app.models.checks.parts import comparable, spec_of
 from app.models.decoders.texts import TextDecoder
 
-_LENGTHS = (16, 12, 8, 4)  # tokens that each row reads, at most: long ones show nothing else
-_PLACES = 3
-_STEPS = 2  # between two changes, of which a row sees three at most
+_LENGTHS = (16, 12, 8)  # tokens that each row reads, at most: long ones show nothing else
+_STEPS = 2  # alone, and in company
 
 _Logits = list[torch.Tensor]  # [1, words] each, of one step
 
@@ -61,11 +60,11 @@ class _Shared:
 
     def __init__(self, call: TextDecoder, rows: Sequence[list[int]]) -> None:
         self._decoder = decoder = call.decoder
-        room = max(1, call.max_tokens + call.most - 3 * _STEPS)
+        room = max(1, call.max_tokens + call.most - 2 * _STEPS)
         self._waiting = [row[: min(most, room)] for row, most in zip(cycle(rows), _LENGTHS, strict=False)]
         longest = self._end = max(map(len, self._waiting))
-        self._own = decoder.slab(_PLACES, longest + len(_LENGTHS) * _STEPS)
-        self._read = decoder.slab(_PLACES, longest) if decoder.encodes else None
+        self._own = decoder.slab(len(_LENGTHS), longest + 2 * _STEPS)
+        self._read = decoder.slab(len(_LENGTHS), longest) if decoder.encodes else None
         for slab in (self._own, self._read):
             if slab is not None:
                 slab.values.normal_()
@@ -74,16 +73,10 @@ class _Shared:
 
     def run(self) -> list[_Row]:
         """All rows, with the logits of their steps."""
-        self._join(1)
-        self._step()
-        first = self._rows[0]
-        self._join(2)
-        self._step()
-        self._leave()
-        self._step()
-        self._join(1)
-        self._step()
-        return [first, *self._rows]
+        for count in (1, 2):
+            self._join(count)
+            self._step()
+        return self._rows
 
     def alone(self, row: _Row) -> _Logits:
         """The logits of the row's steps, from the model's own forward."""
@@ -106,13 +99,6 @@ class _Shared:
             if self._read is not None and begun.read is not None:
                 self._read.copy(place, row.has_read, begun.read, index, row.has_read, row.has_read)
             self._rows.append(row)
-
-    def _leave(self) -> None:
-        """The first row leaves, and the last one moves into its place."""
-        last = self._rows[0] = self._rows.pop()
-        self._own.copy(0, self._end, self._own, len(self._rows), self._end, last.written)
-        if self._read is not None:
-            self._read.copy(0, last.has_read, self._read, len(self._rows), last.has_read, last.has_read)
 
     def _step(self) -> None:
         """Some steps of all rows; each goes on with the likeliest token."""

@@ -157,13 +157,18 @@ def _answers(
     """Have these rows run, and take the outputs apart: a list of arrays per row, as long as the row itself."""
     chosen = [rows[place] for place in places]
     values = yield chosen, size
+    return by_row(outputs, values, chosen)
+
+
+def by_row(outputs: Sequence[TensorSpec], values: Sequence[Array], rows: Sequence[SampleRow]) -> list[list[Array]]:
+    """Outputs of these rows first, taken apart: a list of arrays per row, as long as the row itself."""
     return [
-        [cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
-        for position, row in enumerate(chosen)
+        [_cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
+        for position, row in enumerate(rows)
     ]
 
 
-def cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
+def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
     """One row's output, at its own length; a single value becomes an array of one."""
     answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
     if spec.fixed or answer.ndim != len(spec.axes):
