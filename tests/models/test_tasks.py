@@ -118,7 +118,7 @@ def test_images_that_cannot_be_read(tmp_path):
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
         front.read([[np.array([tiny.photo()], object)]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):
-        with pytest.raises(BadRequest, match="image: expected a readable image file"):
+        with pytest.raises(BadRequest, match="image: expected a readable PNG or JPEG or GIF"):
             front.read([[np.array([data], object)]])
 
 

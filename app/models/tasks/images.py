@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
-from app.errors import BadRequest, ConfigError, TooLarge
+from app.errors import ConfigError
 from app.models.tasks import faces
 from app.models.tasks.fronts import Reader
+from app.values.image_files import opened_image
 
-_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # that Pillow reads without starting another program
 _SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one
 _RAMP = 16  # pixels each way of the image that is an example
 
@@ -43,10 +43,8 @@ class ImageReader(Reader):
         return [self._read(files.reshape(-1)) for (files,) in calls]
 
     def _read(self, values: Array) -> Translated:
-        rows = [
-            self._row(bytes(value), f" of row {row}" if len(values) > 1 else "") for row, value in enumerate(values)
-        ]
-        return Translated([np.stack(rows)])
+        names = [f"image of row {row}" for row in range(len(values))] if len(values) > 1 else ["image"]
+        return Translated([np.stack([self._row(bytes(file), name) for file, name in zip(values, names, strict=True)])])
 
     def example(self) -> SampleRow:
         """A small file, so that it can be typed: a grey ramp."""
@@ -55,19 +53,9 @@ class ImageReader(Reader):
         Image.fromarray(ramp).save(file, "PNG", optimize=True)
         return SampleRow((np.array(file.getvalue(), object),))
 
-    def _row(self, data: bytes, where: str) -> Array:
-        try:
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                width, height = image.size
-                if width * height > self.max_pixels:
-                    raise TooLarge(f"image{where}: expected at most {self.max_pixels} pixels, got {width} x {height}")
-                return self._pixels(ImageOps.exif_transpose(image).convert("RGB"))
-        except TooLarge:
-            raise
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise TooLarge(f"image{where}: expected at most {self.max_pixels} pixels: {error}") from None
-        except Exception as error:  # Pillow's parsers raise many types of exceptions for broken files
-            raise BadRequest(f"image{where}: expected a readable image file: {error}") from None
+    def _row(self, data: bytes, what: str) -> Array:
+        with opened_image(data, self.max_pixels, what=what) as image:
+            return self._pixels(ImageOps.exif_transpose(image).convert("RGB"))
 
     def _pixels(self, image: Image.Image) -> Array:
         """[channels, height, width]."""
