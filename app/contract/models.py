@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from app.contract.specs import Array, ModelInfo, SampleRow
+from app.contract.specs import Array, ModelInfo, SampleRow, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,56 +25,41 @@ class Translated:
     note: Any = None
 
 
-class Front(Protocol):
+@dataclass(slots=True, eq=False)
+class Front:
     """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
 
-    Any thread may call it, several at once. It takes its time, so it is called on the event loop for nothing but short
+    `sent`, `answered` and `own_axes` are the model as clients see it, as ModelInfo has them. Any thread may call `read`
+    and `answer`, several at once. They take their time, so they are called on the event loop for nothing but short
     texts, and `answer` where it is `quick`.
+
+    `read` makes the model's inputs of each call, from those that clients send: of bytes, [rows, ...]. It raises a leaf
+    of StarlingError, such as BadRequest, if any of the calls is wrong. What it says of rows and places holds for a call
+    that is read alone.
+
+    `answer(outputs, note)` gives the outputs that clients get, and Answer.lengths, from what the model made of a call.
+    Without a note each row is answered by itself and as long, so that rows of several calls may be.
     """
 
-    @property
-    def reads_texts(self) -> bool:
-        """Whether it reads texts: several calls at once take less than one by one, and 100 bytes some 50 us."""
-        ...
-
-    @property
-    def quick(self) -> bool:
-        """Whether a few rows are answered in microseconds."""
-        ...
-
-    @property
-    def example(self) -> SampleRow | None:
-        """A row as clients send it, that the front reads: the owner's first, or a made-up one."""
-        ...
-
-    @property
-    def embedder(self) -> Front | None:
-        """Of a model whose vectors are compared: the front of texts that gives the vectors themselves."""
-        ...
-
-    @property
-    def chat(self) -> Front | None:
-        """Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages."""
-        ...
+    sent: tuple[TensorSpec, ...]
+    answered: tuple[TensorSpec, ...]
+    read: Callable[[Sequence[Sequence[Array]]], list[Translated]]
+    answer: Callable[[Sequence[Array], Any], tuple[list[Array], list[int] | None]]
+    own_axes: tuple[str, ...] = ()
+    #: Whether it reads texts: several calls at once take less than one by one, and 100 bytes some 50 us.
+    reads_texts: bool = True
+    #: Whether a few rows are answered in microseconds.
+    quick: bool = True
+    #: A row as clients send it, that the front reads: the owner's first, or a made-up one.
+    example: SampleRow | None = None
+    #: Of a model whose vectors are compared: the front of texts that gives the vectors themselves.
+    embedder: Front | None = None
+    #: Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages.
+    chat: Front | None = None
 
     def face(self, info: ModelInfo) -> ModelInfo:
         """The model as clients see it."""
-        ...
-
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        """The model's inputs of each call, from those of the face: of bytes, [rows, ...].
-
-        Raises a leaf of StarlingError, such as BadRequest, if any of the calls is wrong. What it says of rows and
-        places holds for a call that is read alone.
-        """
-        ...
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
-        """The outputs of the face, and Answer.lengths, from what the model made of a call.
-
-        Without a note each row is answered by itself and as long, so that rows of several calls may be.
-        """
-        ...
+        return replace(info, inputs=self.sent, outputs=self.answered, own_axes=self.own_axes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

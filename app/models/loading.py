@@ -7,7 +7,6 @@ Every error becomes a ConfigError: the code is the user's, and one broken model 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,15 +16,13 @@ from typing import Any
 
 from torch import nn
 
-from app.contract import Model, ModelInfo, ModelSource, SampleRow
+from app.contract import Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
 from app.models.checks.sample_files import read_samples
-from app.models.checks.samples import example_row, short_lengths, stack
-from app.models.decoders.texts import TextDecoder
 from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
 from app.models.description.specs import refuse_own_axes
-from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
+from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.hubs import ByName
@@ -34,10 +31,7 @@ from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
 from app.models.sources.torch_files import load_weights
 from app.models.stages.staged import Staged
-from app.models.tasks.fronts import OpenedTask, TaskFront
 from app.models.tasks.opening import open_task
-
-log = logging.getLogger("starling.models")
 
 
 def load(
@@ -55,7 +49,7 @@ def load(
     row_check = str(settings.pop("row_check", None) or config.row_check)
     info = model_info(config, source, settings, check_names)
     if config.task is not None:
-        model = _of_task(_open(config, source.folder), info, config, source.folder)
+        model = _of_task(info, config, source.folder)
     else:
         model = _of_tensors(info, config, source.folder)
     model = replace(model, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
@@ -68,11 +62,11 @@ def read_declared(folder: Path) -> ModelTable:
     return with_graph(config, folder) if is_onnx(config.source) else config
 
 
-def _open(config: ModelTable, folder: Path) -> Any:
+def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     """What the source gives. Raises ConfigError naming model.toml and its key `source`."""
     where = f"{folder / FILE_NAME}: source {config.source!r}"
     try:
-        return open_task(config, folder) if config.task is not None else open_source(config, folder)
+        return open_task(config, folder, info) if config.task is not None else open_source(config, folder)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
@@ -92,29 +86,18 @@ def _naming(where: str) -> Iterator[None]:
 # a model of a task
 
 
-def _of_task(opened: OpenedTask, info: ModelInfo, config: ModelTable, folder: Path) -> Model:
+def _of_task(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     """Tensors inside, texts or images and labels for clients."""
-    front = opened.front
-    info = replace(info, inputs=front.reader.inputs, outputs=opened.outputs)
-    samples = opened.samples
-    if config.warmup is not None:
-        path = folder / config.warmup.file
-        rows = read_samples(path, front.face(info))
-        samples, front.example = _read_by(front, rows, path), rows[0]
-    read = opened.read_parameters
-    return Model(
-        info=info,
-        call=opened.module.eval(),
-        present=front.present,
-        takes_parameters=read is not None,
-        read_parameters=read,
-        writes=isinstance(opened.module, TextDecoder),
-        samples=samples,
-        front=front,
-    )
+    model: Model = _open(config, folder, info)
+    if config.warmup is None or model.front is None:
+        return model
+    path = folder / config.warmup.file
+    rows = read_samples(path, model.front.face(model.info))
+    model.front.example = rows[0]
+    return replace(model, samples=_read_by(model.front, rows, path))
 
 
-def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
+def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
     """Rows as clients send them, as rows of the model itself."""
     found = []
     for row in rows:
@@ -136,7 +119,7 @@ def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[S
 def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     path = folder / FILE_NAME
     samples = () if config.warmup is None else read_samples(folder / config.warmup.file, info)
-    built = _open(config, folder)
+    built = _open(config, folder, info)
     if not callable(built) and not isinstance(built, Recurrent):
         got = type(built).__name__
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
@@ -152,11 +135,12 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     first = _first_to_take_inputs(call)
     takes_parameters = _takes_parameters(first, len(info.inputs))
     _check_signature(first, config, path, takes_parameters)
-    if config.recurrent:
+    if config.recurrent or isinstance(call, Recurrent):
         with _naming(str(path)):
-            call, takes_parameters = by_its_layer(call, info), False
-    if isinstance(call, Recurrent):
-        call, info = _by_cells(call, info, config, path, samples)
+            if config.recurrent:
+                call, takes_parameters = by_its_layer(call, info), False
+            cells, info = recurrent_model(call, info)
+        call = cells.eval()
     else:
         refuse_own_axes(path, info)
     decode = getattr(owner, "decode", None)
@@ -171,25 +155,6 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         streams=call.streams if isinstance(call, CellModel) else (),
         samples=samples,
     )
-
-
-def _by_cells(
-    declared: Recurrent, info: ModelInfo, config: ModelTable, path: Path, samples: Sequence[SampleRow]
-) -> tuple[CellModel, ModelInfo]:
-    """What runs a recurrent model, and what that is called with. Raises ConfigError naming the file and the key."""
-    with _naming(str(path)):
-        model, called_with = recurrent_model(declared, info)
-    clients = info.client_inputs
-    row = samples[0] if samples else example_row(clients, short_lengths(clients, 2))
-    with _naming(f"{path}: source {config.source!r}"):
-        try:
-            try_cell(model, *stack(called_with.inputs, [row]))
-        except ConfigError:
-            raise
-        except (Exception, SystemExit) as error:
-            # The row may be to blame. What tries the model next reports what it raises.
-            log.debug("model %s: two steps of one row: %s", info.name, one_line(error))
-    return model.eval(), called_with
 
 
 # the signature of what takes the inputs

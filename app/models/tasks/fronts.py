@@ -1,15 +1,15 @@
-"""What opening a model for a task gives: its module, and the front that clients see, of a reader and answers."""
+"""A model of a task: its module behind a front, made of a reader of what clients send and the answers they get."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from app.contract import Array, ModelInfo, SampleRow, TensorSpec, Translated
-from app.models.tasks.answers import Answers, Outputs
+from app.contract import Array, Front, Model, ModelInfo, SampleRow, TensorSpec, Translated
+from app.models.tasks.answers import Answers
 
 
 class Reader:
@@ -28,45 +28,33 @@ class Reader:
         return None
 
 
-class TaskFront:
-    """Implements contract.Front: a reader of what clients send, and the answers that they get.
-
-    `example` is made up, unless the owner has given real rows: then it is the first of them.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        answers: Answers,
-        embedder: TaskFront | None = None,
-        chat: TaskFront | None = None,
-    ) -> None:
-        self.reader = reader
-        self.embedder = embedder
-        self.chat = chat
-        self.example = reader.example()
-        self.reads_texts = reader.reads_texts
-        self.quick = answers.quick
-        self.present: Callable[[Mapping[str, Array]], Any] | None = answers.present
-        self._answers = answers
-
-    def face(self, info: ModelInfo) -> ModelInfo:
-        answers = self._answers
-        return replace(info, inputs=self.reader.sent, outputs=answers.outputs, own_axes=answers.own_axes)
-
-    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        return self.reader.read(calls)
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        return self._answers.answer(outputs, note)
+def front_of(reader: Reader, answers: Answers, embedder: Front | None = None, chat: Front | None = None) -> Front:
+    return Front(
+        reader.sent, answers.outputs, reader.read, answers.answer, answers.own_axes, reader.reads_texts, answers.quick,
+        reader.example(), embedder, chat,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTask:
-    """A model of a task. `outputs`: the module's own. `read_parameters`: see contract.Model."""
-
-    module: nn.Module
-    front: TaskFront
-    outputs: tuple[TensorSpec, ...]
-    samples: tuple[SampleRow, ...]
-    read_parameters: Callable[[Mapping[str, Any]], object] | None = None
+def task_model(
+    info: ModelInfo,
+    module: nn.Module,
+    reader: Reader,
+    answers: Answers,
+    outputs: tuple[TensorSpec, ...],
+    samples: tuple[SampleRow, ...] = (),
+    *,
+    embedder: Front | None = None,
+    chat: Front | None = None,
+    read_parameters: Callable[[Mapping[str, Any]], object] | None = None,
+) -> Model:
+    """`outputs`: the module's own. `samples`: rows to try it with. `read_parameters`: of a model that writes."""
+    return Model(
+        info=replace(info, inputs=reader.inputs, outputs=outputs),
+        call=module.eval(),
+        present=answers.present,
+        takes_parameters=read_parameters is not None,
+        read_parameters=read_parameters,
+        writes=read_parameters is not None,
+        samples=samples,
+        front=front_of(reader, answers, embedder, chat),
+    )

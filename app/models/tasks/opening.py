@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from app.contract import Model, ModelInfo
 from app.errors import ConfigError, not_installed
 from app.models.base import one_line
 from app.models.description.config import ModelTable
@@ -19,7 +20,7 @@ from app.models.sources.hubs import from_pretrained
 from app.models.sources.imports import optional
 from app.models.tasks.answers import Labels
 from app.models.tasks.faces import TASKS
-from app.models.tasks.fronts import OpenedTask, TaskFront
+from app.models.tasks.fronts import task_model
 from app.models.tasks.heads import Scores
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
@@ -28,7 +29,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SENTENCEPIECE, _SPM_FILES = "sentencepiece", ("*.spm", "*.model")
 
 
-def open_task(config: ModelTable, folder: Path) -> OpenedTask:
+def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
     """The source `hf:NAME`: a folder, relative to the model's own, or the id of a model on the hub; `kwargs` go to its
     model class.
 
@@ -41,9 +42,10 @@ def open_task(config: ModelTable, folder: Path) -> OpenedTask:
     transformers.utils.logging.disable_progress_bar()  # they are for terminals, and a server's log is none
     model = _open_model(transformers, task, place, config.kwargs)
     if task == "image-classification":
-        return _image_classifier(transformers, model, place, options)
+        return _image_classifier(transformers, model, place, options, info)
     files = SentenceFiles(transformers, place)
-    return open_text_task(task, TextModel(model, _open_tokenizer(transformers, place, task), files, options))
+    tokenizer = _open_tokenizer(transformers, place, task)
+    return open_text_task(task, TextModel(model, tokenizer, files, options, info))
 
 
 def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
@@ -91,13 +93,11 @@ def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
     return tokenizer
 
 
-def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTable) -> OpenedTask:
+def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTable, info: ModelInfo) -> Model:
     from app.models.tasks.images import ImageReader  # Pillow is imported when a model needs it
 
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(
-            place, trust_remote_code=False, **_pillow_backend(transformers)
-        )
+        processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False, backend="pil")
     except OSError as error:
         raise ConfigError(
             f"expected an image processor (preprocessor_config.json) beside the weights in {place}: {one_line(error)}"
@@ -105,10 +105,4 @@ def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTa
     reader = ImageReader(processor)
     labels = labels_of(model.config)
     module = Scores(model, ["pixel_values"], function=score_function(model.config))
-    front = TaskFront(reader, Labels(labels, options.top or TOP))
-    return OpenedTask(module, front, (vector("scores", len(labels)),), ())
-
-
-def _pillow_backend(transformers: Any) -> dict[str, Any]:
-    """The argument for an image processor that needs no torchvision; transformers 5 gave it another name."""
-    return {"use_fast": False} if int(transformers.__version__.split(".")[0]) < 5 else {"backend": "pil"}
+    return task_model(info, module, reader, Labels(labels, options.top or TOP), (vector("scores", len(labels)),))

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.contract import TensorSpec
+from app.contract import Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.description.tables import TaskTable
 from app.models.tasks import faces
 from app.models.tasks.answers import RANKINGS, Answers, Labels, Ranks, Tags
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
-from app.models.tasks.fronts import OpenedTask, TaskFront
+from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.heads import MASK, Masked, Pooled, Scores, Spans
 from app.models.tasks.masks import MaskReader, Masks, mask_places
 from app.models.tasks.questions import Answered, QuestionReader
@@ -30,12 +30,16 @@ TOP = 5  # labels answered, unless model.toml says how many
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """A transformers model with its tokenizer, and the files of sentence-transformers beside them."""
+    """A transformers model with its tokenizer, and the files of sentence-transformers beside them.
+
+    `info`: what model.toml says of it.
+    """
 
     model: Any
     tokenizer: Any
     files: SentenceFiles
     options: TaskTable
+    info: ModelInfo
 
     def reader(
         self,
@@ -59,52 +63,52 @@ class TextModel:
         return kind(tokenizer, words, how, sent, keep)
 
 
-def open_text_task(task: str, text: TextModel) -> OpenedTask:
+def open_text_task(task: str, text: TextModel) -> Model:
     """Raises ConfigError where the model's files do not fit the task."""
     return _OPENED[task](text)
 
 
-def _text_classification(text: TextModel) -> OpenedTask:
+def _text_classification(text: TextModel) -> Model:
     pairs = text.options.pairs
     reader = text.reader((faces.TEXT, faces.TEXT_PAIR) if pairs else (faces.TEXT,))
     labels = labels_of(text.model.config)
     module = Scores(text.model, reader.names, score_function(text.model.config))
-    front = TaskFront(reader, Labels(labels, text.options.top or TOP))
-    return OpenedTask(module, front, (vector("scores", len(labels)),), reader.samples(pairs))
+    answers = Labels(labels, text.options.top or TOP)
+    return task_model(text.info, module, reader, answers, (vector("scores", len(labels)),), reader.samples(pairs))
 
 
-def _token_classification(text: TextModel) -> OpenedTask:
+def _token_classification(text: TextModel) -> Model:
     reader = text.reader(keep=kept_tokens)
     labels = labels_of(text.model.config)
     module = Scores(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
-    return OpenedTask(module, TaskFront(reader, Tags(labels)), (each,), reader.samples())
+    return task_model(text.info, module, reader, Tags(labels), (each,), reader.samples())
 
 
-def _feature_extraction(text: TextModel) -> OpenedTask:
+def _feature_extraction(text: TextModel) -> Model:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
-    front = TaskFront(reader, Answers(faces.embedding(size)))
-    return OpenedTask(module, front, faces.embedding(size), reader.samples())
+    outputs = faces.embedding(size)
+    return task_model(text.info, module, reader, Answers(outputs), outputs, reader.samples())
 
 
-def _sentence_similarity(text: TextModel) -> OpenedTask:
+def _sentence_similarity(text: TextModel) -> Model:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
-    answers = Similarities(text.files.similarity())
-    embedder = TaskFront(reader, Answers(faces.embedding(size)))
-    front = TaskFront(SentencesReader(reader), answers, embedder=embedder)
-    return OpenedTask(module, front, faces.embedding(size), reader.samples())
+    outputs, answers = faces.embedding(size), Similarities(text.files.similarity())
+    embedder = front_of(reader, Answers(outputs))
+    asked = SentencesReader(reader)
+    return task_model(text.info, module, asked, answers, outputs, reader.samples(), embedder=embedder)
 
 
-def _rerank(text: TextModel) -> OpenedTask:
+def _rerank(text: TextModel) -> Model:
     config = text.model.config
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
     reader = text.reader(faces.RANKED)
     module = Scores(text.model, reader.names, "none")
-    front = TaskFront(reader, Ranks(_activation(config, text.files)))
-    return OpenedTask(module, front, (vector("raw_scores", 1),), reader.samples(pairs=True))
+    answers = Ranks(_activation(config, text.files))
+    return task_model(text.info, module, reader, answers, (vector("raw_scores", 1),), reader.samples(pairs=True))
 
 
 def _activation(config: Any, files: SentenceFiles) -> str:
@@ -118,7 +122,7 @@ def _activation(config: Any, files: SentenceFiles) -> str:
     return kind
 
 
-def _fill_mask(text: TextModel) -> OpenedTask:
+def _fill_mask(text: TextModel) -> Model:
     mask, top = text.tokenizer.mask_token_id, text.options.top or TOP
     if mask is None:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
@@ -126,19 +130,19 @@ def _fill_mask(text: TextModel) -> OpenedTask:
     reader = text.reader(keep=partial(mask_places, mask), kind=MaskReader, example=example)
     module = Masked(text.model, reader.names, mask, top)
     ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
-    front = TaskFront(reader, Masks(text.tokenizer.decode, top))
-    return OpenedTask(module, front, (ids, scores), reader.samples())
+    answers = Masks(text.tokenizer.decode, top)
+    return task_model(text.info, module, reader, answers, (ids, scores), reader.samples())
 
 
-def _question_answering(text: TextModel) -> OpenedTask:
+def _question_answering(text: TextModel) -> Model:
     reader = text.reader(faces.ASKED, kind=QuestionReader)
     module = Spans(text.model, reader.names)
-    cls = text.tokenizer.cls_token_id
-    front = TaskFront(reader, Answered(cls))
-    return OpenedTask(module, front, (along_tokens("spans", "FP32", 2, reader),), reader.samples(pairs=True))
+    answers = Answered(text.tokenizer.cls_token_id)
+    outputs = (along_tokens("spans", "FP32", 2, reader),)
+    return task_model(text.info, module, reader, answers, outputs, reader.samples(pairs=True))
 
 
-def _zero_shot(text: TextModel) -> OpenedTask:
+def _zero_shot(text: TextModel) -> Model:
     config, options = text.model.config, text.options
     labels = [label.lower() for label in labels_of(config)]
     entailed = next((index for index, label in enumerate(labels) if label.startswith("entail")), None)
@@ -148,21 +152,21 @@ def _zero_shot(text: TextModel) -> OpenedTask:
         )
     reader = text.reader((faces.TEXT, faces.TEXT_PAIR))
     module = Scores(text.model, reader.names, "none")
-    front = TaskFront(LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label))
-    return OpenedTask(module, front, (vector("logits", len(labels)),), reader.samples(pairs=True))
+    asked, answers = LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label)
+    return task_model(text.info, module, asked, answers, (vector("logits", len(labels)),), reader.samples(pairs=True))
 
 
-def _writing(task: str, text: TextModel) -> OpenedTask:
+def _writing(task: str, text: TextModel) -> Model:
     model, options = text.model, text.options
     encodes, positions = bool(model.config.is_encoder_decoder), _positions(model)
     most = most_written(model, options.max_new_tokens, positions, encodes=encodes)
     if not encodes and positions is not None and options.max_tokens is None:  # both have to fit
         options = options.model_copy(update={"max_tokens": positions - most})
     prompt = prefix_of(model, task) if options.prompt is None else options.prompt
-    return open_writing(model, replace(text, options=options).reader(prompt=prompt), text.tokenizer, most)
+    return open_writing(text.info, model, replace(text, options=options).reader(prompt=prompt), text.tokenizer, most)
 
 
-_OPENED: dict[str, Callable[[TextModel], OpenedTask]] = {
+_OPENED: dict[str, Callable[[TextModel], Model]] = {
     "text-classification": _text_classification,
     "token-classification": _token_classification,
     "feature-extraction": _feature_extraction,

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Array
+from app.contract import Array, Model, ModelInfo
 from app.errors import ConfigError
 from app.models.decoders.parameters import usual_length
 from app.models.decoders.texts import TextDecoder
 from app.models.tasks import faces
 from app.models.tasks.answers import Answers
 from app.models.tasks.chat import ConversationReader
-from app.models.tasks.fronts import OpenedTask, TaskFront
+from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.texts import TextReader
 
 MOST = 256  # tokens of a text, where neither model.toml nor the model says how many
@@ -32,7 +32,7 @@ class Texts(Answers):
         return {"generated_text": text, "finish_reason": reason, "prompt_tokens": read, "generated_tokens": written}
 
 
-def open_writing(model: Any, reader: TextReader, tokenizer: Any, most: int) -> OpenedTask:
+def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, most: int) -> Model:
     """`tokenizer`: transformers' own; `most`: tokens of a text.
 
     Raises ConfigError for an architecture that cannot run step by step.
@@ -43,8 +43,10 @@ def open_writing(model: Any, reader: TextReader, tokenizer: Any, most: int) -> O
     samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
     chat = None
     if tokenizer.chat_template is not None:
-        chat = TaskFront(ConversationReader(reader, tokenizer), Texts())
-    return OpenedTask(module, TaskFront(reader, Texts(), chat=chat), faces.WRITTEN, samples, module.read_parameters)
+        chat = front_of(ConversationReader(reader, tokenizer), Texts())
+    return task_model(
+        info, module, reader, Texts(), faces.WRITTEN, samples, chat=chat, read_parameters=module.read_parameters
+    )
 
 
 def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
