@@ -125,7 +125,7 @@ class Engine:
             try:
                 self.scheduler.add_program(program, self.clock())
             except ValueError as exc:  # a policy that this device cannot serve
-                raise ConfigError(f"model {program.name!r}: {exc}") from None
+                raise ConfigError(str(exc)) from None
             undo.pop_all()
         served = ServedModel(model, executor, program.id, profiled, self.driver.intake)
         self._models[program.id] = served

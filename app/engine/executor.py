@@ -63,7 +63,7 @@ class Executor:
         """What the model returned for a batch of `size` rows, output by output. ConfigError where it is not what was
         declared."""
         specs = self.model.info.returned
-        values = normalise(result, specs, self.model.info.name)
+        values = normalise(result, specs)
         for spec, value in zip(specs, values, strict=True):
             check_shape(spec, value, size, longest)
         return values

@@ -154,7 +154,7 @@ class Memory:
         left = max(0, self._left(wanted.weight_bytes, others))
         weights = wanted.weight_bytes + sum(one.weight_bytes for one in others)
         return (
-            f"model {wanted.model.info.name!r}: slots for a queue of {batching.max_queue} rows and batches of "
+            f"slots for a queue of {batching.max_queue} rows and batches of "
             f"{batching.max_batch} take {_mib(wanted.nbytes)}, and {_mib(left)} are left: of the container's "
             f"{_mib(self._container or 0)} the process takes {_mib(self._resident)}, weights {_mib(weights)}, bodies "
             f"{_mib(self.bodies)}, other models {_mib(sum(one.nbytes for one in others))}, and a quarter is kept for "

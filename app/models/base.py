@@ -52,29 +52,28 @@ def with_place(text: str, error: BaseException) -> str:
     return f"{text} at {place}" if place else text
 
 
-def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> list[Any]:
+def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
     """What a model returned (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
 
-    The elements are returned as they came, not copied. Raises ConfigError naming the model (if given) and the output
-    when the number or the names are wrong, or an element is neither a tensor nor an array.
+    The elements are returned as they came, not copied. Raises ConfigError naming the output when the number or the
+    names are wrong, or an element is neither a tensor nor an array.
     """
     if isinstance(result, (torch.Tensor, np.ndarray)):
         values: list[Any] = [result]
     elif isinstance(result, (tuple, list)):
         values = list(result)
     elif isinstance(result, Mapping):
-        values = _by_name(result, outputs, model)
+        values = _by_name(result, outputs)
     else:
         raise ConfigError(
-            f"{_prefix(model)}expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, "
-            f"got {type(result).__name__}"
+            f"expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, got {type(result).__name__}"
         )
     if len(values) != len(outputs):
-        raise ConfigError(f"{_prefix(model)}expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}")
+        raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}")
     for spec, value in zip(outputs, values, strict=True):
         if not isinstance(value, (torch.Tensor, np.ndarray)):
             wanted = "a numpy object array of bytes" if spec.datatype == "BYTES" else "a tensor or a numpy array"
-            raise ConfigError(f"{_prefix(model)}output {spec.name!r}: expected {wanted}, got {type(value).__name__}")
+            raise ConfigError(f"output {spec.name!r}: expected {wanted}, got {type(value).__name__}")
     return values
 
 
@@ -82,14 +81,11 @@ def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[s
     """Check normalised outputs of a batch of `rows` rows against the declared dtypes and shapes.
 
     `lengths` gives the length each named axis had in the inputs; an output's axis of that name must have it too.
-    An output axis without a name may have any length. Raises ConfigError naming model, version and output.
+    An output axis without a name may have any length. Raises ConfigError naming the output.
     """
     for spec, value in zip(info.outputs, values, strict=True):
-        try:
-            check_shape(spec, value, rows, lengths or {})
-            _check_type(spec, value)
-        except ConfigError as error:
-            raise ConfigError(f"model {info.name!r} version {info.version}: {error}") from None
+        check_shape(spec, value, rows, lengths or {})
+        _check_type(spec, value)
 
 
 def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
@@ -99,12 +95,12 @@ def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
     )
 
 
-def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec], model: str) -> list[Any]:
+def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec]) -> list[Any]:
     missing = [spec.name for spec in outputs if spec.name not in result]
     if missing:
-        raise ConfigError(f"{_prefix(model)}output {missing[0]!r}: not returned; the model returned {sorted(result)}")
+        raise ConfigError(f"output {missing[0]!r}: not returned; the model returned {sorted(result)}")
     if len(result) != len(outputs):
-        raise ConfigError(f"{_prefix(model)}expected the outputs {_names(outputs)}, got {sorted(result)}")
+        raise ConfigError(f"expected the outputs {_names(outputs)}, got {sorted(result)}")
     return [result[spec.name] for spec in outputs]
 
 
@@ -183,14 +179,3 @@ def as_bytes(values: Any) -> Any:
 
 def _names(specs: Sequence[TensorSpec]) -> list[str]:
     return [spec.name for spec in specs]
-
-
-def without_name(text: str, name: str, version: int | str) -> str:
-    """A message without the model's name at its beginning, for a line that has named the model already."""
-    for prefix in (f"model {name!r} version {version}: ", f"model {name!r}: "):
-        text = text.removeprefix(prefix)
-    return text
-
-
-def _prefix(model: str) -> str:
-    return f"model {model!r}: " if model else ""

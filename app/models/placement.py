@@ -72,7 +72,7 @@ def warn_of_indices(model: Model) -> None:
 def place(model: Model, placement: Placement) -> Model:
     """The model with its module on the device, in the precision, compiled. Changes the module itself.
 
-    A model that is not `movable` is returned as it is. Raises ConfigError naming the model when it cannot be moved;
+    A model that is not `movable` is returned as it is. Raises ConfigError when it cannot be moved;
     what torch.compile makes of it shows at its first batch.
     """
     module = model.call
@@ -88,7 +88,7 @@ def place(model: Model, placement: Placement) -> Model:
             _move_rest(part, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
-        raise ConfigError(f"model {model.info.name!r}: cannot be moved to {what}: {error}") from error
+        raise ConfigError(f"cannot be moved to {what}: {error}") from error
     if isinstance(module, CellModel):
         module.dtype = dtype
         if placement.compile:

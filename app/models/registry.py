@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from app.contract import IndexEntry, Model, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
-from app.models.base import one_line, without_name
+from app.models.base import one_line
 from app.models.checks.trial import REPLACES_NONE
 from app.models.loading import load as load_model
 from app.models.repository import Repository
@@ -221,8 +221,7 @@ class Registry:
                 started[source.version] = served
             except (Exception, SystemExit) as error:
                 # A model's code may raise anything; the other models must still load.
-                text = str(error) if isinstance(error, ConfigError) else one_line(error)
-                reason = without_name(text, source.name, source.version)
+                reason = str(error) if isinstance(error, ConfigError) else one_line(error)
                 _log_error(source, reason, error)
                 failures.append(f"version {source.version}: {reason}")
                 if one.served is None:

@@ -29,7 +29,7 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (torch.ones(2, 3), r"model 'm': expected 2 outputs \['y', 'z'\], got 1"),
+        (torch.ones(2, 3), r"expected 2 outputs \['y', 'z'\], got 1"),
         ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
         ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
         (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
@@ -37,13 +37,13 @@ def test_all_forms_give_the_declared_order_without_a_copy(wrap):
 )
 def test_normalise_names_what_is_wrong(result, message):
     with pytest.raises(ConfigError, match=message):
-        normalise(result, [Y, Z], "m")
+        normalise(result, [Y, Z])
 
 
 @pytest.mark.parametrize(
     ("spec", "value", "message"),
     [
-        (Y, torch.ones(2, 4), r"model 'm' version 1: output 'y': expected shape \[2, 3\], got \[2, 4\]"),
+        (Y, torch.ones(2, 4), r"output 'y': expected shape \[2, 3\], got \[2, 4\]"),
         (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
         (Y, torch.ones(2, 3, dtype=torch.float64), "expected FP32 .*got torch.float64"),
         (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),

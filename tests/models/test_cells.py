@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
+from app.models.recurrent.cells import CellModel, recurrent_model
 from tests.tiers import repeatable
 
 SAMPLES = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (9, 2))
@@ -189,7 +189,7 @@ def start_of(result: Any) -> Any:
 )
 def test_another_cell_than_declared(cell: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        try_cell(made(cell, [SAMPLES], [LAST]), batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
+        made(cell, [SAMPLES], [LAST])(batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_another_cell_than_declared(cell: Any, message: str) -> None:
 def test_rows_that_end_early_are_not_as_long_as_their_input(cell: Any, max_steps: int | None, why: str) -> None:
     message = f"output 'z': expected an axis with a name of its own, because {why}, got 'time'"
     with pytest.raises(ConfigError, match=message):
-        try_cell(made(cell, [SAMPLES], [EVERY], max_steps), batch_of([5]), torch.tensor([5]))
+        made(cell, [SAMPLES], [EVERY], max_steps)(batch_of([5]), torch.tensor([5]))

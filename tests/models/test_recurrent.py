@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from app.errors import ConfigError
 from app.models.loading import load
 
 from .folders import refused, source_of, try_out, write_model
@@ -59,7 +60,6 @@ def test_a_cell_serves_like_any_model(tmp_path):
 @pytest.mark.parametrize(
     ("code", "toml", "message"),
     [
-        (CODE.replace("(hidden,)", "(hidden[:, 1:],)"), TOML, r"source 'model.py:build': step: state\[0\]: expected "),
         (CODE, "kwargs = { shape = 0 }" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
         (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
         (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
@@ -73,10 +73,10 @@ def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     assert re.search(message, text)
 
 
-def test_a_cell_that_raises_on_made_up_rows_is_loaded(tmp_path):
-    """Whether the row is to blame, real rows will tell."""
-    code = CODE.replace("hidden = self", "raise KeyError('no such word')\n        hidden = self")
-    assert load_code(tmp_path, code).info.name == "m"
+def test_a_cell_that_gives_another_state_than_it_declares_is_refused(tmp_path):
+    model = load_code(tmp_path, CODE.replace("(hidden,)", "(hidden[:, 1:],)"))
+    with pytest.raises(ConfigError, match=r"^a batch of 1 row: step: state\[0\]: expected "):
+        try_out(model)
 
 
 def test_an_axis_of_its_own_is_for_recurrent_models(tmp_path):

@@ -61,7 +61,7 @@ def refused(*args: Any, **options: Any) -> str:
 def test_a_recurrent_layer_over_padding_is_refused() -> None:
     message = refused(LastState(), [SEQUENCE], [STATE])
     for part in (
-        "model 'm' version 1: a row's answer depends on how far it is padded: output 'y': ",
+        "a row's answer depends on how far it is padded: output 'y': ",
         "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
         "Set recurrent = true in model.toml",
         "give the model a mask or its rows' lengths",
@@ -78,7 +78,7 @@ def test_a_batch_among_the_axes_is_what_a_message_begins_with() -> None:
     x = TensorSpec("x", "FP32", (-1, 3), ("x.0", ""), (UNBOUNDED, 3))
     advice = "input 'x': leave the batch out, shape = [3], if that is the -1 of [-1, 3]; "
     message = refused(nn.Softmax(dim=1), [x], [replace(x, name="y")])
-    assert message.startswith(f"model 'm' version 1: {advice}a row's answer depends on how far it is padded")
+    assert message.startswith(f"{advice}a row's answer depends on how far it is padded")
     with pytest.raises(Unfit) as caught:
         try_out(model(nn.Conv1d(9, 3, 1), [x], [replace(x, name="y")]))
     assert str(caught.value).startswith(advice)
@@ -127,7 +127,7 @@ POSITIONS = nn.Embedding(32, 4)
     ],
 )  # fmt: skip
 def test_a_size_or_a_length_that_fails(call: Any, inputs: TensorSpec, message: str) -> None:
-    assert re.search(f"^model 'm' version 1: .*{message}", refused(call, [inputs]))
+    assert re.search(message, refused(call, [inputs]))
 
 
 # made-up rows and samples

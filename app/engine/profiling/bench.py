@@ -41,10 +41,10 @@ class BenchedModel:
         self.name = model.info.name
         self.max_batch = model.info.batching.max_batch
         self._device = device
-        self.executor = device.open(model, len(device.spec.workers) * self.max_batch)
         try:
+            self.executor = device.open(model, len(device.spec.workers) * self.max_batch)
             self._rows = warm_up(device, self.executor).rows
-        except Unfit as exc:
+        except (ConfigError, Unfit) as exc:
             raise ConfigError(f"model {self.name!r}: {exc}") from exc
         self.lengths = longest(self._rows)
         if length:

@@ -82,17 +82,13 @@ def run_on(device: Device, executor: Executor) -> Run:
 def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
     """Write the rows into the first slots, run them as a batch of `size` and check the outputs. Blocks.
 
-    Raises what the model raises, and ConfigError naming the model when it does not return what it declares.
+    Raises what the model raises, and ConfigError when it does not return what it declares.
     """
     info = executor.model.info
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
-    try:
-        with staying():
-            ran = device.trial(executor, slots, size)
-    except ConfigError as exc:
-        who = f"model {info.name!r}"
-        raise ConfigError(str(exc) if str(exc).startswith(who) else f"{who}: {exc}") from exc
+    with staying():
+        ran = device.trial(executor, slots, size)
     verify(info, ran.outputs, len(rows), longest(rows))
     return ran
 
@@ -132,5 +128,4 @@ def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: in
     except ConfigError:
         raise
     except Exception as exc:
-        name = executor.model.info.name
-        raise ConfigError(f"model {name!r}: a batch of {size} rows: {type(exc).__name__}: {exc}") from exc
+        raise ConfigError(f"a batch of {size} rows: {type(exc).__name__}: {exc}") from exc

@@ -123,9 +123,7 @@ class StreamDevice:
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
         if self._spare_host is None:
-            raise ConfigError(
-                f"model {model.info.name!r}: cannot be moved to {self.name}, and there is no other device"
-            )
+            raise ConfigError(f"cannot be moved to {self.name}, and there is no other device")
         if self._host is None:  # most servers never need its threads
             self._host = self._spare_host
             self._host.start(self._report)

@@ -112,8 +112,7 @@ class Loader:
             except Exception as exc:
                 if fault_of(exc) is not Fault.OOM:  # pinned memory has errors of its own
                     raise
-                message = f"model {model.info.name!r}: does not fit into the device's memory: {exc}"
-                raise ConfigError(message) from exc
+                raise ConfigError(f"does not fit into the device's memory: {exc}") from exc
         return executor
 
     def _memory(self, executor: StreamExecutor, worker: StreamWorker) -> WorkerMemory:
@@ -145,16 +144,15 @@ class Loader:
         """
         workers = [worker for worker in self._workers if worker.spec.capacity >= size]
         if not workers:
-            raise ConfigError(f"model {executor.model.info.name!r}: no worker takes a batch of {size} rows")
+            raise ConfigError(f"no worker takes a batch of {size} rows")
         with self._lock, torch.inference_mode():
             self._runtime.attach()
             self.perform(lambda: executor.pool.move(slots))
             try:
                 self.perform(lambda: executor.rehearse_row(slots))
             except torch.OutOfMemoryError as exc:
-                name, bound = executor.model.info.name, len(executor.pool.numbers)
                 raise ConfigError(
-                    f"model {name!r}: {bound} rows under way do not fit into the device's memory: {exc}; a lower"
+                    f"{len(executor.pool.numbers)} rows under way do not fit into the device's memory: {exc}; a lower"
                     " max_queue makes them fewer"
                 ) from exc
             outputs, lengths = executor.answers(self._run_whole(executor, slots, size))

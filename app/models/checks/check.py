@@ -10,7 +10,6 @@ import torch
 
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
-from app.models.base import without_name
 from app.models.checks.trial import REPLACES_NONE, Unfit, call_directly, try_model
 from app.models.description.config import CheckNames, model_info
 from app.models.loading import load, read_declared
@@ -88,7 +87,7 @@ def _read(source: ModelSource, check_names: CheckNames | None) -> Checked:
         config = read_declared(source.folder)
         return Checked(source, model_info(config, source, None, check_names), config.source)
     except ConfigError as error:
-        return Checked(source, error=without_name(str(error), source.name, source.version), trace=_trace(error))
+        return Checked(source, error=str(error), trace=_trace(error))
 
 
 def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None, *, replaces: bool) -> Checked:
@@ -100,7 +99,7 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
         model = load(source, {"row_check": row_check}, check_names=check_names)
         warnings, unfit = _tried(model, replaces)
     except ConfigError as error:
-        return replace(read, error=without_name(str(error), source.name, source.version), trace=_trace(error))
+        return replace(read, error=str(error), trace=_trace(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
     front = model.front
     return replace(

@@ -17,8 +17,8 @@ from itertools import cycle
 import torch
 
 from app.contract import Model, SampleRow
-from app.models.checks.row_check import Cause, Finding, Tolerance, difference
 from app.models.checks.parts import comparable, spec_of
+from app.models.checks.row_check import Cause, Finding, Tolerance, difference
 from app.models.decoders.texts import TextDecoder
 
 _LENGTHS = (16, 12, 8)  # tokens that each row reads, at most: long ones show nothing else

@@ -126,7 +126,7 @@ class _Check:
             if stage + 1 < len(model.stages):
                 values: Iterable[torch.Tensor] = passed_on(result, stage, len(rows))
             else:
-                values = map(torch.as_tensor, normalise(result, info.outputs, info.name))
+                values = map(torch.as_tensor, normalise(result, info.outputs))
             passed = [value.clone() for value in values]
             results.append([*passed])
         return results

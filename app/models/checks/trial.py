@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import as_array, normalise, one_line, verify, with_place, without_name
+from app.models.base import as_array, normalise, one_line, verify, with_place
 from app.models.checks.cell_check import check_cell
 from app.models.checks.decoder_check import check_decoder
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
@@ -75,7 +75,7 @@ def call_directly(model: Model) -> Run:
         arguments = stack(info.inputs, rows, size)
         with torch.inference_mode(), staying():
             result = model.call(*arguments, **keywords(model, rows, size))
-        values = normalise(result, info.returned, info.name)[: len(info.outputs)]
+        values = normalise(result, info.returned)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
         return [as_array(value) for value in values]
 
@@ -161,8 +161,8 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     size, first = next(iter((wrong or failed).items()))
     if not (worked or wrong or model.samples or _is_out_of_memory(first)):
         raise Unfit from first
-    problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first, model.info)}{_hint(size, first, worked)}"
-    raise ConfigError(f"{_who(model.info)}: {problem}") from (None if size in wrong else first)
+    problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
+    raise ConfigError(problem) from (None if size in wrong else first)
 
 
 def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
@@ -177,10 +177,10 @@ def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
         run([stretched(model.info.client_inputs, row, full)], 1)
     except Exception as error:
         what = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
-        problem = f"{what}: {_what(error, model.info)}"
+        problem = f"{what}: {_what(error)}"
         if model.samples and not isinstance(error, ConfigError):
             return f"not tried: a sample repeated to {problem}"
-        raise ConfigError(f"{_who(model.info)}: {problem}; shorter rows work: is max_shape too large?") from error
+        raise ConfigError(f"{problem}; shorter rows work: is max_shape too large?") from error
     return None
 
 
@@ -199,9 +199,9 @@ def check_independence(model: Model, run: Run) -> str | None:
     except ConfigError:
         raise
     except Exception as error:
-        what = _what(error, model.info)
+        what = _what(error)
         if model.samples:
-            raise ConfigError(f"{_who(model.info)}: row check: the rows of [warmup] in a batch: {what}") from error
+            raise ConfigError(f"row check: the rows of [warmup] in a batch: {what}") from error
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
         return _blind_spot(model, rows)
@@ -211,7 +211,7 @@ def check_independence(model: Model, run: Run) -> str | None:
     if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
         remedy = f"{_BY_ITS_CELL}. Otherwise: {remedy}"
     raise ConfigError(
-        f"{_who(model.info)}: {_leave_batch_out(model.info)}{finding}. {remedy}; "
+        f"{_leave_batch_out(model.info)}{finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
     )
 
@@ -275,10 +275,6 @@ def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
     return None
 
 
-def _who(info: ModelInfo) -> str:
-    return f"model {info.name!r} version {info.version}"
-
-
 def _leave_batch_out(info: ModelInfo) -> str:
     """The first thing to try where each input begins with an axis -1: elsewhere that is how a batch is declared."""
     inputs = info.client_inputs
@@ -293,10 +289,10 @@ def _batch(size: int) -> str:
     return f"a batch of {size} row{'s' * (size > 1)}"
 
 
-def _what(error: Exception, info: ModelInfo) -> str:
-    """The error in one line with its place, without the model's name."""
+def _what(error: Exception) -> str:
+    """The error in one line with its place."""
     text = str(error) if isinstance(error, ConfigError) else one_line(error)
-    return with_place(without_name(text, info.name, info.version)[:_LONGEST_MESSAGE], error)
+    return with_place(text[:_LONGEST_MESSAGE], error)
 
 
 def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:

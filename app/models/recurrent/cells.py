@@ -84,11 +84,6 @@ class CellModel(nn.Module):
         return self._zero.device
 
     @property
-    def starts(self) -> bool:
-        """Whether `start` makes what the cell reads of the inputs."""
-        return self._declared.starts
-
-    @property
     def movable(self) -> bool:
         """Whether its weights can be moved to another device: those of an nn.Module can."""
         return isinstance(self.cell, nn.Module)
@@ -184,7 +179,7 @@ class CellModel(nn.Module):
         result: Any = ys
         if self.finishes:
             result = self.cell.finish(state, None if not ys else ys[0] if len(ys) == 1 else tuple(ys), lengths)
-        values = normalise(result, self._info.outputs, self._info.name)
+        values = normalise(result, self._info.outputs)
         if self.dtype is None:
             return values
         return [
@@ -240,7 +235,7 @@ class CellModel(nn.Module):
 
     def _given_out(self, y: Any, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """What a step of so many rows gave out, or [steps, rows] of them."""
-        ys = tuple(normalise(y, self._info.outputs, self._info.name)) if not self.finishes else _flat(y)
+        ys = tuple(normalise(y, self._info.outputs)) if not self.finishes else _flat(y)
         check_ys(ys, shape)
         return ys
 
@@ -252,18 +247,6 @@ def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, Mo
     """
     axis = step_axis(declared, info)
     return CellModel(declared, info, axis), with_lengths(info, axis)
-
-
-def try_cell(model: CellModel, *inputs: Any) -> None:
-    """The first two steps of a batch, called as the model is: does the cell do what it declares?
-
-    Raises ConfigError where it does not, and what the cell raises.
-    """
-    with torch.inference_mode():
-        begun = model.begin(*model.taken(inputs))
-        state = begun.state
-        for step in range(2 if begun.x is None else min(2, begun.x.shape[1])):
-            state = model.step(None if begun.x is None else begun.x[:, step], state).state
 
 
 def _flat(y: Any) -> tuple[Any, ...]:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from app.contract import Array, Model, SampleRow
+from app.contract import Model, SampleRow
 from app.errors import ConfigError
 from app.models.base import one_line
-from app.models.checks.row_check import difference
+from app.models.checks.row_check import by_row, difference
 from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
 from app.models.checks.trial import call_directly, tolerance_of
 from app.models.sources.hubs import ByName
@@ -229,10 +229,13 @@ def _compare(model: Model, staged: Staged) -> None:
                 got = parts(rows, size)
             except Exception as error:
                 raise ConfigError(f"expected stages that run, got {_reason(error)} {how}") from error
-            wrong = difference(info.outputs, tolerance, _by_row(expected, size), _by_row(got, size), how, "whole")
+            wrong = difference(
+                info.outputs,
+                tolerance,
+                by_row(info.outputs, expected, rows),
+                by_row(info.outputs, got, rows),
+                how,
+                "whole",
+            )
             if wrong is not None:
                 raise ConfigError(f"expected stages that answer as the whole does, got {wrong}")
-
-
-def _by_row(outputs: Sequence[Array], size: int) -> list[list[Array]]:
-    return [[output[place : place + 1] for output in outputs] for place in range(size)]

@@ -106,10 +106,10 @@ def out_of_memory(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (too_many, "model 'm': a batch of 3 rows: IndexError: three is too many"),
-        (out_of_memory, "model 'm' version 1: a batch of 1 row: MemoryError"),
-        (lambda x: "text", "model 'm'.* got str"),
-        (lambda x: x if len(x) < 3 else x.half(), "model 'm'.* expected FP32"),
+        (too_many, "a batch of 3 rows: IndexError: three is too many"),
+        (out_of_memory, "a batch of 1 row: MemoryError"),
+        (lambda x: "text", "got str"),
+        (lambda x: x if len(x) < 3 else x.half(), "expected FP32"),
     ],
 )
 def test_a_model_that_does_not_do_what_it_declares_is_refused_by_name(call, message: str):
