@@ -13,7 +13,8 @@ from statistics import median
 from xml.etree import ElementTree
 
 import app
-from app.models.description.config import BatchingTable, ModelTable, WarmupTable
+from app.contract import Batching
+from app.models.description.config import ModelTable, WarmupTable
 from app.models.description.tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
 from app.models.tasks.faces import TASKS
@@ -147,7 +148,7 @@ def test_every_key_of_model_toml_is_listed() -> None:
     page = read("docs/model-toml.md") + read("docs/tasks.md")
     rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", page, re.MULTILINE)
     wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
-    for table in (InputTable, OutputTable, BatchingTable, WarmupTable, TaskTable):
+    for table in (InputTable, OutputTable, Batching, WarmupTable, TaskTable):
         wanted |= set(table.model_fields)
     assert set(rows) - set(TASKS) == wanted
 

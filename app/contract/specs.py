@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Array = npt.NDArray[Any]
 
@@ -117,26 +119,39 @@ def is_integer(datatype: str) -> bool:
     return DATATYPES[datatype].kind in "iu" and datatype not in FLOATS
 
 
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How requests to a model are queued and batched. Durations are in milliseconds."""
+class Batching(BaseModel):
+    """How requests to a model are queued and batched: `[batching]` of model.toml. Durations are in milliseconds."""
+
+    # strict: TOML has types, so the string "32" where a number belongs is a mistake
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     policy: str = "adaptive"
     objective: str | float = "latency"  # of adaptive: a name, or the weight of power, 0 to below 1
-    max_batch: int = 32
-    max_delay_ms: float = 5.0
-    max_queue: int = 0  # rows of each class; 0: as many batches as the default has, and no fewer rows
-    default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
-    default_priority: int = 2  # what priority 0 means; 1 is the highest
-    default_class: str = CLASSES[0]  # of calls that name none
-    length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
+    max_batch: int = Field(default=32, ge=1, le=4096)
+    max_delay_ms: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    #: Rows of each class; not given: as many batches as the default has, and no fewer rows.
+    max_queue: int = Field(default=0, ge=1)
+    default_timeout_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # 0: none unless the call brings one
+    default_priority: int = Field(default=2, ge=1)  # what priority 0 means; 1 is the highest
+    default_class: Literal["realtime", "best_effort"] = "realtime"  # of calls that name none
+    #: Upper ends of the lengths that may share a batch; none: any may.
+    length_buckets: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = ()
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
-    complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
-    weight: float = 1.0  # of its real-time rows, where those of the models of a server differ
+    #: Of the policy dva_load: its T_comp_wait over what one row takes alone.
+    complete_wait: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    #: Of its real-time rows, where those of the models of a server differ.
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
-    def __post_init__(self) -> None:
+    @field_validator("length_buckets")
+    @classmethod
+    def _buckets_rise(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(low >= high for low, high in pairwise(value)):
+            raise ValueError(f"expected rising lengths, got {list(value)!r}")
+        return value
+
+    def model_post_init(self, context: Any, /) -> None:
         if not self.max_queue:
-            object.__setattr__(self, "max_queue", max(_QUEUE_ROWS, _QUEUE_BATCHES * self.max_batch))
+            self.__dict__["max_queue"] = max(_QUEUE_ROWS, _QUEUE_BATCHES * self.max_batch)
 
 
 @dataclass(frozen=True, slots=True)

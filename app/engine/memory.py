@@ -98,7 +98,7 @@ class Memory:
                 "model %s: the queue of each class is cut from %d to %d rows, so that its slots of %.1f KiB fit in "
                 "%d MiB", model.info.name, batching.max_queue, queue, row / 1024, pool // _MIB,
             )  # fmt: skip
-        info = replace(model.info, batching=replace(batching, max_batch=largest, max_queue=queue))
+        info = replace(model.info, batching=batching.model_copy(update={"max_batch": largest, "max_queue": queue}))
         slots = len(CLASSES) * queue + running
         reserved = Reservation(replace(model, info=info), spare, slots, row, activations, weights)
         if self._container is not None and reserved.nbytes > self._left(weights, others):

@@ -48,7 +48,7 @@ async def test_rows_join_and_leave_at_boundaries_and_nothing_is_left_of_them(pla
     workers would share memory are left out."""
     trips = MODELS[model]()
     info = trips.model.info
-    asked = replace(trips.model, info=replace(info, batching=replace(info.batching, policy=policy)))
+    asked = replace(trips.model, info=replace(info, batching=info.batching.model_copy(update={"policy": policy})))
     async with place.serving() as engine:
         served = await started(engine, asked)
         assert captured(served) == (place.graphs and "without bound" not in model)

@@ -86,7 +86,7 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     [
         ({"policy": 5}, "setting policy: expected a string, got 5"),
         ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
-        ({"colour": 1}, "setting colour: not a setting of batching"),
+        ({"colour": 1}, "setting colour: unknown key; expected one of policy, .*"),
     ],
 )
 def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):

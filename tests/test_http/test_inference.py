@@ -184,7 +184,7 @@ async def test_the_class_of_a_call(
     caller: MakeCaller, model: Echo, header: bytes | None, parameter: str | None, default: str, expected: str
 ) -> None:
     """The parameter wins over the header, and that over the model's default."""
-    model.info = replace(model.info, batching=replace(model.info.batching, default_class=default))
+    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"default_class": default}))
     parameters = {} if parameter is None else {"parameters": {"class": parameter, "k": 1}}
     reply = await caller(model)(INFER, body(**parameters), {} if header is None else {b"x-class": header})
     assert (reply.status, model.classes) == (200, [expected])
@@ -228,7 +228,7 @@ async def test_a_body_may_name_real_time_where_best_effort_is_full(
     caller: MakeCaller, model: Echo, spelled: bytes
 ) -> None:
     model.full = frozenset({"best_effort"})
-    model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
+    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"default_class": "best_effort"}))
     call = caller(model)
     sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
     assert (await call(INFER, sent)).status == 200

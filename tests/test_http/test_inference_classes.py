@@ -21,7 +21,7 @@ BULK = {X_CLASS: BEST.encode()}
 
 
 def of_default_class(model: Echo, klass: str) -> Echo:
-    model.info = replace(model.info, batching=replace(model.info.batching, default_class=klass))
+    model.info = replace(model.info, batching=model.info.batching.model_copy(update={"default_class": klass}))
     return model
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
@@ -30,37 +28,6 @@ _PLATFORMS = {
 CheckNames = Callable[[str, str | float], None]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
-
-
-class BatchingTable(Table):
-    """`[batching]`: the fields of `contract.Batching`, each optional."""
-
-    policy: str | None = None
-    objective: str | float | None = None
-    max_batch: int | None = Field(default=None, ge=1, le=4096)
-    max_delay_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    max_queue: int | None = Field(default=None, ge=1)
-    default_timeout_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    default_priority: int | None = Field(default=None, ge=1)
-    default_class: Literal["realtime", "best_effort"] | None = None
-    length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
-    reorder: bool | None = None
-    complete_wait: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-    @field_validator("length_buckets")
-    @classmethod
-    def _buckets_rise(cls, value: list[int] | None) -> list[int] | None:
-        if value is not None and any(low >= high for low, high in pairwise(value)):
-            raise ValueError(f"expected rising lengths, got {value!r}")
-        return value
-
-    def given(self) -> dict[str, Any]:
-        """The fields that were given, as arguments of `contract.Batching`."""
-        values = {key: value for key, value in self if value is not None}
-        if "length_buckets" in values:
-            values["length_buckets"] = tuple(values["length_buckets"])
-        return values
 
 
 class WarmupTable(Table):
@@ -96,7 +63,7 @@ class ModelTable(Table):
     warmup: WarmupTable | None = None
     inputs: list[InputTable] = Field(default_factory=list, min_length=1)
     outputs: list[OutputTable] = Field(default_factory=list, min_length=1)
-    batching: BatchingTable = BatchingTable()
+    batching: Batching = Batching()
 
     @field_validator("task")
     @classmethod
@@ -208,23 +175,18 @@ def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
     """
     if batching.length_buckets or all(spec.bounded for spec in inputs):
         return batching
-    return replace(batching, length_buckets=_BUCKETS)
+    return batching.model_copy(update={"length_buckets": _BUCKETS})
 
 
 def _batching(
-    path: Path, table: BatchingTable, overrides: Mapping[str, object], check_names: CheckNames | None
+    path: Path, declared: Batching, overrides: Mapping[str, object], check_names: CheckNames | None
 ) -> Batching:
     given = {key: value for key, value in overrides.items() if value is not None}
-    unknown = sorted(set(given) - {field.name for field in fields(Batching)})
-    if unknown:
-        raise ConfigError(f"setting {unknown[0]}: not a setting of batching")
-    if isinstance(given.get("length_buckets"), tuple):
-        given["length_buckets"] = list(given["length_buckets"])  # type: ignore[call-overload]
     try:
-        forced = BatchingTable.model_validate(given)
+        Batching.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(f"setting {explain(error, BatchingTable)}") from None
-    batching = Batching(**{**table.given(), **forced.given()})
+        raise ConfigError(f"setting {explain(error, Batching)}") from None
+    batching = Batching.model_validate({**declared.model_dump(exclude_unset=True), **given})
     if check_names is not None:
         try:
             check_names(batching.policy, batching.objective)

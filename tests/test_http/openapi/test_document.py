@@ -119,7 +119,7 @@ def test_examples_are_what_the_codecs_take(path: str, schema: dict[str, Any], bo
 def test_which_paths_and_examples_a_model_has() -> None:
     """None of what is large or has no JSON, and no more rows than the queue holds."""
     info = MODELS["echo"].info
-    single = replace(MODELS["echo"], info=replace(info, batching=replace(info.batching, max_queue=1)))
+    single = replace(MODELS["echo"], info=replace(info, batching=info.batching.model_copy(update={"max_queue": 1})))
     found = {}
     for name, document in (("echo", made(single)), *((name, DOCUMENT) for name in ("scalar", "half", "large"))):
         own = {path: one for path, one in operations(document) if one["tags"] == [name]}
