@@ -137,9 +137,10 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     _check_signature(first, config, path, takes_parameters)
     if config.recurrent or isinstance(call, Recurrent):
         with _naming(str(path)):
+            declared: Any = call
             if config.recurrent:
-                call, takes_parameters = by_its_layer(call, info), False
-            cells, info = recurrent_model(call, info)
+                declared, takes_parameters = by_its_layer(call, info), False
+            cells, info = recurrent_model(declared, info)
         call = cells.eval()
     else:
         refuse_own_axes(path, info)

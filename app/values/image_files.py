@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from PIL import Image, UnidentifiedImageError
@@ -17,7 +17,7 @@ _LONGEST_REASON = 200
 
 @contextmanager
 def opened_image(
-    data: bytes, max_pixels: int, formats: Sequence[str] = _FORMATS, what: str = "image"
+    data: bytes, max_pixels: int, formats: tuple[str, ...] = _FORMATS, what: str = "image"
 ) -> Iterator[Image.Image]:
     """The image in a file, which messages call `what`.
 

@@ -110,11 +110,11 @@ def gray() -> bytes:
     return out.getvalue()
 
 
-def test_images_that_cannot_be_read(tmp_path):
+def test_images_that_cannot_be_read(tmp_path, monkeypatch):
     tiny.save_vit(tmp_path / "weights")
     folder = write_model(tmp_path, toml("image-classification"), None)
     front = load(source_of(folder)).front
-    front.reader.max_pixels = 1999
+    monkeypatch.setattr("app.models.tasks.images.MAX_PIXELS", 1999)
     with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
         front.read([[np.array([tiny.photo()], object)]])
     for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):

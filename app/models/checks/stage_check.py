@@ -74,11 +74,11 @@ class _Check:
 
     def batches(self, stage: int) -> Iterator[tuple[Together, Cause]]:
         """Rows of one length that share a batch from this stage on, and then some beside shorter ones."""
-        most = self._model.info.batching.max_batch
-        same = [place for place, row in enumerate(self._rows) if row.lengths == self._rows[0].lengths][:_ROWS]
-        yield self._together(stage, (same if len(same) > 1 else [0, 0])[:most], ""), Cause.COMPANY
-        if len(self._rows) > len(same):
-            mixed = [0, *range(1, len(self._rows))[1 - _ROWS :]][:most]
+        most, places = min(_ROWS, self._model.info.batching.max_batch), range(len(self._rows))
+        same = [place for place in places if self._rows[place].lengths == self._rows[0].lengths]
+        yield self._together(stage, same[:most] if len(same) > 1 else [0, 0], ""), Cause.COMPANY
+        if len(same) < len(places):  # the last rows are the shortest
+            mixed = [0, *places[1:][1 - most :]]
             yield self._together(stage, mixed, ", where what it brings is padded with 0,"), Cause.PADDING
 
     def specs(self, stage: int) -> list[TensorSpec]:

@@ -20,7 +20,7 @@ _RAMP = 16  # pixels each way of the image that is an example
 
 
 class ImageReader(Reader):
-    """Image files, one a row, to `pixel_values`. `inputs` are the model's; a larger image than `max_pixels` is refused.
+    """Image files, one a row, to `pixel_values`. `inputs` are the model's.
 
     Pixels are turned as the file's EXIF data says and made RGB, as transformers does.
     """
@@ -31,7 +31,6 @@ class ImageReader(Reader):
     def __init__(self, processor: Any) -> None:
         """Raises ConfigError where the processor fails, or makes images of different sizes of different sizes."""
         self._processor = processor
-        self.max_pixels = MAX_PIXELS
         shapes = [self._pixels(Image.new("RGB", size)).shape for size in _SIZES]
         if len(set(shapes)) != 1:
             raise ConfigError(f"expected an image processor whose images have one size, got {shapes[0]}, {shapes[1]}")
@@ -54,7 +53,7 @@ class ImageReader(Reader):
         return SampleRow((np.array(file.getvalue(), object),))
 
     def _row(self, data: bytes, what: str) -> Array:
-        with opened_image(data, self.max_pixels, what=what) as image:
+        with opened_image(data, MAX_PIXELS, what=what) as image:
             return self._pixels(ImageOps.exif_transpose(image).convert("RGB"))
 
     def _pixels(self, image: Image.Image) -> Array:

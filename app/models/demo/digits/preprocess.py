@@ -46,7 +46,7 @@ def read_gray(body: bytes, max_pixels: int) -> Grid:
         image.thumbnail((_WORK_SIDE, _WORK_SIDE), Image.Resampling.BOX)
         if image.mode == "RGBA":
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L")
-        return np.asarray(image, np.float32) / 255
+        return np.asarray(np.asarray(image, np.float32) / 255, np.float32)
 
 
 def find_ink(gray: Grid) -> Grid:
