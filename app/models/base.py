@@ -33,6 +33,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "FP32": torch.float32,
     "FP64": torch.float64,
 }
+V2_DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # some libraries' messages are made for a terminal
 

@@ -91,7 +91,7 @@ def test_queues_are_cut_before_a_model_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         memory.reserve(heavy("more", max_batch=8), ONE, 1)
     assert (
-        "'more': slots for a queue of 8 rows and batches of 8 take 128 MiB, and 8 MiB are left: of the container's "
+        "slots for a queue of 8 rows and batches of 8 take 128 MiB, and 8 MiB are left: of the container's "
         "2200 MiB the process takes 200 MiB, weights 0 MiB, bodies 500 MiB, other models 992 MiB"
     ) in str(refused.value)
 

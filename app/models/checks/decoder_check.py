@@ -24,8 +24,6 @@ from app.models.decoders.texts import TextDecoder
 _LENGTHS = (16, 12, 8)  # tokens that each row reads, at most: long ones show nothing else
 _STEPS = 2  # alone, and in company
 
-_Logits = list[torch.Tensor]  # [1, words] each, of one step
-
 
 def check_decoder(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
     """The largest difference of any step, which names it; None within `tolerance`. Raises what the decoder raises."""
@@ -33,13 +31,22 @@ def check_decoder(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance)
         return None
     assert isinstance(model.call, TextDecoder)
     shared = _Shared(model.call, [row.arrays[0].tolist() for row in rows])
-    finished = shared.run()
-    alone = [shared.alone(row) for row in finished]
-    found = _difference(tolerance, alone, [row.logits for row in finished], [row.how for row in finished])
+    for count in (1, 2):
+        shared.join(count)
+        shared.step()
+    alone = shared.alone()
+    got = [logits for row in shared.rows for logits in row.logits]
+    how = [each for row in shared.rows for each in row.how]
+    specs = [spec_of("logits", got[0])]
+
+    def differs(got: Sequence[torch.Tensor], how: Sequence[str]) -> str | None:
+        expected, values = ([[comparable(logits)[0]] for logits in each] for each in (alone, got))
+        return difference(specs, tolerance, expected, values, how, "by its own forward")
+
+    found = differs(got, how)
     if found is None:
         return None
-    again = [shared.alone(row) for row in finished]
-    random = _difference(tolerance, alone, again, [["again"] * len(row.how) for row in finished])
+    random = differs(shared.alone(), ["again"] * len(how))
     return Finding(Cause.JOINS, found) if random is None else Finding(Cause.RANDOM, random)
 
 
@@ -51,7 +58,7 @@ class _Row:
     ids: list[int]
     written: int
     has_read: int
-    logits: _Logits = field(default_factory=list)
+    logits: list[torch.Tensor] = field(default_factory=list)  # [1, words] of each step
     how: list[str] = field(default_factory=list)
 
 
@@ -69,22 +76,18 @@ class _Shared:
             if slab is not None:
                 slab.values.normal_()
         self._cache = decoder.cache(self._own, self._read)
-        self._rows: list[_Row] = []
+        self.rows: list[_Row] = []
 
-    def run(self) -> list[_Row]:
-        """All rows, with the logits of their steps."""
-        for count in (1, 2):
-            self._join(count)
-            self._step()
-        return self._rows
+    def alone(self) -> list[torch.Tensor]:
+        """The logits of the steps of all rows, from the model's own forward."""
+        found: list[torch.Tensor] = []
+        for row in self.rows:
+            ids = torch.tensor([row.read]), torch.tensor([row.ids[:-1]])
+            logits = self._decoder.whole(*(each.to(self._decoder.device) for each in ids))
+            found += logits[-len(row.logits) :, None]
+        return found
 
-    def alone(self, row: _Row) -> _Logits:
-        """The logits of the row's steps, from the model's own forward."""
-        ids = torch.tensor([row.read]), torch.tensor([row.ids[:-1]])
-        logits = self._decoder.whole(*(each.to(self._decoder.device) for each in ids))
-        return list(logits[-len(row.logits) :, None])
-
-    def _join(self, count: int) -> None:
+    def join(self, count: int) -> None:
         """Rows that wait read what they were sent, in one batch, and get the next places."""
         new, self._waiting = self._waiting[:count], self._waiting[count:]
         longest = max(map(len, new))
@@ -93,31 +96,22 @@ class _Shared:
         for index, read in enumerate(new):
             first = [self._decoder.start] if self._decoder.encodes else list(read)
             row = _Row(read, first, begun.written[index], begun.has_read[index])
-            place = len(self._rows)
+            place = len(self.rows)
             if begun.own is not None:
                 self._own.copy(place, self._end, begun.own, index, begun.own.columns, row.written)
             if self._read is not None and begun.read is not None:
                 self._read.copy(place, row.has_read, begun.read, index, row.has_read, row.has_read)
-            self._rows.append(row)
+            self.rows.append(row)
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """Some steps of all rows; each goes on with the likeliest token."""
         for _ in range(_STEPS):
-            tokens = torch.tensor([row.ids[-1] for row in self._rows], device=self._decoder.device)
-            written, read = [row.written for row in self._rows], [row.has_read for row in self._rows]
+            tokens = torch.tensor([row.ids[-1] for row in self.rows], device=self._decoder.device)
+            written, read = [row.written for row in self.rows], [row.has_read for row in self.rows]
             logits = self._decoder.step(tokens, self._cache, self._end, written, read)
             self._end += 1
-            for place, row in enumerate(self._rows):
+            for place, row in enumerate(self.rows):
                 row.written += 1
                 row.logits.append(logits[place : place + 1].clone())
                 row.ids.append(int(logits[place].argmax()))
-                row.how.append(f"at step {len(row.logits)}, beside {len(self._rows) - 1} others")
-
-
-def _difference(
-    tolerance: Tolerance, alone: Sequence[_Logits], got: Sequence[_Logits], how: Sequence[Sequence[str]]
-) -> str | None:
-    """What differs most, in words."""
-    expected, values = ([[comparable(one)[0]] for row in rows for one in row] for rows in (alone, got))
-    names = [each for row in how for each in row]
-    return difference([spec_of("logits", alone[0][0])], tolerance, expected, values, names, "by its own forward")
+                row.how.append(f"at step {len(row.logits)}, beside {len(self.rows) - 1} others")

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from app.contract import Array, SampleRow, TensorSpec
-from app.models.base import TORCH_DTYPES, as_array
+from app.models.base import V2_DATATYPES, as_array
 from app.models.checks.row_check import Tolerance, by_row, difference
 
-_DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
 
@@ -90,12 +89,12 @@ def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:
     """What the comparison must know of a tensor, rows first; `axis` is the second one's name."""
     axes = tuple(axis if dim == 0 else "" for dim in range(value.ndim - 1))
     shape = tuple(value.shape[1:])
-    return TensorSpec(name, _DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
+    return TensorSpec(name, V2_DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
 
 
 def comparable(value: torch.Tensor) -> Array:
     """A tensor as the comparison takes it: of a type that V2 does not have, the real part."""
-    if value.dtype not in _DATATYPES:
+    if value.dtype not in V2_DATATYPES:
         value = (value.real if value.is_complex() else value).to(torch.float64)
     return as_array(value)
 

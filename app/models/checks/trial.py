@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import as_array, normalise, one_line, verify, with_place
+from app.models.base import V2_DATATYPES, as_array, normalise, one_line, verify, with_place
 from app.models.checks.cell_check import check_cell
 from app.models.checks.decoder_check import check_decoder
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
@@ -39,7 +39,6 @@ from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
 
 _LONGEST_MESSAGE = 500
-_DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16", torch.float32: "FP32", torch.float64: "FP64"}
 _COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
 
 GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
@@ -248,7 +247,7 @@ def tolerance_of(model: Model) -> Tolerance:
     if isinstance(model.call, nn.Module):
         weights = list(chain(model.call.parameters(), model.call.buffers()))
         on_gpu = any(weight.is_cuda for weight in weights)
-        found |= {_DTYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
+        found |= {V2_DATATYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
     if "FP32" in found:
         found.add(_float32_precision(on_gpu))
     return TOLERANCES[next((name for name in _COARSEST_FIRST if name in found), "EXACT")]

@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import DATATYPES, SampleRow, TensorSpec, axis_bounds
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES
+from app.models.base import V2_DATATYPES
 from app.models.checks.samples import made_up_rows, stack
 from app.models.description.specs import input_specs
 from app.models.description.tables import InputTable, explain
@@ -157,7 +157,7 @@ def _datatype(value: Any) -> str:
         known = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
         found = "BYTES" if value.dtype.kind in "OUS" else known.get(value.dtype, "")
     else:
-        found = next((name for name, dtype in TORCH_DTYPES.items() if dtype == value.dtype), "")
+        found = V2_DATATYPES.get(value.dtype, "")
     if not found:
         raise ConfigError(f"expected a type that V2 has, got {value.dtype}")
     return found
