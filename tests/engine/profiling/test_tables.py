@@ -74,7 +74,7 @@ async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
 @virtual
 async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
     async with serving(make_model(policy="window"), device=device(1, 4)) as rig:
-        with pytest.raises(ConfigError, match="^policy: ebird shares a device with no other policy, here window"):
+        with pytest.raises(ConfigError, match=r"^policy: ebird shares a device with no other policy, here window"):
             await rig.engine.start(make_model(name="e", policy="ebird"))
 
 
