@@ -31,7 +31,7 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
     model = tiny_decoders.model(kind)
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
-    monkeypatch.setattr(packing, "_LEAST", 1)
+    monkeypatch.setattr(packing, "LEAST", 1)
     double = tiny_decoders.model(kind).double()
     pack(double)
     assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-_LEAST = 1 << 18  # values of a weight from which packing pays: a core's own cache keeps fewer (1 MiB)
+LEAST = 1 << 18  # values of a weight from which packing pays: a core's own cache keeps fewer (1 MiB)
 _PACKED_FOR = 32  # rows for which the order of packed weights is chosen; products of any number of rows use it
 
 
@@ -55,4 +55,4 @@ def pack(model: nn.Module) -> None:
 
 
 def _pays(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= _LEAST
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

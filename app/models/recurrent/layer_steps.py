@@ -37,7 +37,7 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-_LEAST = 1 << 18  # values of a weight from which it pays: a core's own cache keeps fewer (1 MiB)
+LEAST = 1 << 18  # values of a weight from which it pays: a core's own cache keeps fewer (1 MiB)
 _REORDERED_FOR = 8  # rows for which the order of weights is chosen; any number of rows use it
 #: oneDNN's name of an LSTM, see at::native's RNN parameters.
 _LSTM = 2
@@ -70,7 +70,7 @@ def _pays(layer: nn.RNNBase) -> bool:
     """Whether weights in oneDNN's order are worth it: many of float32 on a CPU."""
     first = layer.all_weights[0]
     on_cpu = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in layer.parameters())
-    return on_cpu and first[0].numel() + first[1].numel() >= _LEAST
+    return on_cpu and first[0].numel() + first[1].numel() >= LEAST
 
 
 class TorchSteps:
