@@ -130,7 +130,7 @@ def test_what_is_reserved_fits(limit: int, resident: int, models: list[tuple[int
 async def test_the_engine_refuses_a_model_that_does_not_fit_and_reuses_what_is_freed() -> None:
     memory = Memory(bodies=50 * MIB, container=200 * MIB)
     async with serving(heavy("first"), memory=memory) as rig:
-        with pytest.raises(ConfigError, match="'second': slots for a queue of 4 rows"):
+        with pytest.raises(ConfigError, match="slots for a queue of 4 rows"):
             await rig.engine.start(heavy("second"))
         await rig.engine.stop(rig.served)
         assert (await rig.engine.start(heavy("second"))).info.batching.max_queue == 10
