@@ -14,7 +14,7 @@ from fakes import MS, virtual
 
 from app.contract import CLASSES, Answer
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
-from app.scheduler.types import Klass
+from app.scheduler.types import AT_ONCE, Klass
 
 from .rig import Rig, assert_answer, device, make_model, serving
 
@@ -123,3 +123,23 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
 
 
 # classes
+
+
+@virtual
+async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
+    """The queue is full, the workers are full: every row that was admitted has its slot."""
+    full = device(2, 2, push_depth=2, push_ahead_ns=AT_ONCE, hangs=True)
+    async with serving(make_model(max_batch=2, max_queue=3), device=full) as rig:
+        calls = []
+        for rows in (2, 2, 2, 2, 1, 1, 1):  # 2 workers x depth 2 x 2 rows, and 3 that wait
+            calls.append(rig.ask(*[10.0] * rows))
+            await rig.loop.turn(2)
+        assert rig.served.pool.used == 11
+        with pytest.raises(QueueFull):
+            rig.served.lease(1)
+        for _ in range(3):
+            full.release(0)
+            full.release(1)
+            await rig.loop.turn(2)
+        await asyncio.gather(*calls)
+        rig.assert_settled()

@@ -130,3 +130,11 @@ def test_interpolation_keeps_what_is_known_and_stays_within_it() -> None:
     for beyond in (0, 8):
         with pytest.raises(ValueError, match=f"expected points from 1 to 7, got {beyond}"):
             interpolate(known, [beyond])
+
+
+@EXAMPLES
+@given(st.floats(0.1, 100), st.floats(0, 10), st.integers(2, 64))
+def test_a_line_is_fitted_by_itself(fixed: float, row: float, max_batch: int) -> None:
+    fit = linear(fixed, row, max_batch).fit
+    assert (fit["alpha_ms"], fit["beta_ms"]) == pytest.approx((fixed, row), abs=1e-5)
+    assert fit["residual"] < 1e-4

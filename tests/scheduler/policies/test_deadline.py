@@ -129,6 +129,9 @@ class TestLengths:
         """T(2, 10) = 7 ms."""
         assert self.first((100, 11), (10, 11), (10, 6)) == [10]
 
+    def test_a_long_row_goes_first_where_others_have_time(self) -> None:
+        assert 100 in self.first((100, 20), (10, 60), (10, 60))
+
 
 class Watched(Busy):
     """Checks the latest start of what waits while a worker is idle."""
