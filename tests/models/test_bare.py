@@ -88,3 +88,19 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
     Path("gpt/config.json").write_text('{"architectures": ["GPT2DoubleHeadsModel"]}')
     with pytest.raises(ConfigError, match=message), described(place, []):
         pass
+
+
+def test_it_is_opened_once_to_look_at_it(tmp_path):
+    built = tmp_path / "built"
+    lines = [
+        "from pathlib import Path",
+        "from torch import nn",
+        "def build():",
+        f"    with Path({str(built)!r}).open('a') as file:",
+        "        file.write('once')",
+        "    return nn.Linear(4, 2)",
+    ]
+    write_model(tmp_path / "code", "", "\n".join(lines))
+    (tmp_path / "code" / "model.toml").unlink()
+    with described(str(tmp_path / "code"), []):
+        assert built.read_text() == "once"

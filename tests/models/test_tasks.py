@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -209,3 +210,24 @@ def test_a_tokenizer_of_other_words(tmp_path):
 def test_what_model_toml_may_not_say(tmp_path, task, options, more, message):
     tiny.save_bert(tmp_path / "weights")
     assert broken(tmp_path, task, options, more).startswith(message)
+
+
+def test_fronts_have_an_example_that_they_read(tmp_path):
+    """The owner's first row, or one that is made up; short enough to be typed."""
+    tiny.save_bert(tmp_path / "text" / "weights")
+    tiny.save_gpt2(tmp_path / "letters" / "weights")
+    tiny.save_vit(tmp_path / "image" / "weights")
+    for name, task in (
+        ("text", "text-classification"), ("letters", "text-classification"), ("image", "image-classification"),
+    ):  # fmt: skip
+        model = opened(tmp_path / name, task)
+        (value,) = model.front.example.arrays
+        assert value.shape == ()
+        assert len(value.item()) < 120
+        assert len(model.front.read([[value]])[0].arrays[0]) == 1
+    short = opened(tmp_path / "text", "text-classification", "max_tokens = 4")
+    assert short.front.example.arrays[0].item() == b"What a"
+    rows = {"inputs": [{"name": "text", "shape": [2], "data": ["the cat", "a dog"]}]}
+    (tmp_path / "text" / "rows.json").write_text(json.dumps(rows))
+    own = opened(tmp_path / "text", "text-classification", more='[warmup]\nfile = "rows.json"')
+    assert own.front.example.arrays[0].item() == b"the cat"
