@@ -123,3 +123,18 @@ async def test_a_server_that_stops_ends_a_stream_with_an_event(world: World) -> 
     world.steps.go.set()
     await world.idle()
     assert world.places.rows == 0
+
+
+async def test_a_client_that_does_not_read_holds_up_nobody_and_gets_its_text_at_last(world: World) -> None:
+    slow, quick = world.reader(), world.reader()
+    slow.connection.protocol.pause_writing()
+    slow.send(STREAM, BODY)
+    quick.send(STREAM, BODY)
+    await quick.connection.done()
+    await world.idle()
+    assert (world.places.rows, world.served.pool.used) == (0, 0)  # the slow one's, too
+    slow.connection.protocol.resume_writing()
+    await slow.connection.done()
+    texts = ["".join(event["text_output"] for event in reader.events) for reader in (slow, quick)]
+    assert texts[0] == texts[1] != ""
+    assert len(slow.events) <= 2 < len(quick.events)
