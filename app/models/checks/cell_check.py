@@ -3,14 +3,15 @@
 The row check runs rows that begin together. When served, a row's neighbours are at other steps, and change. So a few
 rows first run alone, and what each step got and gave is recorded. Then the same steps are made together: rows begin one
 after another, among them one of the longest length and one of length 1, and leave as they end. Last, a row's neighbours
-are replaced by NaN and infinity at some of its steps.
+are replaced by NaN and infinity: before its first step, at some of its steps, and after the last.
 
 The cell runs on the caller's thread, on the device where its weights are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from app.contract import Model, SampleRow, TensorSpec
 from app.models.checks.parts import Alone, Part, Tensors, Together, spec_of
 from app.models.checks.row_check import Cause, Finding, Tolerance
 from app.models.checks.samples import keywords, stack, stretched
-from app.models.recurrent.cells import CellModel, Stepped
+from app.models.recurrent.cells import Begun, CellModel, Stepped
 
 _ROWS = 3  # that run alone and then together
 _STEPS = 32  # of a row: a cell that feeds itself may make many more, which show nothing else
@@ -42,8 +43,20 @@ def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) ->
     for place in sorted({0, len(longest) // 2, len(longest) - 1}):
         found = found or part.spoilt(longest[place], f"at step {place + 1}")
     if found is None:
+        for end in (alone.start(rows[0]), *alone.finish(rows[0], longest)):
+            if found := Part(end.specs, end.run, tolerance, most).spoilt(end.one, end.where):
+                return Finding(Cause.COMPANY, found)
         return None
     return Finding(Cause.MEMORY if part.changed(longest) else Cause.COMPANY, found)
+
+
+class _End(NamedTuple):
+    """What comes before or after the steps of a row, `where` in words; `run` and `specs` as a Part has them."""
+
+    specs: Sequence[TensorSpec]
+    run: Callable[[Tensors, Sequence[SampleRow]], Tensors]
+    one: Alone
+    where: str
 
 
 class _Rows:
@@ -52,7 +65,7 @@ class _Rows:
     def __init__(self, model: Model) -> None:
         assert isinstance(model.call, CellModel)
         self._model, self._cell = model, model.call
-        self._states = 0
+        self._ys = self._states = 0  # how many a step has
         self.specs: list[TensorSpec] = []
 
     def of_one_step(self, row: SampleRow) -> list[list[Alone]]:
@@ -67,17 +80,14 @@ class _Rows:
 
     def run(self, row: SampleRow) -> list[Alone]:
         """The steps of a row."""
-        cell = self._cell
-        inputs = [torch.as_tensor(value).to(cell.device) for value in stack(self._model.info.inputs, [row])]
-        given, lengths = cell.taken(inputs)
-        begun = cell.begin(given, lengths, **keywords(self._model, [row], 1))
+        begun, limit = self._begin(self._inputs(row), [row])
         state, self._states = begun.state, len(begun.state)
         steps: list[Alone] = []
         ended = False
-        while not ended and len(steps) < min(_STEPS, cell.limits(begun, lengths)[0]):
+        while not ended and len(steps) < min(_STEPS, limit):
             read = [] if begun.x is None else [begun.x[:, len(steps)]]
             stepped = self._stepped([*read, *state])
-            self.specs = self.specs or self._specs(stepped)
+            self._ys, self.specs = len(stepped.ys), self.specs or self._specs(stepped)
             steps.append(Alone(row, [*read, *state], _made(stepped)))
             state, ended = stepped.state, stepped.ended is not None and bool(stepped.ended[0])
         return steps
@@ -85,6 +95,44 @@ class _Rows:
     def step(self, given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
         """What a step of some rows makes of what they read, if they read anything, and of their states."""
         return _made(self._stepped(given))
+
+    def start(self, row: SampleRow) -> _End:
+        """What comes before the first step of a row."""
+
+        def run(given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
+            begun, _ = self._begin(given, rows)
+            return [*([] if begun.x is None else [begun.x]), *begun.state]
+
+        inputs = self._inputs(row)
+        made = run(inputs, [row])
+        names = [f"state[{place}]" for place in range(self._states)]
+        specs = list(map(spec_of, ["x", *names] if len(made) > self._states else names, made))
+        return _End(specs, run, Alone(row, inputs, made), "before step 1")
+
+    def finish(self, row: SampleRow, steps: Sequence[Alone]) -> Iterator[_End]:
+        """What comes after the last step of a row, if the cell has more to do there, and these are all of its steps."""
+        cell, states = self._cell, self._states
+        if not cell.finishes or len(steps) == _STEPS < self._begin(self._inputs(row), [row])[1]:
+            return
+
+        def run(given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
+            ends = torch.tensor([len(steps)] * len(rows), device=cell.device)
+            return cell.finish(tuple(given[:states]), given[states:], ends)
+
+        ys = [torch.stack([step.made[place] for step in steps], 1) for place in range(self._ys)]
+        given = [*steps[-1].made[self._ys :][:states], *ys]
+        made = run(given, [row])
+        specs = [spec_of(spec.name, value) for spec, value in zip(self._model.info.outputs, made, strict=True)]
+        yield _End(specs, run, Alone(row, given, made), "after its last step")
+
+    def _inputs(self, row: SampleRow) -> list[torch.Tensor]:
+        return [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
+
+    def _begin(self, inputs: Tensors, rows: Sequence[SampleRow]) -> tuple[Begun, int]:
+        """Rows before their first step, and how many the first of them makes at most."""
+        given, lengths = self._cell.taken(inputs)
+        begun = self._cell.begin(given, lengths, **keywords(self._model, rows, len(rows)))
+        return begun, self._cell.limits(begun, lengths)[0]
 
     def _stepped(self, given: Tensors) -> Stepped:
         """On copies, and kept as copies: a cell may write into what it is given, and give the same memory out again."""
