@@ -37,6 +37,7 @@ _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the cal
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
 # Times per cell, and how well it is to be known. What workers report corrects it further.
 _LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
+_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 _LARGEST_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
@@ -183,7 +184,7 @@ class IdleMeasurement:
         """As many sizes as there is time for, several times each, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
         at_once = levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], budget_ns)
+        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], _LEAST, budget_ns)
 
     def _lengths_to_time(self) -> list[Cell]:
         """A few sizes at as many other lengths as half of the budget has room for.
@@ -196,14 +197,14 @@ class IdleMeasurement:
             return []
         *_, sizes = coarser(self._model.profile.max_batch)
         choices = [at_lengths(sizes, lengths) for lengths in shorter(most, own)]
-        return self._first_that_fits(choices, self._budget_ns // 2)
+        return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
 
-    def _first_that_fits(self, choices: Sequence[list[Cell]], budget_ns: int) -> list[Cell]:
-        """The first of these sets that there is time for often enough, or the last; no batch of them takes too long."""
+    def _first_that_fits(self, choices: Sequence[list[Cell]], times: int, budget_ns: int) -> list[Cell]:
+        """The first of these sets that there is time for so often, or the last; no batch of them takes too long."""
         wanted: list[Cell] = []
         for some in choices:
             wanted = [cell for cell in some if self._fits(self._expected(cell) // cell.units)]
-            if _LEAST * sum(map(self._expected, wanted)) <= budget_ns:
+            if times * sum(map(self._expected, wanted)) <= budget_ns:
                 break
         return wanted
 
