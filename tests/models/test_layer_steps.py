@@ -13,7 +13,7 @@ from torch import nn
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import recurrent_model
-from app.models.recurrent.layer_steps import OneDnnSteps, TorchSteps
+from app.models.recurrent.layer_steps import OneDnnSteps, PackedGruSteps, TorchSteps
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
@@ -21,7 +21,7 @@ X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (30, 5))
 Y = TensorSpec("y", "FP32", (-1, 7), ("steps", ""), (30, 7))
 INFO = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=4))
 KINDS = {"lstm": (nn.LSTM, {}), "gru": (nn.GRU, {}), "tanh": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"})}
-WAYS = [(OneDnnSteps, "lstm"), *((TorchSteps, kind) for kind in KINDS)]
+WAYS = [(OneDnnSteps, "lstm"), (PackedGruSteps, "gru"), *((TorchSteps, kind) for kind in KINDS)]
 
 
 class Net(nn.Module):
@@ -66,17 +66,17 @@ def test_however_the_steps_are_cut(
     steps, x = make(net.layer), torch.randn(rows, sum(cuts), 5)
     state = tuple(torch.zeros(rows, 7) for _ in range(layers * (2 if kind == "lstm" else 1)))
     first = state
-    done, ys = 0, []
+    read, done, ys = steps.reads(x, None), 0, []
     for size in cuts if make is OneDnnSteps else [1] * sum(cuts):
         before = [value.clone() for value in state]
-        y, after = steps.stride(x[:, done : done + size].transpose(0, 1), state)
+        y, after = steps.stride(read[:, done : done + size].transpose(0, 1), state)
         assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True)), "a unit may run again"
         state, done = after, done + size
         ys.append(y)
     close(torch.cat(ys).transpose(0, 1), net(x))
     _, last = net.layer(x)
     close(torch.stack(state), torch.cat(last) if kind == "lstm" else last)
-    one, after = steps.step(x[:, 0], first)
+    one, after = steps.step(read[:, 0], first)
     close(one, net(x)[:, 0])
     assert len(after) == len(first)
 

@@ -1,7 +1,4 @@
-"""Linear layers of a decoder that multiply by packed weights: in the order in which oneDNN multiplies by them.
-
-An ordinary product brings the weights into such an order each time. For many rows that is little of the work; for the
-few rows of a step it can be more than half of it.
+"""Linear layers of a decoder that multiply by packed weights.
 
 A step multiplies the rows of a unit by nearly all of the model's weights. Milliseconds of these products on one core of
 an EPYC with AVX-512, plain and packed:
@@ -19,27 +16,21 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-LEAST = 1 << 18  # values of a weight from which packing pays: a core's own cache keeps fewer (1 MiB)
-_PACKED_FOR = 32  # rows for which the order of packed weights is chosen; products of any number of rows use it
+from app.models.products import LEAST, Product
 
 
 class PackedLinear(nn.Module):
-    """An nn.Linear, or transformers' Conv1D, that multiplies by a packed copy of its weight.
-
-    Where a build of torch or a processor cannot do it, raises AttributeError or RuntimeError as it is made.
-    """
+    """An nn.Linear, or transformers' Conv1D, that multiplies by a packed copy of its weight."""
 
     def __init__(self, layer: nn.Linear | Conv1D) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias  # embeddings may read them too
-        self._own_bias = None if layer.bias is None else layer.bias.detach()
-        weight = layer.weight.detach() if isinstance(layer, nn.Linear) else layer.weight.detach().t().contiguous()
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR)
-        self(weight.new_zeros((1, weight.shape[1])))  # raises where it cannot be done
+        bias = None if layer.bias is None else layer.bias.detach()
+        weight = layer.weight.detach()
+        self._product = Product(weight if isinstance(layer, nn.Linear) else weight.t().contiguous(), bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._own_bias, "none", [], "")
-        return result
+        return self._product(x)
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
-"""Steps of an nn.LSTM by oneDNN's own layer, or of any layer by torch's cells.
+"""Steps of an nn.LSTM by oneDNN's own layer, of an nn.GRU by packed weights, or of any layer by torch's cells.
 
-A product by weights as they are brings them into oneDNN's order each time. A whole sequence pays for that once, but a
-step of a few rows pays more for it than for the product: two LSTM layers of 512 take 1.5 to 2 times as long as with
-weights that were packed beforehand, from 2 rows to 64.
+A product by weights that are not packed (`products`) brings them into its order each time. A whole sequence pays for
+that once, but a step of a few rows pays more for it than for the product: two LSTM layers of 512 take 1.5 to 2 times
+as long as with weights that were packed beforehand, from 2 rows to 64, and steps of a GRU 1.5 to 1.9 times.
 
 A step by torch's operations is about six a layer, and each of them releases the interpreter lock and takes it again.
 oneDNN's LSTM layer is one operation, multiplies what the layer reads along with the state and keeps gates in the cache.
@@ -25,8 +25,8 @@ medians of the last line are of calls without the bound of _ROW_STEPS; the most 
     long ones near the end, of any rows          17.7   19.7   21.0   22.0            829
     long ones near the end, of more than _FEW    16.4   17.5   18.5   19.4            805
 
-It keeps a copy of the weights beside the module's own, as they were when it was made. Where a build of torch or a
-processor cannot do it, it raises AttributeError or RuntimeError as it is made.
+Both keep a copy of the weights beside the module's own, as they were when it was made. Where a build of torch or a
+processor cannot do it, they raise AttributeError or RuntimeError as they are made.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-LEAST = 1 << 18  # values of a weight from which it pays: a core's own cache keeps fewer (1 MiB)
-_REORDERED_FOR = 8  # rows for which the order of weights is chosen; any number of rows use it
+from app.models.products import LEAST, Product
+
+_REORDERED_FOR = 8  # rows, the same of oneDNN's layer
 #: oneDNN's name of an LSTM, see at::native's RNN parameters.
 _LSTM = 2
 #: Rows times steps, and steps, of a call far from the end of a row: up to 16 take as long as a step of 32 rows.
@@ -59,15 +60,16 @@ _TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def ready_steps(layer: nn.RNNBase) -> TorchSteps:
-    """The fastest steps that can be had. Call it in inference mode."""
-    if layer.mode == "LSTM" and _pays(layer):
+    """The fastest steps that can be had: float32 on a CPU, and many weights. Call it in inference mode."""
+    make = {"LSTM": OneDnnSteps, "GRU": PackedGruSteps}.get(layer.mode, TorchSteps)
+    if make is not TorchSteps and pays(layer):
         with suppress(AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
-            return OneDnnSteps(layer)
+            return make(layer)
     return TorchSteps(layer)
 
 
-def _pays(layer: nn.RNNBase) -> bool:
-    """Whether weights in oneDNN's order are worth it: many of float32 on a CPU."""
+def pays(layer: nn.RNNBase) -> bool:
+    """Whether weights made ready for steps are worth it."""
     first = layer.all_weights[0]
     on_cpu = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in layer.parameters())
     return on_cpu and first[0].numel() + first[1].numel() >= LEAST
@@ -78,6 +80,10 @@ class TorchSteps:
 
     def __init__(self, layer: nn.RNNBase) -> None:
         self.layer = layer
+
+    def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step."""
+        return x
 
     def longest(self, rows: int, left: int) -> int:
         """How many steps one `stride` should make of so many rows, the first of which ends after `left` steps."""
@@ -150,3 +156,43 @@ def _reordered(inner: torch.Tensor, outer: torch.Tensor, hidden: int, biased: bo
         inner, outer, hidden, False, biased, False, shape
     )
     return weights
+
+
+class PackedGruSteps(TorchSteps):
+    """A GRU's products by packed weights. What does not depend on the state need not wait for it: one product of all
+    that the first layer reads costs less than one for each step.
+    """
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__(layer)
+        #: Of each layer, the products of what it reads and of its hidden state.
+        self._products = [
+            (Product(inner, biases[0] if biases else None), Product(outer, biases[1] if biases else None))
+            for inner, outer, *biases in layer.all_weights
+        ]
+
+    def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        rows, longest, width = x.shape
+        product, _ = self._products[0]
+        if lengths is None or rows == 1:
+            return product(x.reshape(-1, width)).view(rows, longest, -1)
+        own = torch.arange(longest) < lengths[:, None]
+        read = product(x[own])
+        batch = read.new_zeros((rows, longest, read.shape[1]))  # 0 behind a row's end
+        batch[own] = read
+        return batch
+
+    def step(self, x: torch.Tensor, state: State) -> Stepped:
+        after: list[torch.Tensor] = []
+        for place, (hidden, (reads, recalls)) in enumerate(zip(state, self._products, strict=True)):
+            after.append(_gru(reads(x) if place else x, recalls(hidden), hidden))
+            x = after[-1]
+        return x, tuple(after)
+
+
+def _gru(read: torch.Tensor, recalled: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """The next hidden state, of the products of what a layer reads and of its hidden state."""
+    reset, update, new = read.chunk(3, 1)
+    reset_more, update_more, new_more = recalled.chunk(3, 1)
+    reset, update = (reset + reset_more).sigmoid_(), (update + update_more).sigmoid_()
+    return torch.lerp(torch.addcmul(new, reset, new_more).tanh_(), hidden, update)

@@ -65,6 +65,12 @@ class LayerCell(nn.Module):
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        x, state = self._begun(inputs, lengths)
+        return self._fastest().reads(x, lengths), state
+
+    def _begun(
+        self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         if lengths is None or self._before_stepwise:
             return self._start(inputs)
         groups = []
