@@ -7,6 +7,8 @@ reduce by area. Training passes its augmented images through `to_grid`, so that 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter, ImageOps
@@ -39,14 +41,7 @@ def read_gray(body: bytes, max_pixels: int) -> Grid:
     with opened_image(body, max_pixels, ("PNG", "JPEG")) as file:
         # A JPEG can be decoded at a fraction of its size, at a fraction of the memory.
         file.draft("L", (_WORK_SIDE, _WORK_SIDE))
-        image: Image.Image = ImageOps.exif_transpose(file)
-        if image.mode.startswith("I"):  # 16 bits of gray
-            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        image = image.convert("RGBA" if image.has_transparency_data else "L")
-        image.thumbnail((_WORK_SIDE, _WORK_SIDE), Image.Resampling.BOX)
-        if image.mode == "RGBA":
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L")
-        return np.asarray(np.asarray(image, np.float32) / 255, np.float32)
+        return _flatten(ImageOps.exif_transpose(_reduce(file)))
 
 
 def find_ink(gray: Grid) -> Grid:
@@ -89,3 +84,28 @@ def _span(profile: Grid) -> tuple[int, int]:
     """Where a row or column profile has ink. A fiftieth of the fullest line is a speck of dust, not a stroke."""
     inked = np.flatnonzero(profile > profile.max() / 50)
     return int(inked[0]), int(inked[-1]) + 1
+
+
+def _reduce(image: Image.Image) -> Image.Image:
+    """Average blocks until the longer side fits. Colours are weighted by their opacity on the way."""
+    info: dict[Any, Any] = dict(image.info)  # the EXIF data, which not every step below hands on
+    if image.mode.startswith("I"):  # 16 bits of gray
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.has_transparency_data:
+        # a conversion copies even where the mode is the same already, and this may be a large image
+        image = (image if image.mode == "RGBA" else image.convert("RGBA")).convert("RGBa")
+    else:
+        image = image.convert("L")
+    factor = -(-max(image.size) // _WORK_SIDE)
+    if factor > 1:
+        image = image.reduce(factor)
+    image.info = info
+    return image
+
+
+def _flatten(image: Image.Image) -> Grid:
+    """A small image of mode L or RGBa (colours already multiplied by opacity) as brightness on white paper."""
+    pixels = np.asarray(image, np.float32) / 255
+    if pixels.ndim == 3:
+        pixels = pixels[..., :3] @ np.array([0.299, 0.587, 0.114], np.float32) + (1 - pixels[..., 3])
+    return np.asarray(pixels, np.float32)
