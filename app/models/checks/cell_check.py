@@ -69,7 +69,7 @@ class _Rows:
         self.specs: list[TensorSpec] = []
 
     def of_one_step(self, row: SampleRow) -> list[list[Alone]]:
-        """The row cut to one step. None where lengths do not differ, or the model takes none so short."""
+        """The steps of the row cut to one. Empty where lengths do not differ, or the model takes none so short."""
         axis = self._cell.axis.name
         if row.lengths.get(axis, 1) == 1:
             return []

@@ -29,10 +29,19 @@ class Reader:
 
 
 def front_of(reader: Reader, answers: Answers, embedder: Front | None = None, chat: Front | None = None) -> Front:
+    """See contract.Front. Its example is made up until the owner gives real rows."""
     return Front(
-        reader.sent, answers.outputs, reader.read, answers.answer, answers.own_axes, reader.reads_texts, answers.quick,
-        reader.example(), embedder, chat,
-    )  # fmt: skip
+        sent=reader.sent,
+        answered=answers.outputs,
+        read=reader.read,
+        answer=answers.answer,
+        own_axes=answers.own_axes,
+        reads_texts=reader.reads_texts,
+        quick=answers.quick,
+        example=reader.example(),
+        embedder=embedder,
+        chat=chat,
+    )
 
 
 def task_model(
