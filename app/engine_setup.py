@@ -55,7 +55,7 @@ def _classes(settings: Settings) -> ClassSpec:
     )
 
 
-def sized(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
+def resolve_workers(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
     """The settings with workers and threads in the place of `--workers auto`; a line of the log says which.
 
     They are those that `starling profile` suggested for these models on this machine. One worker where it has suggested

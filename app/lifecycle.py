@@ -15,7 +15,7 @@ from app.contract import Catalog, IndexEntry
 class Lifecycle:
     """The server and the engine set its functions once they exist: `stuck` returns why the engine makes no progress, or
     None; `abort` answers all requests with 503; `connections` counts the open ones, `malformed` the requests that were
-    no HTTP; `certificate_expires` is in seconds since the epoch. `watching` are called at each tick of the rate
+    no HTTP; `certificate_expires` is in seconds since the epoch. `tick_callbacks` are called at each tick of the rate
     monitor, to look for files that have changed, or to keep a sample; they raise nothing.
     """
 
@@ -25,7 +25,7 @@ class Lifecycle:
         self.connections: Callable[[], int] = lambda: 0
         self.malformed: Callable[[], int] = lambda: 0
         self.certificate_expires: Callable[[], float | None] = lambda: None
-        self.watching: list[Callable[[], None]] = []
+        self.tick_callbacks: list[Callable[[], None]] = []
         self.catalog: Catalog | None = None
         self.device = ""  # what models run on, in words; set with the catalog
         self.closing = False
@@ -51,7 +51,7 @@ class Lifecycle:
         return () if self.catalog is None else self.catalog.index()
 
     def tick(self) -> None:
-        for look in self.watching:
+        for look in self.tick_callbacks:
             look()
 
     def fail(self, why: str) -> None:

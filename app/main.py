@@ -21,11 +21,11 @@ from app.contract import Batching
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
-from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record, sized
+from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record, resolve_workers
 from app.errors import as_config_error
-from app.http.access import Access
 from app.http.access_log import AccessLog
 from app.http.asgi import HttpApp
+from app.http.auth import Auth
 from app.http.body import Limits
 from app.http.cors import Cors
 from app.http.errors import install_error_handlers
@@ -69,15 +69,15 @@ def create_app(
     lifecycle = lifecycle or Lifecycle()
     with as_config_error():
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
-    access = _access(settings)
-    lifecycle.watching.append(access.reread)
+    auth = _auth(settings)
+    lifecycle.tick_callbacks.append(auth.reread)
     spans = span_sender(settings.otlp_endpoint, __version__, os.environ, https=settings.tls_cert is not None)
     tracer = None if spans is None else Tracer(spans.offer, settings.trace_sample)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
     names = repository.names(required=not settings.allow_empty)
-    settings = sized(settings, names, gpu)
+    settings = resolve_workers(settings, names, gpu)
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
     record = open_record(settings)
     rejected: Counter[str] = Counter()
@@ -105,21 +105,21 @@ def create_app(
             build = {**_BUILD, "device": device.name}
             if settings.watch:
                 watch = FolderWatch(repository, registry.load, registry.unload)
-                lifecycle.watching.append(watch.begin)
+                lifecycle.tick_callbacks.append(watch.begin)
                 stack.push_async_callback(watch.close)
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
-            about = _about(device, access, None if gpu is None else cuda.memory(gpu)[1])
+            about = _about(device, auth, None if gpu is None else cuda.memory(gpu)[1])
             hub = Hub(
                 engine.clock, engine.snapshot, engine.plans, engine.watch, registry, lifecycle, about, errors,
                 partial(_machine, gpu),
             )  # fmt: skip
             stack.callback(hub.close)
             if settings.ui:
-                lifecycle.watching.append(hub.record)
+                lifecycle.tick_callbacks.append(hub.record)
             yield {
                 "catalog": registry,
-                "access": access,
+                "auth": auth,
                 "health": lifecycle,
                 "settings": settings,
                 "metrics": Metrics(
@@ -140,7 +140,7 @@ def create_app(
         app.include_router(page.router)
         open_paths |= page.open_paths
     if settings.docs:
-        app.include_router(docs_router(_document(settings, access)))
+        app.include_router(docs_router(_document(settings, auth)))
         open_paths |= OPEN_PATHS
     install_error_handlers(app, rejected)
     log_of_access = None
@@ -148,7 +148,7 @@ def create_app(
         log_of_access = AccessLog(settings.root_path)
     resources = Resources(
         _limits(settings, memory.bodies),
-        access=access,
+        auth=auth,
         connections=lambda: lifecycle.connections(),
         access_log=log_of_access,
         tracer=tracer,
@@ -160,12 +160,12 @@ def create_app(
     return HttpApp(app, resources, open_paths)
 
 
-def _document(settings: Settings, access: Access) -> Document:
-    return Document(keyed=access.keys is not None, admin=access.control == "admin", root_path=settings.root_path)
+def _document(settings: Settings, auth: Auth) -> Document:
+    return Document(keyed=auth.keys is not None, admin=auth.control == "admin", root_path=settings.root_path)
 
 
-def _access(settings: Settings) -> Access:
-    return Access(
+def _auth(settings: Settings) -> Auth:
+    return Auth(
         keys_of("api_key", settings.api_key, settings.api_key_file),
         keys_of("admin_key", settings.admin_key, settings.admin_key_file),
         control=settings.model_control,
@@ -179,7 +179,7 @@ def _given(settings: Settings) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _about(device: Device, access: Access, device_memory: int | None) -> dict[str, Any]:
+def _about(device: Device, auth: Auth, device_memory: int | None) -> dict[str, Any]:
     """For the live page: what runs here. A worker that takes any batch has no capacity of its own."""
     capacities = [None if worker.capacity >= ANY_SIZE else worker.capacity for worker in device.spec.workers]
     return {
@@ -190,7 +190,7 @@ def _about(device: Device, access: Access, device_memory: int | None) -> dict[st
         "cores": cpu_cores(),
         "memory": memory_limit(),
         "device_memory": device_memory,
-        "control": access.control,
+        "control": auth.control,
     }
 
 

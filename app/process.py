@@ -53,7 +53,7 @@ def quiet_native_libraries() -> None:
     os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
-def spare_the_collector() -> None:
+def tune_garbage_collector() -> None:
     """Keep the objects that exist now out of the cycle collector's way, and let it run less often.
 
     torch brings half a million objects that live for ever; walking them costs 0.1 s a time, on the event loop. Calls
@@ -84,7 +84,7 @@ def allow_open_files(connections: int) -> int | None:
     return None if needed >= connections + _OTHER_FILES else needed
 
 
-def stacks(*names: str) -> str:
+def thread_stacks(*names: str) -> str:
     """Where the threads are at this moment whose names begin so."""
     frames = sys._current_frames()
     threads = [one for one in threading.enumerate() if one.name.startswith(names) and one.ident in frames]

@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
-        lifecycle.watching.append(self._check_progress)
+        lifecycle.tick_callbacks.append(self._check_progress)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -105,7 +105,10 @@ class Server(uvicorn.Server):
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._reported_stuck:
             log.error(
-                "%s; where its threads are:\n%s", stuck, process.stacks("worker", "launch"), extra={"lines": True}
+                "%s; where its threads are:\n%s",
+                stuck,
+                process.thread_stacks("worker", "launch"),
+                extra={"lines": True},
             )
         self._reported_stuck = stuck is not None
         if stuck is not None and self._lifecycle.closing and not self.should_exit:
@@ -175,7 +178,7 @@ def serve(
 ) -> int:
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     if tls is not None:
-        lifecycle.watching.append(tls.reread)
+        lifecycle.tick_callbacks.append(tls.reread)
         lifecycle.certificate_expires = lambda: tls.expires
     config = uvicorn.Config(
         app,

@@ -56,7 +56,7 @@ def test_auto_takes_the_workers_and_threads_that_were_suggested(
         extra = {"torch": Key("", "", "", 1).torch, "precision": "fp32", **told}
         ProfileCache(tmp_path).store(Key(name, "", cpu_name(), 1), replace(linear(1, 1, 4), extra=extra))
     settings = Settings(workers="auto", profile_dir=tmp_path, **given)
-    found = engine_setup.sized(settings, suggested, None)
+    found = engine_setup.resolve_workers(settings, suggested, None)
     assert found.threads == threads
     assert len(found.workers) == (workers if workers > 1 else 0)
     assert f"workers auto: {workers} of {threads or 7} thread(s)" in caplog.text

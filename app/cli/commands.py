@@ -100,7 +100,7 @@ def _serve(**given: Any) -> None:
         lifecycle = Lifecycle()
 
         def ready(registry: Registry) -> None:
-            process.spare_the_collector()
+            process.tune_garbage_collector()
             announce(settings, port, registry, lifecycle.device, lifecycle.ready())
 
         with described(settings.models, settings.model) as changed:

@@ -10,7 +10,7 @@ from app.contract import CLASSES, ModelInfo, Plan
 from app.engine.device import Completion
 from app.engine.lease import Lease, PlacedModel
 from app.engine.profiling.profiled_model import ProfiledModel
-from app.observe.snapshot import Between, Gauges
+from app.observe.snapshot import ActivationMemory, Gauges
 from app.observe.tracing.spans import BatchSpan
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.types import Klass, Unit
@@ -47,9 +47,9 @@ class Reports:
             preferred=state.preferred,
             rate=state.rate.rate,
             slots_used=placed.pool.used,
-            between=None
+            activations=None
             if activations is None
-            else Between(activations.rows, activations.nbytes, activations.reserved),
+            else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
             regression=(line.alpha, line.beta, line.residual),
             at_stages=self._at_stages(),
         )
@@ -130,7 +130,7 @@ class Reports:
         It began, had it computed until its end: what handing it over took counts as waiting, as in FinishedBatch. Of
         one that failed it is only known when it was handed to its worker.
         """
-        calls = tracer.of(row.call.id for row in unit.rows)
+        calls = tracer.recorded_calls(row.call.id for row in unit.rows)
         if not calls:
             return
         ran = completion.ran

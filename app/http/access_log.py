@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 
 from app.contract import Answer, Lease, Served
-from app.http.access import PROBES
-from app.http.body import ASGIApp, Message, Receive, Scope, Send, given_id
+from app.http.auth import PROBES
+from app.http.body import ASGIApp, Message, Receive, Scope, Send, client_request_id
 from app.http.inference_routes import Route
-from app.http.prefix import without
+from app.http.prefix import strip_prefix
 from app.observe.logs import ACCESS, fields
 from app.observe.tracing.spans import CallSpan
 from app.observe.tracing.tracer import Tracer
@@ -50,7 +50,7 @@ class AccessLog:
 
     async def log_request(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let `app` answer a request that is no call, and write its line when that is done."""
-        if without(self._root_path, scope["path"]) in PROBES:
+        if strip_prefix(self._root_path, scope["path"]) in PROBES:
             await app(scope, receive, send)
             return
         arrived = time.monotonic_ns()
@@ -66,7 +66,7 @@ class AccessLog:
             await app(scope, receive, watched)
         finally:
             path = scope.get("raw_path") or scope["path"].encode()
-            request_id = given_id(dict(scope["headers"]))
+            request_id = client_request_id(dict(scope["headers"]))
             self.write(scope["method"], path, status, arrived, scope.get("client"), request_id)
 
 
@@ -103,7 +103,7 @@ class CallObserver:
         self._span = None if tracer is None else tracer.begin(headers, arrived)
         if isinstance(self._span, CallSpan):
             path = self._path.decode("latin-1") if path is None else path
-            self._span.asks(method, path, route.template, route.model, request_id)
+            self._span.set_request(method, path, route.template, route.model, request_id)
 
     def submitted(self, lease: Lease) -> None:
         """The call's rows are in the queue."""

@@ -26,7 +26,7 @@ from app.http.answers import (
     compress,
     wanted_encoding,
 )
-from app.http.body import given_id
+from app.http.body import client_request_id
 from app.http.codecs.base import DecodedCall, RequestHeaders, encode, slow_to_encode
 from app.http.connection.connection import Carrier, Exchange
 from app.http.errors import error_parts
@@ -61,13 +61,13 @@ class AnsweredCall(Exchange):
         self.connection = connection
         self.health = connection.app_state["health"]
         self.keep_alive = True
-        self.disconnected = self.response_complete = self.whole = self.refused = self.final = False
+        self.disconnected = self.response_complete = self.body_complete = self.refusal_delayed = self.closes = False
         self.arrived = time.monotonic_ns()
         self.resources = resources
         self.route = route
         self.url = url
         self.headers = headers
-        self.request_id: bytes = (given_id(headers) if b"x-request-id" in headers else None) or (
+        self.request_id: bytes = (client_request_id(headers) if b"x-request-id" in headers else None) or (
             resources.id_format % next(resources.ids)
         )
         self.options = NO_OPTIONS  # of its query
@@ -158,7 +158,7 @@ class AnsweredCall(Exchange):
         # The rest of a chunked body may never end. One of a declared length is read to its end and dropped, because a
         # client that still sends would see a broken connection in place of the answer.
         endless = status == TooLarge.status and b"content-length" not in self.headers
-        self.final = endless or status in _CLOSING or isinstance(exc, TooManyConnections)
+        self.closes = endless or status in _CLOSING or isinstance(exc, TooManyConnections)
         lines.append((b"x-request-id", self.request_id))
         if status == MethodNotAllowed.status:
             lines.append((b"allow", b"POST"))
@@ -174,16 +174,16 @@ class AnsweredCall(Exchange):
         self.served = self.decoded = None  # see `succeed`
         refusals = self.resources.refusals
         if (status < ClientGone.status or status == NotReady.status) and refusals.needed():
-            self.refused = True
+            self.refusal_delayed = True
             refusals.wait(self.connection.loop, partial(self.connection.send_answer, self, status, head, body))
         else:
             self.connection.send_answer(self, status, head, body)
 
-    def late(self) -> None:
+    def on_body_timeout(self) -> None:
         limit_s = self.resources.limits.body_timeout_s
         self.set_exception(BodyTimeout(f"the body did not arrive within {limit_s:g} s"))
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         self.set_exception(ClientGone("the client went away before its answer"))
 
     def release(self) -> None:
@@ -216,7 +216,7 @@ class AnsweredCall(Exchange):
         except Exception as exc:
             self.set_exception(exc)
         except asyncio.CancelledError:
-            self.left()
+            self.on_disconnect()
             raise
 
     async def encode_slowly(self, served: Served, decoded: DecodedCall, answer: Answer) -> None:

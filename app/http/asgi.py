@@ -16,13 +16,13 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
-from app.http.access import METRICS, PROBES
 from app.http.answers import editing_send, header_list, respond, respond_and_close
+from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Receive, Scope, Send, inflate
 from app.http.call import FastPath
 from app.http.errors import error_parts
 from app.http.inference_routes import OPENAI, Route, find_route
-from app.http.prefix import under, without, without_host
+from app.http.prefix import path_redirect, scope_under_prefix, strip_prefix
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier, StreamingCall
 
@@ -53,7 +53,7 @@ class HttpApp:
             return
         resources = self.resources
         headers = dict(scope["headers"])
-        path = without(resources.root_path, scope["path"])
+        path = strip_prefix(resources.root_path, scope["path"])
         preflight = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
         error = None if preflight is not None or path in PROBES else self._refused(path, headers)
         route = None if preflight is not None or error is not None else find_route(path, scope["query_string"])
@@ -71,7 +71,7 @@ class HttpApp:
         resources = self.resources
         try:
             if resources.keyed and path not in self._open_paths:
-                resources.access.check(path, headers)
+                resources.auth.check(path, headers)
         except StarlingError as error:
             resources.rejected[error.code] += 1
             return error
@@ -100,8 +100,8 @@ class HttpApp:
         if resources.cors is not None:
             added += header_list(resources.cors.lines(dict(scope["headers"]).get(b"origin")))
         if error is None:
-            send = editing_send(send, lambda status, headers: [*without_host(status, headers), *added])
-            await self._app(under(resources.root_path, scope, path), receive, send)
+            send = editing_send(send, lambda status, headers: [*path_redirect(status, headers), *added])
+            await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send)
             return
         status, headers, body = error_parts(error, path in OPENAI)
         await resources.refusals.turn()
@@ -120,10 +120,10 @@ class HttpApp:
         watching = None
         try:
             await self._read(call, scope, receive)
-            if call.whole and not carrier.answer.done():
+            if call.body_complete and not carrier.answer.done():
                 watching = asyncio.create_task(_watch(call, receive), name="disconnect")
             status, head, body = await carrier.answer
-            closes = call.final or call.health.closing
+            closes = call.closes or call.health.closing
             lines = header_list(head, closes)
             if carrier.stream is not None:
                 await send({"type": "http.response.start", "status": status, "headers": lines})
@@ -132,8 +132,8 @@ class HttpApp:
         finally:
             if watching is not None:
                 watching.cancel()
-            call.left()  # does nothing for one that is answered
-        if closes and not call.whole:
+            call.on_disconnect()  # does nothing for one that is answered
+        if closes and not call.body_complete:
             await respond_and_close(send, status, lines, body, receive)
         else:
             await respond(send, status, lines, body)
@@ -147,7 +147,7 @@ class HttpApp:
             most_held = call.admit()
             bodies.check(call.headers, most_held)
             body = await bodies.read(receive, most_held)
-            call.whole, call.held = True, len(body)
+            call.body_complete, call.held = True, len(body)
             encoding = call.headers.get(b"content-encoding", b"")
             if encoding.strip().lower() not in (b"", b"identity"):
                 body = await threads.run(call.best_effort, inflate, body, encoding, limits.body)
@@ -163,4 +163,4 @@ async def _watch(call: StreamingCall, receive: Receive) -> None:
     """Tell the call when its client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    call.left()
+    call.on_disconnect()

@@ -44,7 +44,7 @@ class Limits:
         return max(1, int(self.connections * _BEST_EFFORT))
 
 
-def given_id(headers: dict[bytes, bytes]) -> bytes | None:
+def client_request_id(headers: dict[bytes, bytes]) -> bytes | None:
     """The id that a client gave its request, if it is one."""
     given = headers.get(b"x-request-id")
     return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else None

@@ -6,20 +6,21 @@ ASGI. A task runs only what is slow: large bodies, code of models.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from app.contract import Catalog, Served
-from app.errors import BadRequest, NotFound, NotReady, StarlingError, TooManyConnections
+from app.contract import Array, Catalog, Served
+from app.errors import BadRequest, BadText, NotFound, NotReady, StarlingError, TooManyConnections
 from app.http.answered_call import REALTIME, AnsweredCall
-from app.http.aside import decoded_aside, opened_aside
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
-from app.http.codecs.by_body import ByBody
+from app.http.codecs.incremental import NOT_PLAIN
+from app.http.codecs.text_codec import TextCodec
+from app.http.codecs.v2 import V2
 from app.http.connection.connection import HttpProtocol
 from app.http.inference_routes import X_CLASS, Route, find_route, parse_class, parse_query
-from app.http.keys import permit
-from app.http.prefix import without
+from app.http.keys import check_permitted
+from app.http.prefix import strip_prefix
 from app.http.resources import Resources
 
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
@@ -73,7 +74,7 @@ class Call(AnsweredCall):
     # its body
 
     def received(self, body: bytes) -> None:
-        if self.refused or self.ended:
+        if self.refusal_delayed or self.ended:
             return
         served, codec = self.served, self.route.codec
         if served is None:
@@ -109,17 +110,17 @@ class Call(AnsweredCall):
                 "(--max-queue, or in model.toml)"
             )
         priority = decoded.priority or options.priority
-        key = self.resources.access.key_of(self.headers) if self.resources.keyed else None
+        key = self.resources.auth.key_of(self.headers) if self.resources.keyed else None
         klass = self.klass or batching.default_class
         if key is not None:
-            permit(key, klass, priority)
+            check_permitted(key, klass, priority)
         self.lease = lease = served.lease(
             decoded.rows, lengths=decoded.lengths, own_lengths=decoded.own_lengths, klass=self.klass,
             priority=priority, timeout_us=decoded.timeout_us or options.timeout_us,
             total_timeout_us=decoded.total_timeout_us or options.total_timeout_us, parameters=decoded.parameters,
             arrived_ns=self.arrived,
         )  # fmt: skip
-        if key is not None and self.resources.access.several:
+        if key is not None and self.resources.auth.several:
             self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
         if decoded.stream is not None:
             lease.on_piece = self.on_piece
@@ -144,17 +145,21 @@ class Call(AnsweredCall):
                 return
         self.set_exception(exc)
 
-    # what takes long
+    # slow work: tasks, and the helper threads
 
     async def choose_model(self, body: bytes) -> None:
-        route, limits = self.route, self.resources.limits
-        codec, catalog = route.codec, cast("Catalog", self.connection.app_state["catalog"])
-        assert isinstance(codec, ByBody)  # no other route is without a model
-        large = len(body) > OFF_LOOP_BYTES
-        klass = self.klass or REALTIME
-        opened = await opened_aside(self.resources, codec, body, klass) if large else codec.opened(body, limits)
+        """Find the model that the body names, then go on as `received`."""
+        codec, catalog = self.route.codec, cast("Catalog", self.connection.app_state["catalog"])
+        assert isinstance(codec, TextCodec)  # all other routes name the model in the path
+        limits = self.resources.limits
+        if len(body) > OFF_LOOP_BYTES:
+            klass = self.klass or REALTIME
+            async with self.resources.parse_locks[klass]:
+                opened = await self.resources.threads.run(klass != REALTIME, codec.with_body, body, limits)
+        else:
+            opened = codec.with_body(body, limits)
         name = opened.choose(catalog)
-        self.route = replace(route, codec=opened, model=name)
+        self.route = replace(self.route, codec=opened, model=name)
         try:
             served = catalog.find(name)
         except NotFound as error:
@@ -166,10 +171,18 @@ class Call(AnsweredCall):
             self.received(body)
 
     async def start_slowly(self, served: Served, body: bytes) -> None:
+        """Decode on a helper thread, have the model's front read the inputs if it has one, then start."""
         held, self.held = self.held, 0  # a thread uses the body to its end, even if the client leaves
-        klass = self.klass or served.info.batching.default_class
+        codec, klass = self.route.codec, self.klass or served.info.batching.default_class
         try:
-            decoded = await decoded_aside(self.resources, served, self.route.codec, self.headers, body, klass)
+            decoded = await self._decode_slowly(served, body, klass)
+            if (front := codec.front(served)) is not None:
+                sent = cast("list[Array]", decoded.arrays)  # fronts read bytes
+                try:
+                    read = await self.resources.front_reader.read(front, klass != REALTIME, sent, len(body))
+                except BadText as error:
+                    raise codec.bad_text_error(error) from None
+                decoded.take_translated(read)
             if not self.ended:
                 self.start(served, decoded)
         except Exception as exc:
@@ -178,6 +191,30 @@ class Call(AnsweredCall):
             self.held = held
             if self.ended:
                 self.release()
+
+    async def _decode_slowly(self, served: Served, body: bytes, klass: str) -> DecodedCall:
+        """The decoded body. A large V2 body is parsed in parts, so that other requests run in between.
+
+        A JSON parser holds the interpreter lock until it returns. So the parsers of a class take turns and use at most
+        half of the time (`Resources.parse_locks`).
+        """
+        resources, codec, headers = self.resources, self.route.codec, self.headers
+        limits = resources.limits
+        if not codec.slow_to_decode(served, headers, body):
+            return codec.decode(served, headers, body, limits)
+        own_code = served.model.decode is not None  # which may release the interpreter lock
+        lock, run, best_effort = resources.parse_locks[klass], resources.threads.run, klass != REALTIME
+        if isinstance(codec, V2) and not own_code:
+            with suppress(*NOT_PLAIN):  # then the body is parsed whole below, which names what is wrong
+                async with lock:
+                    parts = await run(best_effort, codec.decode_incrementally, served, headers, body, limits)
+                while parts.unfinished:
+                    async with lock:
+                        await run(best_effort, parts.parse_next)
+                async with lock:
+                    return codec.parsed(served, await run(best_effort, parts.finish))
+        async with nullcontext() if own_code else lock:
+            return await run(best_effort, codec.decode, served, headers, body, limits)
 
 
 class FastPath:
@@ -196,7 +233,7 @@ class FastPath:
         route = self._routes.get(url) or self._find(url)
         if route is None or len(connection.connections) > resources.limits.connections:
             return None
-        if resources.keyed and resources.access.key_of(headers) is None:
+        if resources.keyed and resources.auth.key_of(headers) is None:
             return None
         if connection.app_state["health"].closing:
             return None
@@ -217,7 +254,7 @@ class FastPath:
         if b"%" in url:  # rare: left to ASGI, which decodes the path
             return None
         path, _, query = url.partition(b"?")
-        route = find_route(without(self._resources.root_path, path.decode("latin-1")), query)
+        route = find_route(strip_prefix(self._resources.root_path, path.decode("latin-1")), query)
         if route is None or route.codec.may_stream:
             return None
         if len(url) <= _LONGEST_ROUTE:

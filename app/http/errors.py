@@ -50,7 +50,7 @@ def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, byt
     if status == 401:
         extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
     if status in _RETRIED or retry_after is not None:
-        extra.append((b"retry-after", b"%d" % spread(max(1, retry_after or 1))))
+        extra.append((b"retry-after", b"%d" % with_jitter(max(1, retry_after or 1))))
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
     if openai:
@@ -63,7 +63,7 @@ def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, byt
     return status, headers, body
 
 
-def spread(seconds: int) -> int:
+def with_jitter(seconds: int) -> int:
     """A hint to come back, later by up to a quarter (rounded up), so that refused clients do not return together."""
     return seconds + randrange((seconds + 3) // 4 + 1)
 

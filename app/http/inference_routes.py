@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 from app.contract import CLASSES
 from app.errors import BadRequest
 from app.http.codecs.base import Codec
-from app.http.codecs.by_body import ByBody
 from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.friendly import Friendly
 from app.http.codecs.generate import Generate, GenerateStream
 from app.http.codecs.infer_stream import InferStream
 from app.http.codecs.rerank import Rerank
+from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
@@ -37,7 +37,7 @@ _BY_PATH: dict[str, Codec] = {
     "/predict/{model}": Friendly(),
 }
 #: Paths whose bodies name the model.
-_BY_BODY: dict[str, ByBody] = {
+_BY_BODY: dict[str, TextCodec] = {
     "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip

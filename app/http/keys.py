@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from app.contract import CLASSES, Lease
 from app.errors import ConfigError, Forbidden, QueueFull
-from app.http.reread_files import Watched
+from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.keys")
 
@@ -45,7 +45,7 @@ class Keys:
     def __init__(self, name: str, key: str | None, file: Path | None) -> None:
         self._name = name
         self._file = file
-        self._watched = Watched(*([] if file is None else [file]))
+        self._watched = WatchedFiles(*([] if file is None else [file]))
         self._own = () if key is None else (Key(_checked(key, name)),)
         self._keys = self._own + (() if file is None else self._read(file))
 
@@ -128,7 +128,7 @@ def _checked(key: str, where: str) -> bytes:
     return key.encode()
 
 
-def permit(key: Key, klass: str, priority: int) -> None:
+def check_permitted(key: Key, klass: str, priority: int) -> None:
     """Raise Forbidden for a class or priority that a key may not name. `priority` 0 is the model's default."""
     if key.klass and CLASSES.index(klass) < CLASSES.index(key.klass):
         raise Forbidden(f"class: with this key only {key.klass} requests may be sent, got {klass}: set X-Class")

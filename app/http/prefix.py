@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from app.http.body import Headers, Scope
 
 
-def without(prefix: str, path: str) -> str:
+def strip_prefix(prefix: str, path: str) -> str:
     """A path as this server knows it. `prefix` has no slash at its end; "" is none."""
     if not prefix or not path.startswith(prefix):
         return path
@@ -19,12 +19,12 @@ def without(prefix: str, path: str) -> str:
     return rest if rest.startswith("/") else path if rest else "/"
 
 
-def under(prefix: str, scope: Scope, path: str) -> Scope:
+def scope_under_prefix(prefix: str, scope: Scope, path: str) -> Scope:
     """The scope of a request for `path`, as ASGI has it: the whole path, and how much of it is the prefix."""
     return {**scope, "root_path": prefix, "path": prefix + path} if prefix else scope
 
 
-def without_host(status: int, headers: Headers) -> Headers:
+def path_redirect(status: int, headers: Headers) -> Headers:
     """The headers of an answer, where a redirect names the path alone."""
     if not 301 <= status <= 308 or status == 304:
         return headers

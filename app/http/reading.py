@@ -28,7 +28,7 @@ class _Unread(NamedTuple):
     read: asyncio.Future[Translated]
 
 
-class Readings:
+class FrontReader:
     """Calls that their fronts have yet to read, in order. Used on the event loop; as many calls as have their bodies.
 
     A front and class has one task that waits for a thread, as long as calls wait.
@@ -61,14 +61,14 @@ class Readings:
         waiting = self._waiting[key]
         here = front.reads_texts and sum(one.size for one in waiting) <= _SHORT_BYTES
         if not here:
-            await self._threads.turn(best_effort)
+            await self._threads.acquire(best_effort)
         batch = _next_batch(waiting, front.reads_texts)
         if waiting:
             self._begin(key)
         else:
             del self._waiting[key]
         sent = [one.sent for one in batch]
-        found = read_each(front, sent) if here else await self._threads.work(read_each, front, sent)
+        found = read_each(front, sent) if here else await self._threads.run_acquired(read_each, front, sent)
         for one, rows in zip(batch, found, strict=True):
             if one.read.done():  # its caller was cancelled
                 continue

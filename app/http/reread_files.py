@@ -7,7 +7,7 @@ from pathlib import Path
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
-class Watched:
+class WatchedFiles:
     """Files by their paths. Links are followed: Kubernetes replaces a secret by swapping the link to its folder."""
 
     def __init__(self, *paths: Path) -> None:

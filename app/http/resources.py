@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from app.contract import CLASSES, Served
 from app.errors import ModelFailed, StarlingError
-from app.http.access import Access
 from app.http.access_log import AccessLog
+from app.http.auth import Auth
 from app.http.body import BodyReader, Limits
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
-from app.http.reading import Readings
-from app.http.threads import HalfTime, HelperThreads
+from app.http.reading import FrontReader
+from app.http.threads import HalfTimeLock, HelperThreads
 from app.observe.last_errors import LastErrors
 from app.observe.logs import CauseLog
 from app.observe.tracing.tracer import Tracer
@@ -38,7 +38,7 @@ class Resources:
         self,
         limits: Limits,
         *,
-        access: Access,
+        auth: Auth,
         connections: Callable[[], int],
         access_log: AccessLog | None = None,
         tracer: Tracer | None = None,
@@ -48,7 +48,7 @@ class Resources:
         errors: LastErrors | None = None,
     ) -> None:
         self.limits = limits
-        self.access = access
+        self.auth = auth
         self.connections = connections
         self.access_log = access_log
         self.tracer = tracer
@@ -56,17 +56,17 @@ class Resources:
         self.root_path = root_path  # the prefix that an ingress may leave on paths
         self.rejected = Counter() if rejected is None else rejected
         self._errors = errors
-        self.keyed = access.keys is not None
+        self.keyed = auth.keys is not None
         self.observed = access_log is not None or tracer is not None
         self.bodies = BodyReader(limits)
         self.threads = HelperThreads(limits.threads)
-        self.readings = Readings(self.threads)
+        self.front_reader = FrontReader(self.threads)
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)
         # Large JSON of a class is parsed one body at a time, for half of the time. A parser keeps the interpreter lock
         # for milliseconds: several at once gain nothing, and everything else would wait for each of them in turn.
-        self.parsing = {klass: HalfTime() for klass in CLASSES}
+        self.parse_locks = {klass: HalfTimeLock() for klass in CLASSES}
         # Ids of requests whose client gave none: `id_format % next(ids)`.
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 

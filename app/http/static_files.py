@@ -28,17 +28,17 @@ _TYPES = {
 }
 
 
-class Written(NamedTuple):
+class StaticContent(NamedTuple):
     """What is sent to whoever asks: as it is, by gzip, and what it is known by."""
 
     body: bytes
-    packed: bytes
+    gzipped: bytes
     etag: str
 
 
-def written(body: bytes) -> Written:
+def static_content(body: bytes) -> StaticContent:
     """Compresses: not for the event loop."""
-    return Written(body, compress(body, "gzip"), f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return StaticContent(body, compress(body, "gzip"), f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
 def add_file(
@@ -49,16 +49,16 @@ def add_file(
     edit: Callable[[bytes], bytes] = lambda body: body,
 ) -> None:
     """Serve one file at `path`, with its type by its suffix. `edit` is what is done to it before it is sent."""
-    read = cache(lambda: written(edit(file.read_bytes())))
+    read = cache(lambda: static_content(edit(file.read_bytes())))
     all_headers = {**headers, "content-type": _TYPES[file.suffix]}
 
     async def get(request: Request) -> Response:
-        return answer(request, await asyncio.to_thread(read), all_headers)
+        return respond_static(request, await asyncio.to_thread(read), all_headers)
 
     router.add_api_route(path, get, methods=["GET", "HEAD"], include_in_schema=False)
 
 
-def answer(request: Request, found: Written, headers: Mapping[str, str]) -> Response:
+def respond_static(request: Request, found: StaticContent, headers: Mapping[str, str]) -> Response:
     """What was asked for, or 304 where the client has it already."""
     sent = {**headers, "etag": found.etag, "x-content-type-options": "nosniff", "vary": "accept-encoding"}
     if found.etag in request.headers.get("if-none-match", ""):
@@ -66,4 +66,4 @@ def answer(request: Request, found: Written, headers: Mapping[str, str]) -> Resp
     encoding = wanted_encoding(request.headers.get("accept-encoding", "").encode("latin-1"), len(found.body))
     if encoding != "gzip":
         return Response(found.body, headers=sent)
-    return Response(found.packed, headers={**sent, "content-encoding": "gzip"})
+    return Response(found.gzipped, headers={**sent, "content-encoding": "gzip"})

@@ -25,17 +25,17 @@ class HelperThreads:
 
     async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """The result of the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
-        await self.turn(best_effort)
-        return await self.work(function, *args, **named)
+        await self.acquire(best_effort)
+        return await self.run_acquired(function, *args, **named)
 
-    async def turn(self, best_effort: bool) -> None:
-        """Return when a thread is the caller's, which must call `work` at once."""
+    async def acquire(self, best_effort: bool) -> None:
+        """Return when a thread is the caller's, which must call `run_acquired` at once."""
         if self._free > (self._kept if best_effort else 0):
             self._free -= 1
         else:
             await self._queue(best_effort)
 
-    async def work(self, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+    async def run_acquired(self, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """`run` for a caller that has had its turn."""
         running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
         running.add_done_callback(self._ended)
@@ -68,7 +68,7 @@ class HelperThreads:
                     self._free -= 1
 
 
-class HalfTime:
+class HalfTimeLock:
     """A lock that stays taken for as long again as it was held: what it guards runs for at most half of the time."""
 
     def __init__(self) -> None:

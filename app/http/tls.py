@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 from app.errors import ConfigError
-from app.http.reread_files import Watched
+from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.tls")
 
@@ -22,7 +22,7 @@ class Certificate:
 
     def __init__(self, cert: Path, key: Path | None) -> None:
         self._files = cert, key
-        self._watched = Watched(*(path for path in self._files if path is not None))
+        self._watched = WatchedFiles(*(path for path in self._files if path is not None))
         self.context = self._loaded()
         self.expires = _expiry(cert)
 

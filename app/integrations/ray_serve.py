@@ -80,19 +80,19 @@ def _defaults(settings: Settings) -> dict[str, Any]:
     }
 
 
-class Door:
+class DeferredApp:
     """The application that Ray wants to have before there is one: it passes everything on to what is behind it."""
 
-    behind: Replica
+    target: Replica
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.behind(scope, receive, send)
+        await self.target(scope, receive, send)
 
 
 def _replica_class(serve: ModuleType) -> type:
     """The deployment's class. Made here, because its base is; it travels to the replicas by value."""
 
-    class Starling(serve.ingress(lambda: Door())()):  # type: ignore[misc]  # Ray makes the class
+    class Starling(serve.ingress(lambda: DeferredApp())()):  # type: ignore[misc]  # Ray makes the class
         """One replica. Its constructor returns when the models are loaded, so that Ray sends it no request before."""
 
         async def __init__(self, values: Mapping[str, Any], cores: float) -> None:  # type: ignore[misc]  # Ray awaits it
@@ -100,10 +100,10 @@ def _replica_class(serve: ModuleType) -> type:
             set_process(settings)
             self._replica = Replica()
             await self._replica.start(settings)
-            process.spare_the_collector()
+            process.tune_garbage_collector()
             # Afterwards: the destructor of the base waits for a lifespan that has not begun where the start has failed.
             await super().__init__()
-            self.app.behind = self._replica
+            self.app.target = self._replica
             self._forwarder = Forwarder()
 
         async def check_health(self) -> None:

@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.lifecycle import Lifecycle
 from app.observe.metrics import BEST_EFFORT, Histogram
-from app.observe.snapshot import Between, Gauges, Snapshot
+from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
 
 #: Ends of the buckets on a page; what is counted is finer. Buckets without a count stay: where all requests are slower
 #: than a bound, an alert on the share below it would find no series.
@@ -140,7 +140,7 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         ("refusal_duration_seconds", "From arrival to encoded answer, of calls that were refused.", _REFUSAL_SECONDS),
         ("queue_duration_seconds", "From submission to the end of the batch, less its computing, per call.", _SECONDS),
         ("first_token_seconds", "From arrival to the first piece of a text, of calls that are streamed.", _SECONDS),
-        ("token_interval_seconds", "Between two tokens of a text that is streamed.", _SECONDS),
+        ("token_interval_seconds", "ActivationMemory two tokens of a text that is streamed.", _SECONDS),
     ):
         family = _family("histogram", name, text)
         for gauges in models:
@@ -179,17 +179,17 @@ def _stage(place: int) -> Callable[[Gauges], Iterable[Sample]]:
     return lambda gauges: [({"stage": str(stage)}, rows[place]) for stage, rows in enumerate(gauges.at_stages)]
 
 
-def _kept(value: Callable[[Between], float], *, places: bool = False) -> Callable[[Gauges], Iterable[Sample]]:
+def _kept(value: Callable[[ActivationMemory], float], *, places: bool = False) -> Callable[[Gauges], Iterable[Sample]]:
     """Of models in stages; `places`: of those that write."""
-    return lambda gauges: [({}, value(between)) for between in _betweens(gauges) if between.places or not places]
+    return lambda gauges: [({}, value(between)) for between in _activations(gauges) if between.places or not places]
 
 
-def _betweens(gauges: Gauges) -> list[Between]:
-    return [] if gauges.between is None else [gauges.between]
+def _activations(gauges: Gauges) -> list[ActivationMemory]:
+    return [] if gauges.activations is None else [gauges.activations]
 
 
 def _tokens(gauges: Gauges) -> Iterator[Sample]:
-    if any(between.places for between in _betweens(gauges)):
+    if any(between.places for between in _activations(gauges)):
         yield from _labelled("kind", gauges.stats.tokens)
 
 

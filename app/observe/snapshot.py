@@ -10,7 +10,7 @@ from app.observe.metrics import BEST_EFFORT, CallStats, ModelStats
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class ActivationMemory:
     """What a device keeps of rows between two stages; bytes of all batches of which a row is left.
 
     `places`: rows that memory is reserved for, of a model that writes; 0: none is reserved.
@@ -32,7 +32,7 @@ class Gauges:
     rate: float
     slots_used: int
     regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
-    between: Between | None = None  # for a model in stages
+    activations: ActivationMemory | None = None  # for a model in stages
     waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
     demand_ns: Mapping[str, int] = field(default_factory=dict)  # device time asked for since start, by class
     at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages

@@ -206,7 +206,7 @@ async def rounds(chosen: argparse.Namespace, folder: Path, say: Callable[[str], 
             model = await asyncio.to_thread(load, source)
             contenders[stages] = Contender(await engine.start(model), device.notes)
             say(f"{stages} stage(s) ready")
-        process.spare_the_collector()
+        process.tune_garbage_collector()
         random = np.random.default_rng(chosen.seed)
         found: dict[int, dict[str, Any]] = {}
         for stages, contender in contenders.items():

@@ -30,8 +30,8 @@ from app.engine.cpu.device import CpuDevice, run
 from app.engine.device import Job, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
-from app.http.access import Access
 from app.http.asgi import HttpApp
+from app.http.auth import Auth
 from app.http.body import Limits
 from app.http.connection.connection import HttpProtocol
 from app.http.resources import Resources
@@ -184,7 +184,7 @@ async def measure(options: argparse.Namespace) -> None:
         traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
     async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
         found = await forms(engine, options.connections, **traced)
-        process.spare_the_collector()
+        process.tune_garbage_collector()
         for form in found:
             await show(form, options, cpu)
 
@@ -201,7 +201,7 @@ async def show(form: Form, options: argparse.Namespace, cpu: Cpu) -> None:
 def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
     """So many connections to the server, and to the bare echo."""
     shared, loop = ServerState(), asyncio.get_running_loop()
-    resources = Resources(LIMITS, access=Access(), connections=lambda: len(shared.connections), **traced)
+    resources = Resources(LIMITS, auth=Auth(), connections=lambda: len(shared.connections), **traced)
     path = HttpApp(cast("Any", bare_app), resources)
     state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
     configs = [

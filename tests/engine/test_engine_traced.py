@@ -71,7 +71,7 @@ async def test_a_batch_is_a_span_with_links_to_its_calls() -> None:
     assert batch.parent is None
     assert batch.context.trace_id != one.context.trace_id
     assert shown["starling.infer_ms"] > shown["starling.input_ms"] > 0
-    assert tracer.of(range(100)) == []  # nothing is kept of calls that have ended
+    assert tracer.recorded_calls(range(100)) == []  # nothing is kept of calls that have ended
 
 
 @virtual

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app.contract import IndexEntry, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
-from app.http.access import Access
+from app.http.auth import Auth
 
 
 def spec(
@@ -123,7 +123,7 @@ class FakeHealth:
 
 def client(app: FastAPI, **state: Any) -> httpx.AsyncClient:
     """A client whose requests carry `state` as the lifespan's state, as a server would."""
-    state.setdefault("access", Access(control=True))
+    state.setdefault("auth", Auth(control=True))
     state.setdefault("settings", SimpleNamespace(body_timeout_s=5.0))
 
     async def stateful(scope: Any, receive: Any, send: Any) -> None:

@@ -14,8 +14,8 @@ from connections import Connection, parsed
 
 from app.contract import Answer, Waiter
 from app.errors import ClientGone, QueueFull
-from app.http.access import Access
 from app.http.asgi import HttpApp
+from app.http.auth import Auth
 from app.http.body import Limits, Message, Receive, Scope, Send
 from app.http.resources import Resources
 
@@ -174,7 +174,7 @@ class Caller:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        options = {"access": Access(), "connections": lambda: 1, **self.options}
+        options = {"auth": Auth(), "connections": lambda: 1, **self.options}
         self.resources = Resources(LIMITS, **options)
         self.app = HttpApp(self._other, self.resources)
         self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}

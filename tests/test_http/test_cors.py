@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.http.access import Access
+from app.http.auth import Auth
 from app.http.cors import Cors
 from app.http.keys import keys_of
 
 from .echo import INFER, Echo, MakeCaller, body
 
-LOCKED = Access(keys_of("api_key", "sesame", None))
+LOCKED = Auth(keys_of("api_key", "sesame", None))
 SHOP = b"https://shop.example"
 PLAIN = Cors(("https://shop.example", "http://localhost:3000"))
 ANY = Cors(("*",))
@@ -43,7 +43,7 @@ READABLE = {
         (INFER, b"{", 400, {}),
         ("/v2/models/ekko/infer", body(), 404, {}),
         (INFER, b" " * 1001, 413, {}),
-        (INFER, body(), 401, {"access": LOCKED}),
+        (INFER, body(), 401, {"auth": LOCKED}),
         (INFER, body(), 503, {"connections": lambda: 4}),
         ("/elsewhere", b"", 299, {}),
     ],
@@ -81,7 +81,7 @@ async def test_only_those_that_are_allowed(
 
 @pytest.mark.parametrize("path", [INFER, "/nowhere"])
 async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: str) -> None:
-    options = {"cors": PLAIN, "access": LOCKED, "connections": lambda: 4}
+    options = {"cors": PLAIN, "auth": LOCKED, "connections": lambda: 4}
     asks = {**ASKS, b"access-control-request-headers": b"content-type,x-api-key"}
     reply = await caller(model, options=options)(path, b"", asks, "OPTIONS")
     assert (reply.status, reply.body) == (204, b"")

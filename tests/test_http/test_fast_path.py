@@ -27,11 +27,11 @@ class Taken(Exchange):
     def received(self, body: bytes) -> None:
         self.body = body
 
-    def late(self) -> None:
-        self.timed_out = self.final = True
+    def on_body_timeout(self) -> None:
+        self.timed_out = self.closes = True
         self.connection.send_answer(self, 408, HEAD, b"no")
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         self.gone = True
 
     def ok(self) -> None:
@@ -47,12 +47,12 @@ class Takes:
     def __init__(self) -> None:
         self.taken: list[Taken] = []
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
-        self.full = self.refused = False
+        self.full = self.refusal_delayed = False
 
     def take(self, connection: Carrier, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         self.heads.append((url, headers, length))
         self.taken.append(Taken(connection))
-        self.taken[-1].refused = self.refused
+        self.taken[-1].refusal_delayed = self.refusal_delayed
         if self.full:
             self.taken[-1].ok()
         return self.taken[-1]
@@ -176,10 +176,10 @@ async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
     connection = await connected(handler)
     connection.send(post(b"/a") + post(b"/b"))
     connection.protocol.pause_writing()
-    handler.taken[0].final = False
+    handler.taken[0].closes = False
     handler.taken[0].ok()
     assert connection.transport.writes == []
-    handler.taken[0].final = True  # the server has been told to stop meanwhile
+    handler.taken[0].closes = True  # the server has been told to stop meanwhile
     connection.protocol.resume_writing()
     assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
     assert connection.transport.ended  # a second request has been read, and more may be on its way
@@ -264,12 +264,12 @@ async def test_a_refusal_that_waits_drops_the_body(handler: Takes) -> None:
     connection = await connected(handler)
     get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", b"before")
     for head in (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", post(b"/b", b"abcdef")[:-6]):
-        handler.refused = True
+        handler.refusal_delayed = True
         connection.send(head + b"abc")
         taken = handler.taken[-1]
         connection.send(b"def")
         assert (taken.body, connection.transport.writes) == (b"", [])
-        handler.refused = False
+        handler.refusal_delayed = False
         connection.send(post(b"/c"))
         taken.ok()
         await connection.done()

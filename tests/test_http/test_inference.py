@@ -14,8 +14,8 @@ from connections import Connection
 
 from app.contract import CLASSES
 from app.errors import BadRequest, ModelFailed, NotReady
-from app.http.access import Access
 from app.http.access_log import AccessLog
+from app.http.auth import Auth
 from app.http.call import X_CLASS
 from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import parse_query
@@ -257,7 +257,7 @@ async def test_failures(caller: MakeCaller, model: Echo, error: Exception, statu
 
 
 async def test_a_key(caller: MakeCaller, model: Echo) -> None:
-    call = caller(model, options={"access": Access(keys_of("api_key", "k", None))})
+    call = caller(model, options={"auth": Auth(keys_of("api_key", "k", None))})
     for headers in ({}, {b"x-api-key": b"K"}, {b"authorization": b"Basic k"}):
         for path in (INFER, "/v2", "/metrics"):
             assert (await call(path, body(), headers)).status == 401

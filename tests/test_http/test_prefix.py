@@ -8,18 +8,18 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.http.access import Access
 from app.http.asgi import HttpApp
+from app.http.auth import Auth
 from app.http.errors import install_error_handlers
 from app.http.keys import keys_of
-from app.http.prefix import without, without_host
+from app.http.prefix import path_redirect, strip_prefix
 from app.http.resources import Resources
 from app.http.routes import control
 
 from .catalog import FakeCatalog
 from .echo import LIMITS, Caller, Echo, Health, MakeCaller
 
-LOCKED = Access(keys_of("api_key", "sesame", None))
+LOCKED = Auth(keys_of("api_key", "sesame", None))
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ LOCKED = Access(keys_of("api_key", "sesame", None))
     ],
 )
 def test_a_path_without_the_prefix(prefix: str, path: str, found: str) -> None:
-    assert without(prefix, path) == found
+    assert strip_prefix(prefix, path) == found
 
 
 @pytest.mark.parametrize("path", ["/predict/echo", "/a/b/predict/echo"])
 async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: str) -> None:
-    calls = caller(model, options={"root_path": "/a/b", "access": LOCKED})
+    calls = caller(model, options={"root_path": "/a/b", "auth": LOCKED})
     for _ in range(2):  # the second time the path is known
         assert (await calls(path, b"[0, 1, 2, 3]", {b"x-api-key": b"sesame"})).status == 200
     assert (await calls(path, b"[0, 1, 2, 3]")).status == 401
@@ -46,7 +46,7 @@ async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: 
 
 
 async def test_probes_need_no_key_under_the_prefix(model: Echo) -> None:
-    calls = Caller(model, "asgi", Health(), {"root_path": "/a", "access": LOCKED})
+    calls = Caller(model, "asgi", Health(), {"root_path": "/a", "auth": LOCKED})
     assert [(await calls(path, method="GET")).status for path in ("/a/livez", "/livez", "/a/v2")] == [299, 299, 401]
 
 
@@ -56,7 +56,7 @@ def http() -> httpx.AsyncClient:
     routes = FastAPI()
     routes.include_router(control.router)
     install_error_handlers(routes)
-    app = HttpApp(routes, Resources(LIMITS, access=Access(), connections=lambda: 1, root_path="/a"))
+    app = HttpApp(routes, Resources(LIMITS, auth=Auth(), connections=lambda: 1, root_path="/a"))
 
     async def stateful(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Health()}}, receive, send)
@@ -88,5 +88,5 @@ async def test_nothing_redirects_elsewhere(http: httpx.AsyncClient, path: str) -
     ],
 )
 def test_a_location_is_a_path(location: bytes, found: bytes) -> None:
-    assert without_host(307, [(b"location", location)]) == [(b"location", found)]
-    assert without_host(200, [(b"location", location)]) == [(b"location", location)]
+    assert path_redirect(307, [(b"location", location)]) == [(b"location", found)]
+    assert path_redirect(200, [(b"location", location)]) == [(b"location", location)]

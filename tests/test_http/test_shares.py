@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import QueueFull
-from app.http.access import Access
+from app.http.auth import Auth
 from app.http.keys import Key, Shares, keys_of
 
 from .echo import INFER, Echo, MakeCaller, body
@@ -35,10 +35,10 @@ def test_a_key_alone_leaves_room_for_the_next_and_holds_half_beside_others() -> 
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Access:
+def auth(tmp_path: Path) -> Auth:
     file = tmp_path / "keys"
     file.write_text("lead\nteam priority=2\nbulk class=best_effort\n")
-    return Access(keys_of("api_key", None, file))
+    return Auth(keys_of("api_key", None, file))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def access(tmp_path: Path) -> Access:
     ],
 )
 async def test_a_key_names_no_class_and_priority_beyond_its_own(
-    caller: MakeCaller, model: Echo, access: Access, key: bytes, parameters: dict[str, object], status: int
+    caller: MakeCaller, model: Echo, auth: Auth, key: bytes, parameters: dict[str, object], status: int
 ) -> None:
-    reply = await caller(model, options={"access": access})(INFER, body(parameters=parameters), {b"x-api-key": key})
+    reply = await caller(model, options={"auth": auth})(INFER, body(parameters=parameters), {b"x-api-key": key})
     assert reply.status == status
     assert model.open_leases == 0
     if status == 403:
@@ -62,9 +62,9 @@ async def test_a_key_names_no_class_and_priority_beyond_its_own(
         assert reply.json()["error"].startswith(named)
 
 
-async def test_a_greedy_key_leaves_room_and_gets_its_part_back(caller: MakeCaller, model: Echo, access: Access) -> None:
+async def test_a_greedy_key_leaves_room_and_gets_its_part_back(caller: MakeCaller, model: Echo, auth: Auth) -> None:
     """The queue holds 8 rows, of which a key alone may hold 7."""
-    call = caller(model, options={"access": access})
+    call = caller(model, options={"auth": auth})
     model.opened = False
     greedy = [asyncio.create_task(call(INFER, body(), {b"x-api-key": b"lead"})) for _ in range(8)]
     (refused,), waiting = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)

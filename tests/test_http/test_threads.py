@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from fakes import MS, virtual, virtual_loop
 
-from app.http.threads import HalfTime, HelperThreads
+from app.http.threads import HalfTimeLock, HelperThreads
 
 REAL, BEST = False, True
 
@@ -86,7 +86,7 @@ async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
 
 @virtual
 async def test_what_runs_for_half_of_the_time_is_no_longer_held_than_let_go() -> None:
-    lock, begun = HalfTime(), list[int]()
+    lock, begun = HalfTimeLock(), list[int]()
 
     async def parse(milliseconds: int) -> None:
         async with lock:

@@ -49,7 +49,7 @@ class DecodedCall:
     #: The answer is sent piece by piece. None: whole.
     stream: Stream | None = None
 
-    def take(self, read: Translated) -> None:
+    def take_translated(self, read: Translated) -> None:
         """What a front made of the arrays, in place of them."""
         self.arrays, self.lengths, self.rows = list(read.arrays), read.lengths, len(read.arrays[0])
         self.own_lengths, self.note = read.own_lengths, read.note
@@ -71,7 +71,7 @@ class Codec:
         """What reads the arrays of a decoded call, and makes the answer of the model's outputs; None: nothing does."""
         return served.model.front
 
-    def misread(self, error: BadText) -> StarlingError:
+    def bad_text_error(self, error: BadText) -> StarlingError:
         """What the client gets if the front refuses a text."""
         return error
 

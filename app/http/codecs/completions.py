@@ -12,9 +12,9 @@ import orjson
 from app.contract import Answer, Front, Served
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.by_body import texts_or_one, unlike, wrong
 from app.http.codecs.events import Stream, event
-from app.http.codecs.writing import Writing, WrittenText
+from app.http.codecs.text_codec import bad_field, texts_or_one, unexpected
+from app.http.codecs.text_generation import GeneratedText, TextGeneration
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
@@ -41,7 +41,7 @@ _ASIDE = frozenset({
 _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"})
 
 
-class Completions(Writing):
+class Completions(TextGeneration):
     """Texts that continue others. Fields that OpenAI does not know are parameters of the model."""
 
     sent = "prompt"
@@ -59,7 +59,7 @@ class Completions(Writing):
     def columns(self, served: Served) -> list[list[str]]:
         return [texts_or_one(self.body.get("prompt"), "prompt")]
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         return self.sent if isinstance(self.body.get(self.sent), str) else f"{self.sent}[{row or 0}]"
 
     @property
@@ -73,20 +73,20 @@ class Completions(Writing):
         if options is None:
             return False
         if not isinstance(options, dict):
-            raise unlike("stream_options", "an object", options)
+            raise unexpected("stream_options", "an object", options)
         if not self.streams:
-            raise wrong("stream_options", "expected nothing without stream")
+            raise bad_field("stream_options", "expected nothing without stream")
         for name, value in options.items():
             if name != "include_usage" and value:
-                raise wrong(f"stream_options.{name}", f"expected include_usage alone, got {shown(value)}")
+                raise bad_field(f"stream_options.{name}", f"expected include_usage alone, got {shown(value)}")
         return _flag(options, "include_usage", "stream_options.include_usage")
 
-    def ask(self, served: Served, call: DecodedCall) -> None:
+    def set_parameters(self, served: Served, call: DecodedCall) -> None:
         self.counts  # noqa: B018  # which may be wrong
         body = {name: value for name, value in self.body.items() if value is not None and name not in _ASIDE}
         for name, (allowed, why) in _ONLY.items():
             if name in body and not any(_same(body[name], one) for one in allowed):
-                raise wrong(name, f"expected {shown(allowed[0])}, got {shown(body[name])}: {why}")
+                raise bad_field(name, f"expected {shown(allowed[0])}, got {shown(body[name])}: {why}")
         given = {name: value for name, value in body.items() if name not in _OWN and name not in _ONLY}
         limit = next((name for name in ("max_completion_tokens", "max_tokens") if name in body), None)
         if limit is not None:
@@ -122,7 +122,7 @@ class Completions(Writing):
         """The piece of a chunk's choice; "" of the last."""
         return {"text": text}
 
-    def _last(self, served: Served, call: DecodedCall, texts: Sequence[WrittenText], stream: Stream) -> bytes:
+    def _last(self, served: Served, call: DecodedCall, texts: Sequence[GeneratedText], stream: Stream) -> bytes:
         """The events that end the stream."""
         events = [
             self.events(served, call, row, one.text, one.reason, not stream.sent[row])
@@ -155,13 +155,13 @@ class ChatCompletions(Completions):
 
     def columns(self, served: Served) -> list[list[str]]:
         if self.front(served) is None:
-            raise wrong("model", f"{served.info.name!r} has no chat template; ask it with /v1/completions")
+            raise bad_field("model", f"{served.info.name!r} has no chat template; ask it with /v1/completions")
         messages = self.body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise unlike("messages", "a list of at least one message", messages)
+            raise unexpected("messages", "a list of at least one message", messages)
         return [[orjson.dumps([_message(one, f"messages[{at}]") for at, one in enumerate(messages)]).decode()]]
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         return "messages"
 
     def whole(self, text: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class ChatCompletions(Completions):
 def _flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
     value = fields.get(name)
     if value is not None and type(value) is not bool:
-        raise unlike(field, "true or false", value)
+        raise unexpected(field, "true or false", value)
     return bool(value)
 
 
@@ -192,30 +192,30 @@ def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -
             read(given)
     except BadRequest as error:
         name, _, what = error.message.removeprefix("parameters.").partition(": ")
-        raise wrong(names.get(name, name), what) from None
+        raise bad_field(names.get(name, name), what) from None
 
 
 def _message(message: Any, place: str) -> dict[str, Any]:
     """A message whose content is one text. Templates know more fields than are checked here."""
     if not isinstance(message, dict):
-        raise unlike(place, "an object with role and content", message)
+        raise unexpected(place, "an object with role and content", message)
     if not isinstance(message.get("role"), str):
-        raise unlike(f"{place}.role", "a text", message.get("role"))
+        raise unexpected(f"{place}.role", "a text", message.get("role"))
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part(part, f"{place}.content[{at}]") for at, part in enumerate(content))
     if not isinstance(content, str):
-        raise unlike(f"{place}.content", "a text", content)
+        raise unexpected(f"{place}.content", "a text", content)
     return {**message, "content": content}
 
 
 def _part(part: Any, place: str) -> str:
     if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        raise unlike(place, 'a part of type "text"', part)
+        raise unexpected(place, 'a part of type "text"', part)
     text: str = part["text"]
     return text
 
 
-def _usage(texts: Sequence[WrittenText]) -> dict[str, int]:
+def _usage(texts: Sequence[GeneratedText]) -> dict[str, int]:
     read, written = sum(one.read for one in texts), sum(one.written for one in texts)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

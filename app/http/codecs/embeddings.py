@@ -11,14 +11,14 @@ import orjson
 from app.contract import Answer, Array, Front, ModelInfo, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
-from app.http.codecs.by_body import ByBody, texts_or_one, tokens_of, wrong
+from app.http.codecs.text_codec import TextCodec, bad_field, texts_or_one, tokens_of
 from app.values.tensors import shown, to_json
 
 _FORMATS = ("float", "base64")
 _LEAST_NORM = 1e-12
 
 
-class Embeddings(ByBody):
+class Embeddings(TextCodec):
     """Any model serves it that makes a vector of one input of bytes: of a task, or of the user's own."""
 
     kind = "a model that makes a vector of a text"
@@ -27,7 +27,7 @@ class Embeddings(ByBody):
         front = served.model.front
         return None if front is None else front.embedder or front
 
-    def takes(self, served: Served) -> bool:
+    def supports(self, served: Served) -> bool:
         info = self._face(served)
         inputs, outputs = info.client_inputs, info.outputs
         return (
@@ -39,17 +39,17 @@ class Embeddings(ByBody):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         encoding, dimensions = self.body.get("encoding_format") or "float", self.body.get("dimensions")
         if encoding not in _FORMATS:
-            raise wrong("encoding_format", f"expected {' or '.join(_FORMATS)}, got {shown(encoding)}")
+            raise bad_field("encoding_format", f"expected {' or '.join(_FORMATS)}, got {shown(encoding)}")
         call = super().decode(served, headers, body, limits)
         size = self._face(served).outputs[0].shape[0]
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= size):
-            raise wrong("dimensions", f"expected 1 to {size}, as the model's vectors have, got {shown(dimensions)}")
+            raise bad_field("dimensions", f"expected 1 to {size}, as the model's vectors have, got {shown(dimensions)}")
         return call
 
     def columns(self, served: Served) -> list[list[str]]:
         return [texts_or_one(self.body.get("input"), "input")]
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         return "input" if isinstance(self.body.get("input"), str) else f"input[{row or 0}]"
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:

@@ -13,17 +13,17 @@ from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
-from app.http.codecs.by_body import unlike, wrong
 from app.http.codecs.events import event
+from app.http.codecs.text_codec import bad_field, unexpected
+from app.http.codecs.text_generation import TextGeneration
 from app.http.codecs.v2_decode import may_name_class, take_parameters
-from app.http.codecs.writing import Writing
 from app.values.tensors import shown
 
 _TEXT = "text_input"
 _FIELDS = (_TEXT, "parameters", "id")
 
 
-class Generate(Writing):
+class Generate(TextGeneration):
     """The one text, as a JSON object. The path names the model, so the body is opened when it is decoded."""
 
     names_class = True
@@ -33,18 +33,18 @@ class Generate(Writing):
         return may_name_class(body)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        return super(Generate, self.opened(body, limits)).decode(served, headers, body, limits)
+        return super(Generate, self.with_body(body, limits)).decode(served, headers, body, limits)
 
     def columns(self, served: Served) -> list[list[str]]:
         text = self.body.get(_TEXT)
         if not isinstance(text, str):
-            raise unlike(_TEXT, "a text", text)
+            raise unexpected(_TEXT, "a text", text)
         return [[text]]
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         return _TEXT
 
-    def ask(self, served: Served, call: DecodedCall) -> None:
+    def set_parameters(self, served: Served, call: DecodedCall) -> None:
         own = self.body.get("parameters")
         if own is not None and not isinstance(own, dict):
             raise BadRequest("parameters: expected an object")
@@ -52,7 +52,7 @@ class Generate(Writing):
         streams = given.pop("stream", self.streams)  # as the examples of Triton's backends have it
         if streams is not self.streams:
             other = "generate" if self.streams else "generate_stream"
-            raise wrong("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
+            raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
         if "max_tokens" in given:  # what Triton's backends call it
             given["max_new_tokens"] = given.pop("max_tokens")

@@ -14,18 +14,18 @@ import orjson
 from app.contract import Answer, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
-from app.http.codecs.by_body import ByBody, texts_of, tokens_of, unlike, wrong
+from app.http.codecs.text_codec import TextCodec, bad_field, texts_of, tokens_of, unexpected
 from app.values.tensors import shown, to_json
 
 _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]
 
 
-class Rerank(ByBody):
+class Rerank(TextCodec):
     """A model serves it that has the inputs query and document and the output score, as the task rerank has."""
 
     kind = "a model that ranks texts for a query"
 
-    def takes(self, served: Served) -> bool:
+    def supports(self, served: Served) -> bool:
         info = served.info
         inputs = [(spec.name, spec.datatype, spec.fixed, spec.count) for spec in info.client_inputs]
         return inputs == _INPUTS and info.outputs[0].name == "score" and info.outputs[0].count == 1
@@ -33,19 +33,19 @@ class Rerank(ByBody):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         top = self.body.get("top_n")
         if top is not None and (type(top) is not int or top < 1):
-            raise wrong("top_n", f"expected a number of at least 1, got {shown(top)}")
+            raise bad_field("top_n", f"expected a number of at least 1, got {shown(top)}")
         if self.body.get("raw_scores") and "raw_score" not in [spec.name for spec in served.info.outputs]:
-            raise wrong("raw_scores", f"expected false, since model {served.info.name!r} has no output raw_score")
+            raise bad_field("raw_scores", f"expected false, since model {served.info.name!r} has no output raw_score")
         return super().decode(served, headers, body, limits)
 
     def columns(self, served: Served) -> list[list[str]]:
         query = self.body.get("query")
         if not isinstance(query, str):
-            raise unlike("query", "a text", query)
+            raise unexpected("query", "a text", query)
         documents = self._documents()
         return [[query] * len(documents), documents]
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         return "query" if name == "query" else f"{self._field}[{row or 0}]"
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:

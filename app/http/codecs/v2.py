@@ -16,7 +16,7 @@ from app.contract import Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
 from app.http.body import Limits
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
-from app.http.codecs.pieces import Pieces, pieces_of
+from app.http.codecs.incremental import IncrementalDecode, begin_incremental
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import (
     Spans,
@@ -47,11 +47,13 @@ class V2(Codec):
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
 
-    def in_pieces(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> Pieces:
+    def decode_incrementally(
+        self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits
+    ) -> IncrementalDecode:
         """A large body of JSON, to be parsed in pieces. Raises BadRequest or ValueError if it has to be whole."""
         if _LENGTH in headers or len(body) > limits.json:
             raise ValueError("a body with binary tensors, or with too much JSON")
-        return pieces_of(body, served.info)
+        return begin_incremental(body, served.info)
 
     def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
         """What the route makes of a request that was parsed in pieces."""

@@ -59,7 +59,16 @@ class _NoEvent:
 class Exchange(ABC):
     """One request and its answer. To uvicorn's own code it looks like one of its cycles."""
 
-    __slots__ = ("connection", "disconnected", "final", "health", "keep_alive", "refused", "response_complete", "whole")
+    __slots__ = (
+        "body_complete",
+        "closes",
+        "connection",
+        "disconnected",
+        "health",
+        "keep_alive",
+        "refusal_delayed",
+        "response_complete",
+    )
 
     message_event: ClassVar[_NoEvent] = _NoEvent()
 
@@ -71,20 +80,20 @@ class Exchange(ABC):
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
-        self.whole = False  # all of the body has come
-        self.refused = False  # the answer is a delayed refusal; the body is dropped
-        self.final = False  # the connection closes behind the answer
+        self.body_complete = False  # all of the body has come
+        self.refusal_delayed = False  # the answer is a delayed refusal; the body is dropped
+        self.closes = False  # the connection closes behind the answer
 
     @abstractmethod
     def received(self, body: bytes) -> None:
         """The whole body has come."""
 
     @abstractmethod
-    def late(self) -> None:
+    def on_body_timeout(self) -> None:
         """The body did not come in time: answer 408."""
 
     @abstractmethod
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """The client disconnected before it had its answer."""
 
 
@@ -122,7 +131,7 @@ class HttpProtocol(PatchedProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        while data and not self._lingers:
+        while data and not self._discards_input:
             head = self._head
             if self._missing:
                 data = self._collect(data)
@@ -188,8 +197,8 @@ class HttpProtocol(PatchedProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
-            self._apart = 0
-            if not self._collecting.refused:
+            self._bytes_outside_bodies = 0
+            if not self._collecting.refusal_delayed:
                 self._parts.append(body)
         else:
             PatchedProtocol.on_body(self, body)
@@ -202,7 +211,7 @@ class HttpProtocol(PatchedProtocol):
         self._parsing = False
         self._chunk = None
         body = self._collected()
-        exchange.whole = True
+        exchange.body_complete = True
         exchange.received(body)
 
     # the same head again: the parser, which is between two requests, is not fed with this one
@@ -217,7 +226,7 @@ class HttpProtocol(PatchedProtocol):
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
         rest = data[len(head.text) :]
         if len(rest) == head.length and not exchange.response_complete:  # nearly always
-            exchange.whole = True
+            exchange.body_complete = True
             exchange.received(rest)
             return b""
         if not exchange.response_complete:
@@ -230,13 +239,13 @@ class HttpProtocol(PatchedProtocol):
         part = data[: self._missing]
         self._missing -= len(part)
         exchange = self._collecting
-        if exchange is not None and not exchange.refused:
+        if exchange is not None and not exchange.refusal_delayed:
             self._parts.append(part)
         if self._missing:
             return b""
         if exchange is not None:
             body = self._collected()
-            exchange.whole = True
+            exchange.body_complete = True
             exchange.received(body)
         return data[len(part) :]
 
@@ -256,9 +265,9 @@ class HttpProtocol(PatchedProtocol):
 
     def _body_late(self) -> None:
         exchange = self._collecting
-        if exchange is not None and not exchange.refused:  # a refusal is already on its way
+        if exchange is not None and not exchange.refusal_delayed:  # a refusal is already on its way
             self._end_collecting()
-            exchange.late()
+            exchange.on_body_timeout()
 
     # answering
 
@@ -272,14 +281,14 @@ class HttpProtocol(PatchedProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._default_lines[0]:  # uvicorn makes a new list every second, for the date
             self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
-        if closing := self._last or not exchange.keep_alive or exchange.final or exchange.health.closing:
+        if closing := self._last or not exchange.keep_alive or exchange.closes or exchange.health.closing:
             head += _CLOSE
         self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
         exchange.response_complete = True
-        if not exchange.whole:
+        if not exchange.body_complete:
             self._end_collecting()  # the rest of the body is dropped
         if closing:
-            self._end(sends=not exchange.whole)
+            self._end(sends=not exchange.body_complete)
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
@@ -297,5 +306,5 @@ class HttpProtocol(PatchedProtocol):
         answering = self._answering
         if isinstance(answering, Exchange) and not answering.response_complete:
             answering.disconnected = True
-            answering.left()
+            answering.on_disconnect()
         PatchedProtocol.connection_lost(self, exc)

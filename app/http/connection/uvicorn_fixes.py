@@ -42,12 +42,12 @@ def _refusal(status: bytes, why: str) -> bytes:
 
 
 _MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
-_TOO_LONG = _refusal(
+_HEAD_TOO_LONG = _refusal(
     b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
 )
-_HOSTS = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
-_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
-_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
+_BAD_HOST = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
+_HEAD_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
+_BAD_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
 
 
 class PatchedProtocol(HttpToolsProtocol):
@@ -64,12 +64,12 @@ class PatchedProtocol(HttpToolsProtocol):
         self._answering: Any = None
         self._parsing = False  # the parser is within a request
         self._in_head = False  # and that within its head
-        self._declines = False  # the head that has just come offers an upgrade
-        self._apart = 0  # bytes that were read since the last of a body, or since a request began
-        self._read = 0  # bytes of the last read,
-        self._first = 0  # and of the one in which the request began
-        self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
-        self._lingers = False  # the last answer has been given; input is dropped
+        self._upgrade_offered = False  # the head that has just come offers an upgrade
+        self._bytes_outside_bodies = 0  # bytes that were read since the last of a body, or since a request began
+        self._last_read_bytes = 0  # bytes of the last read,
+        self._first_read_bytes = 0  # and of the one in which the request began
+        self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
+        self._discards_input = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self._tls_close: TlsClose | None = None
 
@@ -89,30 +89,30 @@ class PatchedProtocol(HttpToolsProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        if not self._lingers:
+        if not self._discards_input:
             self._parse(data)
 
     def _parse(self, data: bytes) -> bool:
         """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
-        self._read = len(data)
-        self._apart += len(data)
+        self._last_read_bytes = len(data)
+        self._bytes_outside_bodies += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._log_malformed()
             if self._is_behind():
                 self.cycle.keep_alive = False  # the last answer that is due closes; the parser takes nothing more
-            elif self._wrong is _TOO_LONG:
+            elif self._malformed_answer is _HEAD_TOO_LONG:
                 self._refuse_head()
             else:
                 self.send_400_response("")
         except httptools.HttpParserUpgrade as upgrade:
-            if self._declines:
+            if self._upgrade_offered:
                 self._decline(data[upgrade.args[0] :])
             else:
                 self._unsupported_upgrade_warning()
         else:
-            if self._apart <= _LONGEST_HEAD:
+            if self._bytes_outside_bodies <= _LONGEST_HEAD:
                 return True
             self._log_malformed()
             self._refuse_head()
@@ -121,31 +121,31 @@ class PatchedProtocol(HttpToolsProtocol):
     def _is_behind(self) -> bool:
         """Whether the malformed request follows one that has no answer yet, and is not that one's own body."""
         answering = self._answering
-        in_body = self._parsing and not self._in_head and self._wrong is _MALFORMED
+        in_body = self._parsing and not self._in_head and self._malformed_answer is _MALFORMED
         return not (in_body or answering is None or answering.response_complete)
 
     def _refuse_head(self) -> None:
         """A head that does not end, or too late."""
-        self.transport.write(_TOO_LONG)
+        self.transport.write(_HEAD_TOO_LONG)
         answering = self._answering
         if answering is None or answering.response_complete:
             self._end(sends=True)
         else:
-            self._lingers = True
+            self._discards_input = True
             self._close()
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
         head = without_upgrade(self.parser.get_method(), self.url, self.headers)
-        self._declines = self._parsing = False
+        self._upgrade_offered = self._parsing = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
         self._parse(head + rest)
 
     def on_message_begin(self) -> None:
         self._parsing = self._in_head = True
-        self._apart = 0
-        self._first = self._read
+        self._bytes_outside_bodies = 0
+        self._first_read_bytes = self._last_read_bytes
         self.url = b""
         self.headers = []
 
@@ -157,8 +157,8 @@ class PatchedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._check_head()
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
-            self._declines = True
-        elif not self._lingers:  # since an earlier request in the same read
+            self._upgrade_offered = True
+        elif not self._discards_input:  # since an earlier request in the same read
             self._begin()
 
     def _check_head(self) -> None:
@@ -166,13 +166,13 @@ class PatchedProtocol(HttpToolsProtocol):
         names = [name for name, _ in self.headers]
         hosts = names.count(b"host")
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
-            self._wrong = _HOSTS
+            self._malformed_answer = _BAD_HOST
         elif b"transfer-encoding" in names and [
             value.lower() for name, value in self.headers if name == b"transfer-encoding"
         ] != [b"chunked"]:
-            self._wrong = _CODING
-        elif self._first + self._apart > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
-            self._wrong = _TOO_LONG
+            self._malformed_answer = _BAD_CODING
+        elif self._first_read_bytes + self._bytes_outside_bodies > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
+            self._malformed_answer = _HEAD_TOO_LONG
         else:
             return
         raise ValueError
@@ -196,14 +196,14 @@ class PatchedProtocol(HttpToolsProtocol):
             self.cycle.transport = OneWrite(self.cycle, self._end)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
-        self._apart = 0
-        if not self._lingers:
+        self._bytes_outside_bodies = 0
+        if not self._discards_input:
             HttpToolsProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
-        if not self._declines:
+        if not self._upgrade_offered:
             self._parsing = False
-            if not self._lingers:
+            if not self._discards_input:
                 HttpToolsProtocol.on_message_complete(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -215,7 +215,7 @@ class PatchedProtocol(HttpToolsProtocol):
         if isinstance(self._answering, RequestResponseCycle):
             self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
         self.server_state.total_requests += 1
-        if self.transport.is_closing() or self._lingers:
+        if self.transport.is_closing() or self._discards_input:
             return
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -227,12 +227,12 @@ class PatchedProtocol(HttpToolsProtocol):
     def waits(self) -> bool:
         """See idle_connections.IdleConnection."""
         cycle: Any = self.cycle  # None before the first request, unlike its type
-        return (cycle is None or cycle.response_complete) and not self._lingers
+        return (cycle is None or cycle.response_complete) and not self._discards_input
 
     def waited_too_long(self) -> None:
         """See idle_connections.IdleConnection."""
         if self._in_head and not self.transport.is_closing():
-            self.transport.write(_LATE)
+            self.transport.write(_HEAD_LATE)
         self._close()
 
     def _close(self) -> None:
@@ -257,7 +257,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self.transport.close()
             self._close_tls()
             return
-        self._lingers = True
+        self._discards_input = True
         self.pipeline.clear()
         self.flow.resume_reading()
         if self.scheme != "https":  # TLS cannot close one side alone; the answer said that it closes
@@ -287,6 +287,6 @@ class PatchedProtocol(HttpToolsProtocol):
         self._close_tls()
 
     def send_400_response(self, msg: str) -> None:
-        self.transport.write(self._wrong)
+        self.transport.write(self._malformed_answer)
         self.transport.close()
         self._close_tls()

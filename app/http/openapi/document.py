@@ -18,7 +18,7 @@ from app.contract import ModelInfo, Served, TensorSpec
 from app.http import examples
 from app.http.inference_routes import Route, find_route
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS
-from app.http.static_files import Written, written
+from app.http.static_files import StaticContent, static_content
 
 Node = dict[str, Any]
 
@@ -39,13 +39,13 @@ class Document:
         self._keyed = keyed
         self._admin = admin
         self._root_path = root_path
-        self._known: tuple[list[ModelInfo], Written] | None = None
+        self._known: tuple[list[ModelInfo], StaticContent] | None = None
 
-    def written(self, served: Sequence[Served]) -> Written:
+    def content(self, served: Sequence[Served]) -> StaticContent:
         """The document for these models. To make it takes milliseconds for each: not for the event loop."""
         infos = [one.info for one in served]
         if self._known is None or list(map(id, self._known[0])) != list(map(id, infos)):
-            self._known = infos, written(orjson.dumps(self.make(served)))
+            self._known = infos, static_content(orjson.dumps(self.make(served)))
         return self._known[1]
 
     def make(self, served: Sequence[Served]) -> Node:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.http.openapi.document import Document
 from app.http.routes.metadata import catalog_of
-from app.http.static_files import ASK_AGAIN, KEEP, add_file, answer
+from app.http.static_files import ASK_AGAIN, KEEP, add_file, respond_static
 
 _STATIC = Path(__file__).parent / "static"
 #: What a path under /docs/ gives. Nothing else of the folder is served.
@@ -37,8 +37,8 @@ def docs_router(document: Document) -> APIRouter:
     router = APIRouter()
 
     async def openapi(request: Request) -> Response:
-        found = await asyncio.to_thread(document.written, list(catalog_of(request).ready()))
-        return answer(request, found, {"content-type": "application/json", "cache-control": ASK_AGAIN})
+        found = await asyncio.to_thread(document.content, list(catalog_of(request).ready()))
+        return respond_static(request, found, {"content-type": "application/json", "cache-control": ASK_AGAIN})
 
     router.add_api_route("/openapi.json", openapi, methods=["GET", "HEAD"], include_in_schema=False)
     add_file(router, "/docs", _STATIC / "docs.html", {"cache-control": ASK_AGAIN, "content-security-policy": _POLICY})

@@ -2,7 +2,7 @@
 
 The routes are documented in `app/http/openapi/openapi.json`.
 
-State comes from the lifespan: `catalog` (Catalog), `access` (Access), `settings` (body_timeout_s) and `metrics` (an
+State comes from the lifespan: `catalog` (Catalog), `auth` (Auth), `settings` (body_timeout_s) and `metrics` (an
 object whose `render()` gives the text and its content type). No decisions are made here.
 """
 
@@ -18,8 +18,8 @@ from pydantic import BaseModel, ValidationError
 
 from app import __version__
 from app.errors import BadRequest, NotFound, TooLarge
-from app.http.access import Access
 from app.http.answers import compress, wanted_encoding
+from app.http.auth import Auth
 from app.http.body import read_body
 from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
@@ -87,7 +87,7 @@ async def index(request: Request) -> JSONResponse:
 
 async def _may_control(request: Request) -> None:
     """Before the body is read and the model is looked for. Raises Forbidden or Unauthorized."""
-    cast(Access, request.state.access).check_control(dict(request.scope["headers"]))
+    cast(Auth, request.state.auth).check_control(dict(request.scope["headers"]))
 
 
 @router.post("/v2/repository/models/{model}/load", dependencies=[Depends(_may_control)])

@@ -188,8 +188,8 @@ def _call_attributes(call: CallSpan) -> Attributes:
         found["starling.rows"] = call.rows
     if call.batches:
         found["starling.worker"] = call.batches[-1].worker
-    if call.left_out:
-        found["starling.batches_left_out"] = call.left_out
+    if call.batches_left_out:
+        found["starling.batches_left_out"] = call.batches_left_out
     return found
 
 

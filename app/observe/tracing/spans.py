@@ -126,8 +126,26 @@ class CallSpan:
     """One call, from its head to its answer. Whoever answers it calls `succeeded` or `failed`, once."""
 
     __slots__ = (
-        "_lease", "_leave", "answer", "arrived", "batches", "ended", "entered", "failure", "headers", "ident",
-        "info", "klass", "left_out", "method", "model", "parent", "path", "request_id", "route", "rows",
+        "_lease",
+        "_leave",
+        "answer",
+        "arrived",
+        "batches",
+        "batches_left_out",
+        "ended",
+        "entered",
+        "failure",
+        "headers",
+        "ident",
+        "info",
+        "klass",
+        "method",
+        "model",
+        "parent",
+        "path",
+        "request_id",
+        "route",
+        "rows",
     )  # fmt: skip
 
     def __init__(
@@ -148,7 +166,7 @@ class CallSpan:
         self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
         self.ended = 0
         self.batches: list[BatchSpan] = []
-        self.left_out = 0  # batches that it ran in beyond those
+        self.batches_left_out = 0  # batches that it ran in beyond those
         self.method = self.path = self.route = self.model = self.klass = ""
         self.request_id = b""
         self.info: ModelInfo | None = None
@@ -160,7 +178,7 @@ class CallSpan:
         """The value of the header of its answer."""
         return traceparent(*self.ident, True)
 
-    def asks(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
+    def set_request(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
         """What is asked for. `route`: the path, with the names of model and version left out."""
         self.method, self.path, self.model = method[:_LONGEST_NAME], path[:_LONGEST_PATH], model[:_LONGEST_NAME]
         self.route, self.request_id = route, request_id
@@ -170,12 +188,12 @@ class CallSpan:
         self._lease, self.entered, self.rows = lease.id, lease.entered, len(lease.rows)
         return lease.id
 
-    def ran(self, batch: BatchSpan) -> None:
+    def add_batch(self, batch: BatchSpan) -> None:
         """Some of its rows were in a batch."""
         if len(self.batches) < MOST_BATCHES:
             self.batches.append(batch)
         else:
-            self.left_out += 1
+            self.batches_left_out += 1
 
     def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
         """The call has its answer. Returns the value of its `traceparent`."""

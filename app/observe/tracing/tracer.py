@@ -35,7 +35,7 @@ class Tracer:
         self._in_flight: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
 
     def begin(self, headers: Mapping[bytes, bytes], arrived: int) -> CallSpan | Unrecorded:
-        """The span of a new call; `CallSpan.asks` comes next.
+        """The span of a new call; `CallSpan.set_request` comes next.
 
         `traceparent` names its parent, which decides whether it is recorded; a malformed one is ignored.
         """
@@ -61,7 +61,7 @@ class Tracer:
         """The call's rows are in the queue: batches that they run in are its own."""
         self._in_flight[span.submitted(lease)] = span
 
-    def of(self, leases: Iterable[int]) -> list[CallSpan]:
+    def recorded_calls(self, leases: Iterable[int]) -> list[CallSpan]:
         """Those of the calls that are recorded, each once."""
         calls = self._in_flight
         return list({lease: calls[lease] for lease in leases if lease in calls}.values()) if calls else []
@@ -72,7 +72,7 @@ class Tracer:
         batch.recorded = len(calls)
         batch.calls = [call.ident for call in calls[:MOST_BATCHES]]
         for call in calls:
-            call.ran(batch)
+            call.add_batch(batch)
         self._offer(batch)
 
     def _ended(self, span: CallSpan, lease: int | None) -> None:

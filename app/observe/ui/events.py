@@ -30,7 +30,7 @@ Event = dict[str, Any]
 Batch = tuple[Any, ...]  # one batch, by FIELDS
 
 #: What one batch is sent as. Times are microseconds: `began` on the page's clock, `took` from there to its end.
-#: `batches`: see `in_blocks`.
+#: `batches`: see `merge_batches`.
 FIELDS = (
     "program", "stage", "steps", "worker", "rows", "size", "reason", "operation", "class", "began", "took", "compute",
     "error", "batches",
@@ -41,21 +41,21 @@ _MOST_WAITING = 128  # rows that wait, of a table that is sent: beyond them its 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ModelsState:
     """What the message `models` is made from: it is sent again when this has changed."""
 
     index: tuple[IndexEntry, ...]
     plans: tuple[tuple[str, str, Plan], ...]  # name, version
 
 
-def seen(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> Seen:
+def models_state(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> ModelsState:
     """Without what each tick has anyway."""
     named = zip(snapshot.models, plans, strict=True)
-    steady = tuple((one.stats.model, one.stats.version, _steady(plan)) for one, plan in named)
-    return Seen(tuple(index), steady)
+    steady = tuple((one.stats.model, one.stats.version, _without_live_values(plan)) for one, plan in named)
+    return ModelsState(tuple(index), steady)
 
 
-def _steady(plan: Plan) -> Plan:
+def _without_live_values(plan: Plan) -> Plan:
     return replace(plan, scale=1.0, handover_ns=0, level=-1)
 
 
@@ -76,7 +76,7 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
     }
 
 
-def models(now: Seen, ready: Sequence[Served]) -> Event:
+def models(now: ModelsState, ready: Sequence[Served]) -> Event:
     """Everything known of every version, but for what each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
     plans = {(name, version): plan for name, version, plan in now.plans}  # the newest program of a version is last
@@ -147,7 +147,7 @@ def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
     )  # fmt: skip
 
 
-def in_blocks(batches: Sequence[Batch], most: int, span_us: int) -> Sequence[Batch]:
+def merge_batches(batches: Sequence[Batch], most: int, span_us: int) -> Sequence[Batch]:
     """Batches of the last `span_us`, as at most about `most` blocks, so that no time in which a worker ran is left out.
 
     Where there are more, those that a worker began within one slice of the time are a block: the values of the first,

@@ -93,7 +93,7 @@ class Hub:
         self._errors_sent = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: events.Seen | None = None
+        self._models_state: events.ModelsState | None = None
         self._models = b""
 
     @contextmanager
@@ -126,12 +126,12 @@ class Hub:
 
     def _join(self, watcher: Watcher) -> None:
         watcher.send(self._hello)
-        watcher.send(self._past())
+        watcher.send(self._history_message())
         self._watchers.append(watcher)
         if len(self._watchers) > 1:
             watcher.send(self._models)
             return
-        self._seen = None
+        self._models_state = None
         self._batches, self._errors_sent = [], self._errors.total
         self._watch(self._on_ended)
         self._tick()
@@ -140,9 +140,9 @@ class Hub:
         if watcher in self._watchers:
             self._watchers.remove(watcher)
         if not self._watchers:
-            self._rest()
+            self._pause()
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         """Nobody watches: no timer, and the engine tells nothing."""
         self._watch(None)
         if self._timer is not None:
@@ -155,7 +155,7 @@ class Hub:
             watcher.send(message)
             watcher.end()
         self._watchers.clear()
-        self._rest()
+        self._pause()
 
     def _tick(self) -> None:
         self._timer = None
@@ -167,21 +167,21 @@ class Hub:
         batches, self._batches = self._batches, []
         snapshot, plans = self._snapshot(), self._plans()
         messages = []
-        seen = events.seen(self._catalog.index(), snapshot, plans)
-        if seen != self._seen:
-            self._models = events.encoded("models", events.models(seen, self._catalog.ready()))
-            self._seen = seen
+        state = events.models_state(self._catalog.index(), snapshot, plans)
+        if state != self._models_state:
+            self._models = events.encoded("models", events.models(state, self._catalog.ready()))
+            self._models_state = state
             messages.append(self._models)
-        blocks = events.in_blocks(batches, MOST_BLOCKS, round(self._interval_s * 1e6))
+        blocks = events.merge_batches(batches, MOST_BLOCKS, round(self._interval_s * 1e6))
         errors, self._errors_sent = self._errors.since(self._errors_sent), self._errors.total
         tick = events.tick(self._now_us(), self._health.ready(), snapshot, plans, blocks, errors, self._machine())
         messages.append(events.encoded("tick", tick))
         for watcher in self._watchers:
             if not all(map(watcher.send, messages)):
-                watcher.send(self._past())
+                watcher.send(self._history_message())
                 watcher.send(self._models)
 
-    def _past(self) -> bytes:
+    def _history_message(self) -> bytes:
         return events.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
 
     def _on_ended(self, unit: Unit, outcome: Outcome, began: int, ended: int) -> None:

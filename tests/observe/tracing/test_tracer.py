@@ -31,7 +31,7 @@ def answer(batch: int = 3) -> Answer:
 def begin(tracer: Tracer, **headers: bytes) -> Any:
     span = tracer.begin({name.encode(): value for name, value in headers.items()}, 1000)
     if isinstance(span, CallSpan):
-        span.asks("POST", "/predict/m", "/predict/{model}", "m", b"id-1")
+        span.set_request("POST", "/predict/m", "/predict/{model}", "m", b"id-1")
     return span
 
 
@@ -115,7 +115,7 @@ def test_a_call_of_many_batches_stays_small() -> None:
     tracer.submitted(span, OneLease())
     for number in range(MOST_BATCHES + 5):
         batch = BatchSpan(INFO, number, 0, "idle", "on", "realtime", 1, 1, None, 1, 10, 20, (1, 2, 3))
-        tracer.batch_ended(batch, tracer.of([7, 8, 7]))
+        tracer.batch_ended(batch, tracer.recorded_calls([7, 8, 7]))
     span.succeeded(INFO, "", answer())
     made = made_of(span)
     assert len(made.links) == MOST_BATCHES
@@ -128,7 +128,7 @@ def test_a_call_of_long_words_stays_small() -> None:
     headers = {b"traceparent": PARENT % 1, b"x-other": long.encode(), b"user-agent": long.encode()}
     span = tracer.begin({**headers, b"tracestate": f"a={long}".encode()}, 1000)
     assert isinstance(span, CallSpan)
-    span.asks("POST", f"/predict/{long}", "/predict/{model}", long, b"id-1")
+    span.set_request("POST", f"/predict/{long}", "/predict/{model}", long, b"id-1")
     span.failed(None, "", QueueFull("full"), 429)
     kept = [span.method, span.path, span.model, *span.headers.values()]
     assert sum(map(len, kept)) < 5000

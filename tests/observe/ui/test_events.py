@@ -43,7 +43,7 @@ def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
 def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     index = [IndexEntry("broken", "1", "UNAVAILABLE", "no <b>inputs</b>"), IndexEntry("echo", "1", "READY")]
     tables = ((0, *range(1, 300)), (0, 0, *range(2, 300)))
-    now = events.seen(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
+    now = events.models_state(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
     broken, echo = events.models(now, [ECHO])["models"]
     assert broken == {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "no <b>inputs</b>"}
     assert (echo["batch_ms"], echo["origin"], echo["loads"]) == ([2.0, 3.0], "measured", (0.1, 0.5))
@@ -56,7 +56,7 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     """It is counted until it has drained, and is no longer among those that serve."""
     index = [IndexEntry("echo", "1", "UNLOADING")]
-    now = events.seen(index, Snapshot([gauges()], []), [plan()])
+    now = events.models_state(index, Snapshot([gauges()], []), [plan()])
     found: list[FakeServed] = []
     assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
@@ -84,7 +84,7 @@ def test_the_form_begins_with_what_users_send(datatype: str, row: bytes | None, 
     one = served("one", (given,), (given,), decode=lambda media, body: {})
     one.example = example
     index = [IndexEntry("one", "1", "READY")]
-    now = events.seen(index, Snapshot([gauges("one")], []), [plan()])
+    now = events.models_state(index, Snapshot([gauges("one")], []), [plan()])
     assert events.models(now, [one])["models"][0]["sends"] == sends
 
 
@@ -95,7 +95,7 @@ def block(worker: int, began: int, batches: int = 1, took: int = 8) -> events.Ba
 
 def test_very_many_batches_become_blocks_without_gaps() -> None:
     many = [block(worker, at) for at in range(0, 400, 10) for worker in (0, 1)]
-    assert events.in_blocks(many, 80, 400) is many
-    assert events.in_blocks(many, 8, 400) == [
+    assert events.merge_batches(many, 80, 400) is many
+    assert events.merge_batches(many, 8, 400) == [
         block(worker, at, 10, 98) for at in range(0, 400, 100) for worker in (0, 1)
     ]

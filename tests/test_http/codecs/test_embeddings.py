@@ -22,7 +22,7 @@ OTHER = served("other", (spec("x", "FP32", 4),), VECTOR)
 
 
 def opened(body: Any) -> Embeddings:
-    return Embeddings().opened(orjson.dumps(body), LIMITS)
+    return Embeddings().with_body(orjson.dumps(body), LIMITS)
 
 
 def answered(body: dict[str, Any], values: Any) -> dict[str, Any]:

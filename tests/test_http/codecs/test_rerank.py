@@ -22,7 +22,7 @@ TEXTS = ["a", "b", "c"]
 
 
 def answered(body: dict[str, Any]) -> Any:
-    codec = Rerank().opened(orjson.dumps(body), LIMITS)
+    codec = Rerank().with_body(orjson.dumps(body), LIMITS)
     call = codec.decode(RANKER, {}, b"", LIMITS)
     assert [array.tolist() for array in call.arrays] == [[b"q"] * 3, [b"a", b"b", b"c"]]
     scores, raw = np.array([0.25, 0.75, 0.25], np.float32), np.array([-1, 1, -1], np.float32)
@@ -64,5 +64,5 @@ def test_those_of_text_embeddings_inference() -> None:
 )
 def test_what_is_wrong_is_named(body: dict[str, Any], model: Any, param: str, message: str) -> None:
     with pytest.raises(BadRequest, match=f"^{message}") as raised:
-        Rerank().opened(orjson.dumps(body), LIMITS).decode(model, {}, b"", LIMITS)
+        Rerank().with_body(orjson.dumps(body), LIMITS).decode(model, {}, b"", LIMITS)
     assert raised.value.param == param

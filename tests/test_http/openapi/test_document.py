@@ -146,11 +146,11 @@ def test_the_newest_version_is_documented() -> None:
 
 def test_the_document_is_made_again_where_other_models_serve() -> None:
     document, echo, text = Document(), MODELS["echo"], MODELS["text"]
-    first = document.written([echo])
-    assert document.written([echo]) is first
-    second = document.written([text])
+    first = document.content([echo])
+    assert document.content([echo]) is first
+    second = document.content([text])
     assert (b"/predict/echo" in second.body, b"/predict/text" in second.body) == (False, True)
-    assert document.written([replace(text, info=replace(text.info))]) is not second  # it was loaded again
+    assert document.content([replace(text, info=replace(text.info))]) is not second  # it was loaded again
 
 
 def test_keys_are_asked_for_where_they_are_needed() -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from app.contract import IndexEntry
 from app.errors import BadRequest, QueueFull, Unauthorized
-from app.http.access import Access
+from app.http.auth import Auth
 from app.http.errors import error_parts, install_error_handlers
 from app.http.keys import keys_of
 from app.http.routes import control
@@ -146,12 +146,12 @@ async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) ->
 async def test_control_is_off_unless_asked_for(catalog: FakeCatalog, step: str, model: str) -> None:
     """Which is told before the body is read and the model is looked for; the index is open."""
     path = f"/v2/repository/models/{model}/{step}"
-    async with client(make_app(), catalog=catalog, access=Access()) as http:
+    async with client(make_app(), catalog=catalog, auth=Auth()) as http:
         answer = await http.post(path, content=b"{")
         assert (answer.status_code, "--model-control" in answer.json()["error"]) == (403, True)
         assert (await http.post("/v2/repository/index")).status_code == 200
-    admin = Access(admin=keys_of("admin_key", "sesame", None))
-    async with client(make_app(), catalog=catalog, access=admin) as http:
+    admin = Auth(admin=keys_of("admin_key", "sesame", None))
+    async with client(make_app(), catalog=catalog, auth=admin) as http:
         for headers in ({}, {"X-API-Key": "open"}, {"Authorization": "Basic sesame"}):
             answer = await http.post(path, content=b"{", headers=headers)
             assert (answer.status_code, "admin key" in answer.json()["error"]) == (401, True)

@@ -20,7 +20,7 @@ from app.values.tensors import has_bools, packer
 _PIECE = 64 << 10  # bytes of numbers: some 0.4 ms
 
 
-class Pieces:
+class IncrementalDecode:
     """A request without the numbers of its first tensor, and these numbers."""
 
     def __init__(self, text: bytes, start: int, end: int, spec: TensorSpec, info: ModelInfo) -> None:
@@ -30,10 +30,10 @@ class Pieces:
         self._packed: list[bytes] = []
 
     @property
-    def left(self) -> bool:
+    def unfinished(self) -> bool:
         return self._at < self._end
 
-    def parse(self) -> None:
+    def parse_next(self) -> None:
         """Parse the next piece. Raises an error of orjson or struct if it is more than numbers of the datatype."""
         cut = self._text.find(b",", self._at + _PIECE, self._end)
         if cut < 0:
@@ -42,7 +42,7 @@ class Pieces:
         self._packed.append(packer(self._spec.datatype, len(values))(*values))
         self._at = cut + 1
 
-    def call(self) -> DecodedCall:
+    def finish(self) -> DecodedCall:
         """The whole request, when no piece is left. Raises BadRequest, also for a comma behind the last number."""
         request = orjson.loads(self._rest)
         request["inputs"][0]["data"] = memoryview(b"".join(self._packed))
@@ -53,7 +53,7 @@ class Pieces:
 NOT_PLAIN = (BadRequest, ValueError, TypeError, LookupError, OverflowError, struct.error)
 
 
-def pieces_of(text: bytes, info: ModelInfo) -> Pieces:
+def begin_incremental(text: bytes, info: ModelInfo) -> IncrementalDecode:
     """Of a body whose first tensor is a flat list of numbers.
 
     Raises ValueError if it is not, and BadRequest for too many or too few numbers. What is left of the body may be long
@@ -66,4 +66,4 @@ def pieces_of(text: bytes, info: ModelInfo) -> Pieces:
     end = text.find(b"]", start)
     if end < 0 or any(text.find(mark, start, end) >= 0 for mark in (b"[", b"{", b'"')):
         raise ValueError("not a flat list")
-    return Pieces(text, start, end, spec, info)
+    return IncrementalDecode(text, start, end, spec, info)

@@ -11,7 +11,7 @@ import pytest
 from app.contract import CLASSES
 from app.errors import ModelFailed
 from app.http import call as calls
-from app.http.access import Access
+from app.http.auth import Auth
 from app.http.keys import keys_of
 
 from .catalog import served, spec
@@ -69,7 +69,7 @@ async def test_what_is_wrong_has_the_body_of_openai(
 
 
 async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Echo) -> None:
-    asking: Caller = caller(model, options={"access": Access(keys_of("api_key", "secret", None))})
+    asking: Caller = caller(model, options={"auth": Auth(keys_of("api_key", "secret", None))})
     refused, key = await asking(PATH, body()), {b"authorization": b"Bearer secret"}
     assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
     model.full = frozenset(CLASSES)

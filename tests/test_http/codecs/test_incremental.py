@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from app.contract import Batching, ModelInfo, TensorSpec
-from app.http.codecs import pieces
-from app.http.codecs.pieces import NOT_PLAIN, pieces_of
+from app.http.codecs import incremental
+from app.http.codecs.incremental import NOT_PLAIN, begin_incremental
 from app.http.codecs.v2_decode import decode_request
 
 
@@ -34,19 +34,19 @@ def text(request: dict[str, Any]) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_PIECE", 40)
+    monkeypatch.setattr(incremental, "_PIECE", 40)
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "UINT16"])
 def test_the_call_is_that_of_the_whole_body(datatype: str) -> None:
     body, model = text(request(datatype)), info(datatype)
-    found = pieces_of(body, model)
+    found = begin_incremental(body, model)
     count = 0
-    while found.left:
-        found.parse()
+    while found.unfinished:
+        found.parse_next()
         count += 1
     assert count > 50
-    call, whole = found.call(), decode_request(json.loads(body), memoryview(b""), model, bools=True)[0]
+    call, whole = found.finish(), decode_request(json.loads(body), memoryview(b""), model, bools=True)[0]
     assert [bytes(one) for one in call.arrays] == [bytes(one) for one in whole.arrays]  # type: ignore[arg-type]
     assert (
         np.frombuffer(bytes(call.arrays[0]), model.inputs[0].dtype)[299] == request(datatype)["inputs"][0]["data"][-1]
@@ -79,10 +79,10 @@ def edited(old: bytes, new: bytes) -> Callable[[], bytes]:
 def test_what_is_not_plain_is_left_to_be_parsed_whole(body: Callable[[], bytes]) -> None:
     sent, model = body(), info("INT64")
     try:
-        found = pieces_of(sent, model)
-        while found.left:
-            found.parse()
-        made = found.call()
+        found = begin_incremental(sent, model)
+        while found.unfinished:
+            found.parse_next()
+        made = found.finish()
     except NOT_PLAIN:
         made = None
     assert made is None

@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"/v2/repository/models/[^/]+/(?:load|unload)")
 _OFF = "loading and unloading models is off: start the server with --model-control, or with --admin-key"
 
 
-class Access:
+class Auth:
     """`keys` open all routes, `admin` those that load and unload models; None asks for no key.
 
     `control`: whether models may be loaded and unloaded where there is no admin key; `origins`: of pages that may ask

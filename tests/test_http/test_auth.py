@@ -7,15 +7,15 @@ import contextlib
 import pytest
 
 from app.errors import Forbidden, Unauthorized
-from app.http.access import Access
+from app.http.auth import Auth
 from app.http.keys import Key, keys_of
 
 UNLOAD = "/v2/repository/models/echo/unload"
 LOAD = "/v2/repository/models/echo/load"
 
 
-def access(api: str | None = None, admin: str | None = None, *, control: bool = False) -> Access:
-    return Access(keys_of("api_key", api, None), keys_of("admin_key", admin, None), control=control)
+def auth(api: str | None = None, admin: str | None = None, *, control: bool = False) -> Auth:
+    return Auth(keys_of("api_key", api, None), keys_of("admin_key", admin, None), control=control)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def access(api: str | None = None, admin: str | None = None, *, control: bool = 
     ],
 )
 def test_the_key(headers: dict[bytes, bytes]) -> None:
-    access("sesame").check("/v2", headers)
-    assert access("sesame").key_of(headers) == Key(b"sesame")
-    access(admin="sesame").check_control(headers)
+    auth("sesame").check("/v2", headers)
+    assert auth("sesame").key_of(headers) == Key(b"sesame")
+    auth(admin="sesame").check_control(headers)
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def test_the_key(headers: dict[bytes, bytes]) -> None:
 )
 def test_anything_else(headers: dict[bytes, bytes], words: str) -> None:
     with pytest.raises(Unauthorized, match=f"API key {words}"):
-        access("sesame").check("/v2", headers)
-    assert access("sesame").key_of(headers) is None
+        auth("sesame").check("/v2", headers)
+    assert auth("sesame").key_of(headers) is None
     with pytest.raises(Unauthorized, match=f"admin key {words}"):
-        access(admin="sesame").check_control(headers)
+        auth(admin="sesame").check_control(headers)
 
 
 def test_without_keys_everything_is_open_but_control() -> None:
-    access().check("/v2", {})
-    access().check(UNLOAD, {})
+    auth().check("/v2", {})
+    auth().check(UNLOAD, {})
     with pytest.raises(Forbidden, match="--model-control"):
-        access().check_control({b"x-api-key": b"sesame"})
-    access(control=True).check_control({})
+        auth().check_control({b"x-api-key": b"sesame"})
+    auth(control=True).check_control({})
     for headers, allowed in (({}, False), ({b"x-api-key": b"api"}, True)):  # control takes the other key
         with contextlib.nullcontext() if allowed else pytest.raises(Unauthorized):
-            access("api", control=True).check(UNLOAD, headers)
+            auth("api", control=True).check(UNLOAD, headers)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_without_keys_everything_is_open_but_control() -> None:
 def test_a_page_of_another_host_changes_nothing(origin: str, host: str, allowed: str) -> None:
     headers = {b"origin": origin.encode(), b"host": host.encode(), b"x-api-key": b"admin"}
     origins = ("https://app.example.com",)
-    keyed = Access(None, keys_of("admin_key", "admin", None), origins=origins)
-    for one, passes in ((Access(control=True, origins=origins), allowed == "all"), (keyed, allowed != "none")):
+    keyed = Auth(None, keys_of("admin_key", "admin", None), origins=origins)
+    for one, passes in ((Auth(control=True, origins=origins), allowed == "all"), (keyed, allowed != "none")):
         if passes:
             one.check_control(headers)
         else:
@@ -86,7 +86,7 @@ def test_a_page_of_another_host_changes_nothing(origin: str, host: str, allowed:
 
 @pytest.mark.parametrize("control", [False, True])
 def test_an_admin_key_alone_opens_control_and_nothing_else(control: bool) -> None:
-    one = access("api", "admin", control=control)
+    one = auth("api", "admin", control=control)
     for path in (LOAD, UNLOAD):
         one.check(path, {b"x-api-key": b"admin"})  # which `check_control` decides on
         one.check_control({b"x-api-key": b"admin"})

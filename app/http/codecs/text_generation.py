@@ -7,11 +7,11 @@ from typing import NamedTuple
 from app.contract import Answer, Served
 from app.http.body import Limits
 from app.http.codecs.base import DecodedCall, RequestHeaders
-from app.http.codecs.by_body import ByBody
 from app.http.codecs.events import Stream
+from app.http.codecs.text_codec import TextCodec
 
 
-class WrittenText(NamedTuple):
+class GeneratedText(NamedTuple):
     """`reason`: why it ended, "stop" or "length"; `read` and `written`: tokens."""
 
     text: str
@@ -20,7 +20,7 @@ class WrittenText(NamedTuple):
     written: int
 
 
-class Writing(ByBody):
+class TextGeneration(TextCodec):
     """Implements Codec, but for what raises NotImplementedError."""
 
     may_stream = True
@@ -33,7 +33,7 @@ class Writing(ByBody):
         """Whether the request is answered by a stream."""
         raise NotImplementedError
 
-    def ask(self, served: Served, call: DecodedCall) -> None:
+    def set_parameters(self, served: Served, call: DecodedCall) -> None:
         """Write into the call what the request asks for beside its texts. Raises BadRequest."""
         raise NotImplementedError
 
@@ -43,12 +43,12 @@ class Writing(ByBody):
 
     # Codec
 
-    def takes(self, served: Served) -> bool:
+    def supports(self, served: Served) -> bool:
         return served.model.writes
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         call = super().decode(served, headers, body, limits)
-        self.ask(served, call)
+        self.set_parameters(served, call)
 
         def events(row: int, pieces: list[tuple[str, str]], first: bool) -> bytes:
             return self.events(served, call, row, "".join(text for text, _ in pieces), pieces[-1][1], first)
@@ -57,11 +57,12 @@ class Writing(ByBody):
             call.stream = Stream(events, size=lambda piece: len(piece[0]))
         return call
 
-    def texts(self, call: DecodedCall, answer: Answer) -> list[WrittenText]:
+    def texts(self, call: DecodedCall, answer: Answer) -> list[GeneratedText]:
         """What the rows have written; of a stream, only what it has not sent."""
         columns = [column.tolist() for column in answer.outputs]
         found = [
-            WrittenText(text.decode(), reason.decode(), *counts) for text, reason, *counts in zip(*columns, strict=True)
+            GeneratedText(text.decode(), reason.decode(), *counts)
+            for text, reason, *counts in zip(*columns, strict=True)
         ]
         if (stream := call.stream) is None:
             return found

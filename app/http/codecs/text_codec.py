@@ -21,7 +21,7 @@ from app.values.tensors import shown
 TOKENS = "tokens"  # the axis of a task's texts
 
 
-class ByBody(Codec):
+class TextCodec(Codec):
     """`body`: of the request, None before it is opened."""
 
     kind = ""  # of the models that serve the route, in messages
@@ -31,7 +31,7 @@ class ByBody(Codec):
 
     # for subclasses
 
-    def takes(self, served: Served) -> bool:
+    def supports(self, served: Served) -> bool:
         """Whether the model can serve the route."""
         raise NotImplementedError
 
@@ -39,13 +39,13 @@ class ByBody(Codec):
         """The texts of each input. Raises BadRequest."""
         raise NotImplementedError
 
-    def place(self, name: str, row: int | None) -> str:
+    def field_of(self, name: str, row: int | None) -> str:
         """What messages call the text of this input and row."""
         raise NotImplementedError
 
     # the model
 
-    def opened(self, body: bytes, limits: Limits) -> Self:
+    def with_body(self, body: bytes, limits: Limits) -> Self:
         """The codec of this request. Raises BadRequest or TooLarge."""
         if len(body) > limits.json:
             raise TooLarge(f"body: expected at most {limits.json} bytes of JSON (--max-json-mib), got {len(body)}")
@@ -59,12 +59,12 @@ class ByBody(Codec):
         name = self.body.get("model")
         if name is not None:
             if not isinstance(name, str) or not name:
-                raise wrong("model", f"expected the name of a model, got {shown(name)}")
+                raise bad_field("model", f"expected the name of a model, got {shown(name)}")
             return name
-        able = sorted({served.info.name for served in catalog.ready() if self.takes(served)})
+        able = sorted({served.info.name for served in catalog.ready() if self.supports(served)})
         if len(able) != 1:
             expected = f"one of {', '.join(able)}" if able else f"the name of {self.kind}, of which none serves"
-            raise wrong("model", f"missing; expected {expected}")
+            raise bad_field("model", f"missing; expected {expected}")
         return able[0]
 
     # Codec
@@ -73,26 +73,26 @@ class ByBody(Codec):
         return call.rows > OFF_LOOP_ROWS
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        if not self.takes(served):
-            raise wrong("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
+        if not self.supports(served):
+            raise bad_field("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
         arrays = [_as_bytes(texts) for texts in self.columns(served)]
         if self.front(served) is None:
             specs = served.info.client_inputs
             arrays = [array.reshape(-1, *spec.shape) for array, spec in zip(arrays, specs, strict=True)]
         return DecodedCall(len(arrays[0]), list(arrays), {})
 
-    def misread(self, error: BadText) -> StarlingError:
-        place = self.place(error.name, error.row)
+    def bad_text_error(self, error: BadText) -> StarlingError:
+        place = self.field_of(error.name, error.row)
         return BadRequest(f"{place}: {error.wrong}", param=place)
 
 
-def wrong(field: str, what: str) -> BadRequest:
+def bad_field(field: str, what: str) -> BadRequest:
     return BadRequest(f"{field}: {what}", param=field)
 
 
-def unlike(field: str, expected: str, value: object) -> BadRequest:
+def unexpected(field: str, expected: str, value: object) -> BadRequest:
     """What a field should have been; null counts as missing."""
-    return wrong(
+    return bad_field(
         field, f"missing; expected {expected}" if value is None else f"expected {expected}, got {shown(value)}"
     )
 
@@ -100,10 +100,10 @@ def unlike(field: str, expected: str, value: object) -> BadRequest:
 def texts_of(value: object, field: str) -> list[str]:
     """A list of at least one text. Raises BadRequest that names the first element that is none."""
     if not isinstance(value, list) or not value:
-        raise unlike(field, "a list of at least one text", value)
+        raise unexpected(field, "a list of at least one text", value)
     for place, text in enumerate(value):
         if not isinstance(text, str):
-            raise wrong(f"{field}[{place}]", f"expected a text, got {shown(text)}")
+            raise bad_field(f"{field}[{place}]", f"expected a text, got {shown(text)}")
     return value
 
 
@@ -112,7 +112,7 @@ def texts_or_one(value: object, field: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
-        raise wrong(field, "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer")
+        raise bad_field(field, "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer")
     return texts_of(value, field)
 
 
