@@ -88,10 +88,27 @@ class IdleMeasurement:
             await self._replace_guess()
         lengths = self._lengths_to_time()
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
-        sampler = Sampler([*sizes, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
+        sampler = Sampler(sizes, least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
         handovers: list[int] = []
+        spent = await self._time(sampler, handovers, self._budget_ns // 2)  # what batches are formed by comes first
+        sampler.want(lengths)
+        await self._time(sampler, handovers, self._budget_ns - spent)
+        if not handovers:
+            return
+        model.profile = sampler.profile(
+            model.profile, self._own,
+            cell=model.executor.steps is not None,
+            written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
+            model=model.profile.model, lengths=self._lengths, made=now_utc(),
+            handover_ms=max(0.0, median(handovers) / 1e6),
+        )  # fmt: skip
+        model.origin = Origin.MEASURED
+
+    async def _time(self, sampler: Sampler, handovers: list[int], budget_ns: int) -> int:
+        """Time the sampler's cells for so many nanoseconds of batches, or until they are settled; what was spent."""
+        model = self._model
         spent, laid_out = 0, -1
-        while spent < self._budget_ns and (cell := sampler.next()) is not None:
+        while spent < budget_ns and (cell := sampler.next()) is not None:
             expected = self._expected(cell)
             if cell.length and not self._fits(expected := max(expected, sampler.expected(cell))):
                 sampler.drop(cell)
@@ -112,16 +129,7 @@ class IdleMeasurement:
             if cell.units == 1:
                 handovers.append(measured[0].handover_ns)
             sampler.add(cell, median_of([one.timed for one in measured]))
-        if not handovers:
-            return
-        model.profile = sampler.profile(
-            model.profile, self._own,
-            cell=model.executor.steps is not None,
-            written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
-            model=model.profile.model, lengths=self._lengths, made=now_utc(),
-            handover_ms=max(0.0, median(handovers) / 1e6),
-        )  # fmt: skip
-        model.origin = Origin.MEASURED
+        return spent
 
     async def _replace_guess(self) -> None:
         """The first times of a model that warm-up could not run, from batches of 1, 2 and the most copies of a row.

@@ -87,6 +87,12 @@ class Visits(Generic[C, V]):
         self._settled: set[C] = set()
         self._pass = [*reversed(self.visits)]
 
+    def want(self, cells: Iterable[C]) -> None:
+        """Visit these cells as well: first each of them, in this order, then all that are not settled."""
+        added = list(cells)
+        self.visits |= {cell: [] for cell in added}
+        self._pass += reversed(added)
+
     @property
     def complete(self) -> bool:
         """Every cell has been visited at least once, or was dropped."""
@@ -127,7 +133,6 @@ class Sampler(Visits[Cell, Timed]):
             return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= tolerance
 
         super().__init__(wanted, known, least=least, most=most)
-        self._lengths = sorted({cell.length for cell in self.visits if cell.length})
 
     def expected(self, cell: Cell) -> int:
         """Nanoseconds of a batch at a length, at most, from the next smaller one timed there; 0 if there is none."""
@@ -195,7 +200,7 @@ class Sampler(Visits[Cell, Timed]):
         ends = {1, max(alone, default=1)}
         counts = sorted({cell.units for cell in self.visits if cell.units > 1})
         tables = {units: table for units in counts if ends <= (table := self.table(units, stage=stage)).keys()}
-        by_length = {other: self.table(1, other, stage) for other in self._lengths}
+        by_length = {other: self.table(1, other, stage) for other in sorted({cell.length for cell in self.visits} - {0})}
         curves = {other: _extended(table, alone) for other, table in by_length.items() if 1 in table}
         if length:
             curves[length] = alone

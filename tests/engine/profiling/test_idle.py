@@ -292,3 +292,14 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
             assert await predicted(rig, lease.run()) == [2.5 * MS]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
+
+
+@virtual
+async def test_sizes_have_half_of_the_time_before_lengths_do():
+    async with serving(by_tokens(), profile_budget_s=0.12) as rig:
+        takes_by_length(rig, lambda size, length: size * length * MS // 16)
+        rig.engine.profiling.begin()
+        await settled(rig)
+        profile = rig.served.profiled.profile
+        assert profile.extra["repeats"] == {"1": 5, "2": 5, "3": 5, "4": 5}
+        assert len(profile.by_length) > 1

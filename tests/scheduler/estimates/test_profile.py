@@ -51,6 +51,11 @@ def test_cut_to_a_smaller_batch() -> None:
         parse(FULL).up_to(5)
 
 
+def test_a_size_that_was_not_measured_is_known_no_better_than_the_nearest_that_was() -> None:
+    batch_ms = {"1": 1, "4": 4, "7": 7}
+    assert parse({"batch_ms": batch_ms, "error": {"1": 0.3, "7": 0.02}}).errors == (0.3, 0.3, 0.3, 0.3, 0.1, 0.1, 0.02)
+
+
 def test_each_stage_is_handed_over() -> None:
     stages = [{"batch_ms": {"1": 2}}, {"batch_ms": {"1": 1}}]
     profile = parse({"stages": stages, "handover_ms": 0.1})
