@@ -200,7 +200,8 @@ class Sampler(Visits[Cell, Timed]):
         ends = {1, max(alone, default=1)}
         counts = sorted({cell.units for cell in self.visits if cell.units > 1})
         tables = {units: table for units in counts if ends <= (table := self.table(units, stage=stage)).keys()}
-        by_length = {other: self.table(1, other, stage) for other in sorted({cell.length for cell in self.visits} - {0})}
+        lengths = sorted({cell.length for cell in self.visits} - {0})
+        by_length = {other: self.table(1, other, stage) for other in lengths}
         curves = {other: _extended(table, alone) for other, table in by_length.items() if 1 in table}
         if length:
             curves[length] = alone
