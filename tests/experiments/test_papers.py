@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments.common.networks import FAST
 from experiments.common.simulated import Policy
-from experiments.papers import adaptive_batching, ebird
+from experiments.papers import adaptive_batching, ebird, stages, stages_cells, stages_runs
 from experiments.papers.modelled_gpu import NETWORKS, Network
+
+# The papers' experiments: pages made from tiny runs.
+
 
 # Ebird
 
@@ -51,3 +56,22 @@ def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.Mon
     assert adaptive_batching.EXPERIMENT.main(arguments) == 0
     assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2
     assert (tmp_path / "adaptive_batching.png").read_bytes()[:4] == b"\x89PNG"
+
+
+# DVABatch's and Late Batching's experiments: the model of a GPU, and a page made from a tiny run.
+
+
+def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "FAST", (FAST[2], replace(FAST[4], row_ms=5.0)))  # one of each kind
+    monkeypatch.setattr(stages, "DOUBTS", {"as assumed": {}})
+    monkeypatch.setattr(stages, "DELAYS", (5.0,))
+    monkeypatch.setattr(stages, "TRIED_STAGES", (1, 2))
+    monkeypatch.setattr(stages_cells, "SHARES", (0.5,))
+    monkeypatch.setattr(stages_cells, "WIDTHS", (40,))
+    monkeypatch.setattr(stages_runs, "_STEPS", 1)
+    monkeypatch.setattr(stages_runs, "_LEAST_S", 0.0)
+    monkeypatch.setattr(stages_runs, "STEPPING", (66.0, 500.0, 2, 100))
+    assert stages.EXPERIMENT.main(["--requests", "150", "--sequences", "300", "--out", str(tmp_path)]) == 0
+    data = json.loads((tmp_path / "stages.json").read_text())
+    assert set(data["studies"][0]["loads"]) >= {"ZeroBatch", "DelayBatch", "DVABatch", "adaptive"}
+    assert (tmp_path / "stages.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,4 +1,4 @@
-"""Decoders step by step against whole batches: the models, and how streams are timed."""
+"""Decoders step by step against whole batches, over HTTP and simulated."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from app.contract import ModelSource
 from app.models.loading import load
 from experiments.writing import live, streams
+from experiments.writing.simulated import SERVED, SHAPES, simulate
 from loadtest.common.servers import MeasurementError
 from tests import tiny_decoders
+
+# Decoders step by step against whole batches: the models, and how streams are timed.
 
 
 def test_the_folders_are_models(tmp_path: Path) -> None:
@@ -49,3 +52,21 @@ async def test_streams_are_timed_to_their_first_piece(tmp_path: Path) -> None:
         assert {json.dumps(one).encode() for one in asked} <= set(bodies)
         with pytest.raises(MeasurementError, match="expected a text"):
             await streams.first_pieces(port, "steps", bodies, 300.0, 0.01, 0)
+
+
+# The worker of a decoder in virtual time: how long rows may read, and when they join.
+
+
+REQUESTS = 150
+
+
+def test_the_longer_rows_may_read_the_sooner_texts_end_and_the_longer_steps_wait() -> None:
+    found = [simulate(SHAPES["gpt2"], 1.8, reading, REQUESTS) for reading in ("50 ms", SERVED, "all")]
+    assert [one.mean for one in found] == sorted((one.mean for one in found), reverse=True)
+    assert [one.held_p99 for one in found] == sorted(one.held_p99 for one in found)
+    assert found[0].held_p99 <= 35 + 16 * 2.8 < found[1].held_p99 <= 3 * 205
+
+
+def test_first_tokens_come_sooner_where_rows_join_at_once() -> None:
+    at_once, when_it_pays = (simulate(SHAPES["t5"], 8, SERVED, REQUESTS, joins=joins) for joins in (True, False))
+    assert at_once.first < when_it_pays.first

@@ -1,22 +1,36 @@
-"""What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
-
-Others of its texts are tested in tests/engine/cpu/test_decoding.py.
-"""
+"""Decoders: what they refuse, what generation_config.json changes, the check of their rows, packed layers, sampling."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from transformers.generation import logits_process as processors
+from transformers.pytorch_utils import Conv1D
 
+from app.contract import Model
 from app.errors import ConfigError
-from app.models.decoders import attention
+from app.models.checks.row_check import check_rows
+from app.models.checks.trial import call_directly, check_independence, tolerance_of
+from app.models.decoders import attention, packing
+from app.models.decoders.choosing import Shares
 from app.models.decoders.decoder import DecoderModel
+from app.models.decoders.packing import PackedLinear, pack
 from app.models.decoders.texts import TextDecoder
+from app.models.loading import load
 from tests import tiny_decoders
+
+from .folders import source_of
+
+# What a decoder refuses when it is loaded, and what generation_config.json changes of its texts.
+# Others of its texts are tested in tests/engine/cpu/test_decoding.py.
 
 
 def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list() -> None:
@@ -102,3 +116,138 @@ def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(
     setattr(model.generation_config, name, value)
     with pytest.raises(ConfigError, match=rf"^generation_config.json: {name} is not offered, got "):
         TextDecoder(DecoderModel(model), tiny_decoders.tokenizer(), 60, 16)
+
+
+# A decoder whose rows depend on others that begin and end beside them is refused before it serves.
+
+
+def made(folder: Path, kind: str, spoil: Callable[[Any], None], row_check: str = "refuse") -> Model:
+    tiny_decoders.save(folder, kind)
+    model = load(source_of(folder))
+    call: Any = model.call
+    spoil(call.decoder.model)
+    return replace(model, row_check=row_check)
+
+
+def with_positions_of_the_longest(model: Any) -> None:
+    """As a model has them that takes them from the width of its batch."""
+
+    def positions(_: Any, given: tuple[torch.Tensor]) -> torch.Tensor:
+        return given[0].amax(0, keepdim=True).expand_as(given[0])
+
+    model.transformer.wpe.register_forward_pre_hook(positions)
+
+
+def without_a_mask(model: Any) -> None:
+    def seen(_: Any, args: Any, given: dict[str, Any]) -> Any:
+        return args, {**given, "attention_mask": None}
+
+    model.model.register_forward_pre_hook(seen, with_kwargs=True)
+
+
+def checked(model: Model) -> str | None:
+    return check_independence(model, call_directly(model))
+
+
+@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
+def test_a_decoder_whose_rows_are_independent_passes(kind: str, tmp_path: Path) -> None:
+    assert checked(made(tmp_path, kind, lambda model: None)) is None
+
+
+def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path) -> None:
+    model = made(tmp_path, "gpt2", with_positions_of_the_longest)
+    alike = [row for row in model.samples if row.lengths == model.samples[0].lengths]
+    assert check_rows(model.info, alike, call_directly(model), tolerance_of(model)) is None, (
+        "in whole batches it is right"
+    )
+    with pytest.raises(ConfigError, match="a row writes depends on its company") as caught:
+        checked(model)
+    assert "by its own forward" in str(caught.value)
+    assert "beside" in str(caught.value)
+    assert "its positions must be those" in str(caught.value)
+    assert "depends on its company" in str(checked(replace(model, row_check="warn")))
+    assert checked(replace(model, row_check="off")) is None
+
+
+def test_one_that_reads_what_its_mask_hides_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a row writes depends on its company"):
+        checked(made(tmp_path, "llama", without_a_mask))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("gpt2", tiny_decoders.POSITIONS - 1), ("t5", 1)])
+def test_rows_of_the_check_fit_the_positions_of_the_model(kind: str, most: int, tmp_path: Path) -> None:
+    tiny_decoders.save(tmp_path, kind, most)
+    model = load(source_of(tmp_path))
+    assert checked(model) is None
+
+
+# Packed layers of decoders give what the plain ones do.
+
+
+def refuse(*args: Any) -> Any:
+    raise RuntimeError("not on this processor")
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(24, 40), nn.Linear(24, 40, bias=False), Conv1D(40, 24)])
+@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (3, 5, 24)])
+def test_a_packed_layer_gives_what_the_plain_one_does(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(PackedLinear(layer)(x), layer(x))
+
+
+@pytest.mark.parametrize("kind", tiny_decoders.KINDS)
+def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_decoders.model(kind)
+    pack(model)
+    assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
+    monkeypatch.setattr(packing, "LEAST", 1)
+    double = tiny_decoders.model(kind).double()
+    pack(double)
+    assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
+    pack(model)
+    assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+
+
+def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "LEAST", 1)
+    monkeypatch.setattr(packing, "Product", refuse)
+    model = tiny_decoders.model("t5")
+    pack(model)
+    assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
+
+
+# How likely tokens are in a sample: as transformers' own processors of logits say.
+
+
+WORDS = 600
+
+
+def of_transformers(scores: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
+    made = {
+        "temperature": processors.TemperatureLogitsWarper,
+        "top_k": processors.TopKLogitsWarper,
+        "top_p": processors.TopPLogitsWarper,
+    }
+    rows = scores[None].double()
+    for name, value in asked.items():
+        rows = made[name](value)(torch.zeros((1, 1), dtype=torch.long), rows)
+    return torch.softmax(rows[0], 0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"temperature": 0.6},
+        {"top_k": 7},
+        {"top_p": 0.9},
+        {"temperature": 1.7, "top_k": 40, "top_p": 0.5},
+    ],
+)
+@pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 40.0])
+def test_shares_are_those_of_transformers(asked: dict[str, Any], spread: float) -> None:
+    torch.manual_seed(1)
+    scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
+    shares = Shares(**asked)(scores)
+    torch.testing.assert_close(shares / shares.sum(), of_transformers(scores, asked))

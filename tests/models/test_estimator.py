@@ -1,18 +1,31 @@
-"""Invariant: an estimator is unpickled only where model.toml trusts it, and answers by the methods asked for."""
+"""Estimators of scikit-learn: unpickled only where they are trusted, and the columns that pipelines take."""
 
 from __future__ import annotations
 
+import json
+import tomllib
+
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from app.errors import ConfigError
 from app.models.loading import load
+from app.models.scaffold.columns import estimator_inputs
+from app.models.scaffold.new import make
 
 from .folders import Bomb, refused, source_of, try_out, write_model
+
+# Invariant: an estimator is unpickled only where model.toml trusts it, and answers by the methods asked for.
+
 
 X = np.array([[0.0, 0.0], [0.0, 1.0], [5.0, 5.0], [5.0, 6.0]])
 HEAD = 'source = "model.joblib"\ntrust = true\n'
@@ -65,3 +78,97 @@ def test_without_trust_it_is_never_opened(tmp_path, trust):
 )
 def test_what_does_not_fit(tmp_path, classifier, toml, message):
     assert message in refused(folder_with(tmp_path, classifier, toml))
+
+
+# Invariant: `starling new` on a pipeline fitted to a table writes the columns that it uses, and what each may hold.
+
+
+FRAME = pd.DataFrame(
+    {
+        "id": [1, 2, 3, 4],
+        "age": [20, 30, None, 50],
+        "fare (EUR)": [1.0, 2.0, 3.0, 4.0],
+        "city": ["Bonn", "Köln", None, "Ulm"],
+        "sex": ["m", "f", "m", "f"],
+        "store": [1, 2, 2, 3],
+        "member": [True, False, True, True],
+        "note": ["good day", "bad", "so so", "good"],
+    }
+)
+FILLED = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder())
+PIPELINE = make_pipeline(
+    ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), ["age", "fare (EUR)"]),
+            ("city", FILLED, ["city"]),
+            ("codes", OrdinalEncoder(), make_column_selector("sex|store")),
+            ("member", OneHotEncoder(), ["member"]),
+            ("note", TfidfVectorizer(), "note"),
+        ]
+    ),
+    LinearRegression(),
+).fit(FRAME, [1.0, 2.0, 3.0, 4.0])
+
+
+def as_sent(column, spec):
+    if spec.datatype != "BYTES":
+        return torch.from_numpy(column.to_numpy(spec.dtype, copy=True))
+    return np.array([b"" if value != value else value.encode() for value in column], object)  # NaN equals nothing
+
+
+def test_a_pipeline_of_mixed_columns_serves_as_new_wrote_it(tmp_path):
+    joblib.dump(PIPELINE, tmp_path / "fares.joblib")
+    made = make(tmp_path / "fares", str(tmp_path / "fares.joblib"), [], trust=True)
+    assert made.checked.error == ""
+    inputs = {one["name"]: one for one in tomllib.loads(made.toml)["inputs"]}
+    assert {name: (one["datatype"], one.get("missing", False)) for name, one in inputs.items()} == {
+        "age": ("FP64", True),
+        "fare (EUR)": ("FP64", True),
+        "city": ("BYTES", True),
+        "sex": ("BYTES", False),
+        "store": ("FP64", False),
+        "member": ("BOOL", False),
+        "note": ("BYTES", False),
+    }
+    assert {name: one["categories"] for name, one in inputs.items() if "categories" in one} == {
+        "city": ["Bonn", "Köln", "Ulm"],
+        "sex": ["f", "m"],
+        "store": [1, 2, 3],
+    }
+    sent = json.loads((made.folder / "request.json").read_text())["inputs"]
+    assert [(one["name"], one["shape"]) for one in sent] == [(name, [1]) for name in inputs]
+
+    model = load(source_of(made.folder))
+    found = model.call(*(as_sent(FRAME[spec.name], spec) for spec in model.info.inputs))
+    assert np.allclose(found[0], PIPELINE.predict(FRAME))
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([0, 3], ["sex", "id"]),
+        (slice(1, 3), ["age", "city"]),
+        (slice("age", "city"), ["age", "city"]),
+        ([True, False, False, True], ["id", "sex"]),
+        (lambda frame: ["sex"], ["sex"]),
+    ],
+)
+def test_columns_of_a_part_are_found_however_they_were_chosen(columns, names):
+    frame = FRAME[["id", "age", "city", "sex"]]
+    part = ColumnTransformer([("part", "passthrough", columns), ("none", "drop", ["id"])]).fit(frame)
+    assert {one["name"] for one in estimator_inputs(part)} == set(names)
+
+
+def test_a_union_and_numbers_without_names():
+    both = make_union(OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder()).fit(FRAME[["sex"]])
+    assert estimator_inputs(both) == [{"name": "sex", "datatype": "BYTES", "shape": [], "categories": ["f", "m"]}]
+    assert estimator_inputs(StandardScaler().fit([[1.0, 2.0]])) == [{"name": "x", "datatype": "FP32", "shape": [2]}]
+
+
+def test_a_column_that_it_does_not_have(tmp_path):
+    joblib.dump(PIPELINE, tmp_path / "fares.joblib")
+    some = [{"name": name, "datatype": "FP64", "shape": []} for name in ("age", "height")]
+    with pytest.raises(
+        ConfigError, match=r"inputs\[1\].name: expected a column of its fit \(id, age, .*, got 'height'"
+    ):
+        make(tmp_path / "fares", str(tmp_path / "fares.joblib"), some, trust=True)

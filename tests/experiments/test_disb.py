@@ -1,4 +1,4 @@
-"""The modelled GPU, clients in virtual time, and a page made from a tiny run."""
+"""DISB: the workloads that ship, its modelled GPU in virtual time, and its models over HTTP."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from experiments.disb import simulated
+from app.models.loading import load
+from app.models.repository import Repository
+from experiments.disb import generate, live_models, simulated
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US
 from experiments.disb.simulated import COLUMNS, Assumed, alone_ns
 from loadtest.disb.workload import Load, Task, Workload, read
+
+# The workloads that are shipped are what the script writes.
+
+
+def test_the_files_are_what_the_script_writes() -> None:
+    written = generate.workloads()
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(written)
+    for name, workload in written.items():
+        assert (FOLDER / f"{name}.json").read_text("utf-8") == generate.text(workload)
+
+
+# The modelled GPU, clients in virtual time, and a page made from a tiny run.
+
 
 LAUNCH = round(1000 * LAUNCH_US)
 VGG_RT = Task("vgg19_rt", Load("periodic", 100.0), "vgg19")
@@ -50,3 +66,21 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(data["cells"]) == 2 * len(COLUMNS)
     assert len(data["varied"]) == 2
     assert (tmp_path / "disb-simulated.md").exists()
+
+
+# DISB over HTTP: the models.
+
+
+def test_models_are_in_stages(tmp_path: Path) -> None:
+    live_models.write_models(tmp_path)
+    found = Repository(tmp_path).scan(required=True)
+    assert set(found) == set(live_models.PLACES.values())
+    for name, stages in (("mlp", 4), ("cnn32", 3), ("cnn48", 7)):  # the encoders are cut as `cuts` says, tested there
+        model = load(found[name][0])
+        assert len(model.stages) == stages
+        assert model.info.batching.max_batch == 1
+        (spec,) = model.info.inputs
+        with torch.inference_mode():
+            assert model.call(torch.zeros((1, *spec.shape))) is not None
+    assert live_models._cuts(2, within=True).count("bert.encoder.layer.1.attention") == 1
+    assert live_models._cuts(2, within=False) == ["bert.encoder.layer.0"]
