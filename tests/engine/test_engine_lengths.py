@@ -1,4 +1,4 @@
-"""Invariant: requests of different lengths share batches and never see it, and memory of any length goes with them."""
+"""Rows of different lengths, and models in stages: what shares a batch, and what is left of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import FakeDevice, virtual, virtual_loop
+from fakes import FakeDevice, affine, virtual, virtual_loop
 
 from app.contract import UNBOUNDED, Answer, Model
+from app.engine.memory import Memory
 from app.engine.served_model import ServedModel
 from app.errors import ClientGone
+from app.observe.prometheus import Metrics
 
-from .rig import make_model, serving, tensor
+from .rig import Rig, make_model, serving, tensor
+
+# Invariant: requests of different lengths share batches and never see it, and memory of any length goes with them.
 
 
 def ragged(call: Any = None, bound: int = UNBOUNDED, **batching: Any) -> Model:
@@ -85,3 +89,73 @@ async def test_rows_that_nobody_waits_for_give_their_memory_back() -> None:
         assert sum(row is not None and len(row) == 1000 for row in rig.served.pool.objects[0]) == 0
         assert (await first).outputs[1].tolist() == [3]
         rig.assert_settled()
+
+
+# Models in stages, from the call to the answer: rows join and leave at boundaries; nothing is left between.
+
+
+def double(x):
+    return x * 2
+
+
+def increase(x):
+    return x + 1
+
+
+def staged(*stages, **options):
+    return make_model(stages=stages or (double, increase), **options)
+
+
+def units(rig: Rig) -> list[tuple[int, int]]:
+    """(stage, rows) of each unit that was pushed."""
+    return [(pushed.job.stage, pushed.rows) for pushed in rig.device.pushed]
+
+
+@virtual
+async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
+    """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
+    async with serving(staged(), memory=Memory(activations=50)) as rig:
+        await asyncio.gather(*(rig.ask(float(value)) for value in range(10, 15)))
+        assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
+        assert "model m: a batch of 4 rows takes 0.0 MiB between stages" in caplog.text
+        assert "cut to 3 rows" in caplog.text
+        rig.assert_settled()
+
+
+@virtual
+async def test_statistics_and_metrics_have_the_stage():
+    async with serving(staged(), make_model(name="whole")) as rig:
+        await rig.ask(10.0, 20.0)
+        running = rig.ask(30.0)
+        await rig.loop.turn(2)
+        shown = rig.served.statistics()
+        assert (shown["inference_count"], shown["execution_count"]) == (2, 1)
+        assert shown["starling"]["stages"] == [
+            {"rows_waiting": 0, "rows_running": 1, "batches": {"2": 1}, "operations": {"new": 1}},
+            {"rows_waiting": 0, "rows_running": 0, "batches": {"2": 1}, "operations": {"on": 1}},
+        ]
+        assert "stages" not in rig.models[1].statistics()["starling"]
+        text = Metrics(rig.engine.snapshot).render()[0].decode()
+        labels = 'class="realtime",model="m",operation="on",reason="idle",stage="1",version="1",worker="0"'
+        for line in (
+            f"starling_batches_total{{{labels}}} 1.0",
+            'starling_batch_size_sum{class="realtime",model="m",stage="0",version="1"} 2.0',
+            'starling_activation_rows{model="m",version="1"} 0.0',
+            'starling_stage_running_rows{model="m",stage="0",version="1"} 1.0',
+            'starling_stage_queue_length{model="m",stage="1",version="1"} 0.0',
+        ):
+            assert line in text
+        assert 'starling_batch_size_sum{class="realtime",model="whole"' not in text  # it has had no batch
+        assert 'starling_activation_rows{model="whole"' not in text
+        await running
+
+
+@virtual
+async def test_boundaries_have_the_values_of_the_whole_models_table():
+    """What `adaptive` decides between stages by, in a server as in the simulator."""
+    async with serving(staged(policy="adaptive"), make_model(name="whole", policy="adaptive")) as rig:
+        await rig.loop.turn(3)
+        first, second = (rig.engine.scheduler.states[served.program].facts for served in rig.models)
+        assert first.control.values
+        assert first.remaining == ((2200000, 2400000, 2600000, 2800000), tuple(map(affine, (1, 2, 3, 4))))
+        assert not second.control.values

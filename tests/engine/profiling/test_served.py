@@ -1,4 +1,4 @@
-"""What requests cost a server is counted where it can be said which request cost what."""
+"""What a server that runs knows of its models: the loads that it served, and pairs of models that serve together."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fakes import MS, virtual
+from fakes import MS, FakeDevice, virtual, virtual_loop
+from torch import nn
 
-from app.engine.profiling.cache import ProfileCache
+from app.contract import Model
+from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.engine.profiling.served_loads import ServedLoads
 from app.observe.metrics import ModelStats
+from app.scheduler.estimates.pairs import Pair, PairSlowdowns, PairTime
 from app.scheduler.estimates.profile import linear
 
-from ..rig import make_model, serving
+from ..rig import Rig, make_model, serving
 from .test_idle import keep
+
+# What requests cost a server is counted where it can be said which request cost what.
+
 
 S = 1_000_000_000
 
@@ -99,3 +105,54 @@ async def test_a_server_keeps_them_with_its_profile_when_it_ends(tmp_path: Path)
     kept = cache.load(key, 4)
     assert kept is not None
     assert [one["requests"] for one in kept.extra["front"]["served"]["loads"]] == [pytest.approx(made.requests)]
+
+
+# Invariant: the engine's table is of the programs that serve, from the files alone, and no file is needed.
+
+
+CALLS, BULK = make_model(name="calls"), make_model(nn.Identity(), name="bulk")
+
+
+def keep_pair(folder: Path, one: Model, other: Model, *slower: float) -> None:
+    """As if the pair had been measured, up to 32 rows of each."""
+    key = Key(one.info.name, architecture_of(one), device_name(FakeDevice(virtual_loop(), 4)), 1)
+    times = tuple(PairTime(rows, 32, 100, 100, part) for rows, part in zip((1, 32), slower, strict=True))
+    ProfileCache(folder).store_pair(key, Pair(other.info.name, architecture_of(other), times))
+
+
+def pairs_of(rig: Rig) -> PairSlowdowns:
+    """What the scheduler has been given."""
+    return rig.engine.scheduler._dispatch.gate.pairs
+
+
+@virtual
+async def test_pairs_of_the_models_that_serve(tmp_path: Path):
+    keep_pair(tmp_path, CALLS, BULK, 0.01, 0.013)
+    keep_pair(tmp_path, CALLS, CALLS, 0.5, 0.2)
+    keep_pair(tmp_path, CALLS, make_model(nn.ReLU(), name="gone"), 0.9, 0.9)
+    async with serving(CALLS, BULK, profiles=ProfileCache(tmp_path)) as rig:
+        calls, bulk = rig.models
+        beside = pairs_of(rig)
+        assert beside[calls.program, bulk.program] == 0.013
+        assert beside[calls.program, calls.program] == 0.5
+        assert (bulk.program, calls.program) not in beside
+        assert [one.statistics()["starling"]["beside"] for one in rig.models] == [{"bulk": 0.013, "calls": 0.5}, {}]
+
+
+@virtual
+async def test_a_model_that_comes_and_goes(tmp_path: Path):
+    """What others were told stays as it was: a table never changes."""
+    keep_pair(tmp_path, CALLS, BULK, 0.01, 0.013)
+    async with serving(CALLS, profiles=ProfileCache(tmp_path)) as rig:
+        before = pairs_of(rig)
+        assert before == {}
+        bulk = await rig.engine.start(BULK)
+        between = pairs_of(rig)
+        assert list(rig.served.profiled.slowdowns) == ["bulk"]
+        await rig.engine.stop(bulk)
+        assert pairs_of(rig) == {}
+        assert rig.served.profiled.slowdowns == {}
+        again = await rig.engine.start(BULK)
+        assert pairs_of(rig)[rig.served.program, again.program] == 0.013
+        assert (rig.served.program, again.program) not in between
+        assert before == {}

@@ -1,0 +1,136 @@
+"""Graphs: which shapes are captured, on streams that are nobody else's, and the allocators' settings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contract import UNBOUNDED
+from app.engine.streams.captures import Streams
+from app.engine.streams.cuda import set_allocators
+from app.engine.streams.graphs import lengths_of, sizes_of, variable_axis
+
+from ..rig import X, make_model, tensor
+
+# There are few graphs, they cover every batch that a worker runs, and padding stays within bounds.
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [
+        (1, [1]),
+        (5, [1, 2, 3, 4, 5]),
+        (16, [*range(1, 17)]),
+        (40, [*range(1, 17), 32, 40]),
+        (64, [*range(1, 17), 32, 64]),
+    ],
+)
+def test_sizes_of_fixed_rows(largest: int, sizes: list[int]) -> None:
+    assert sizes_of(largest, fixed=True) == sizes
+
+
+@given(
+    largest=st.integers(1, 1024),
+    bound=st.integers(1, 10_000),
+    buckets=st.lists(st.integers(1, 10_000), max_size=30, unique=True).map(sorted).map(tuple),
+)
+def test_few_graphs_cover_every_batch(largest: int, bound: int, buckets: tuple[int, ...]) -> None:
+    sizes = sizes_of(largest, fixed=False)
+    lengths = lengths_of(bound, buckets, len(sizes))
+    assert len(sizes) * len(lengths) <= 64
+    assert (sizes, lengths) == (sorted(set(sizes)), sorted(set(lengths)))
+    assert (sizes[0], sizes[-1]) == (1, largest)
+    assert all(larger <= 2 * size for size, larger in itertools.pairwise(sizes))
+    assert set(lengths) <= {*buckets, bound} if buckets else lengths[-1] == bound
+    if not buckets:
+        assert all(longer <= 2 * length for length, longer in itertools.pairwise(lengths))
+
+
+def test_one_variable_axis_with_a_bound_is_padded_if_padding_is_checked() -> None:
+    def axis(*inputs, row_check="refuse"):
+        return variable_axis(make_model(None, inputs, row_check=row_check))
+
+    a, b = tensor("a", "FP32", ("n", 40), 3), tensor("b", "FP32", ("n", 40))
+    assert axis(X) is None
+    assert axis(a, b, tensor("m", "BOOL", ("n", 40), mask_of="a")) == ("n", 40)
+    assert axis(tensor("a", "FP32", ("h", 40), ("w", 30))) is None
+    assert axis(tensor("a", "FP32", ("n", UNBOUNDED))) is None
+    assert axis(a, row_check="warn") is None
+    assert axis(a, row_check="off") is None
+
+
+# A stream that graphs are captured on is nobody else's.
+
+
+def torch_like() -> Callable[[int], int]:
+    """Streams by number; after 32 of a priority, the first again."""
+    made: dict[int, int] = {}
+
+    def make(priority: int) -> int:
+        made[priority] = made.get(priority, 0) + 1
+        return priority * 1000 + (made[priority] - 1) % 32
+
+    return make
+
+
+def test_beyond_what_torch_has_streams_to_work_on_are_shared_and_those_to_capture_on_are_not() -> None:
+    streams = Streams(torch_like())
+    working = [streams.take(0) for _ in range(2)]
+    captures = [streams.take_unused(0) for _ in range(30)]
+    assert streams.take_unused(0) is None
+    assert [streams.take(0) for _ in range(4)] == working * 2
+    assert None not in captures
+
+
+@given(taken=st.integers(0, 40), acts=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60))
+def test_no_stream_to_capture_on_is_in_use(taken: int, acts: list[tuple[bool, int]]) -> None:
+    """Models come and go in any order."""
+    streams = Streams(torch_like())
+    others = {streams.take(0) for _ in range(taken)}
+    captures: list[int] = []
+    for loads, which in acts:
+        if loads or not captures:
+            stream = streams.take_unused(0)
+            assert (stream is None) == (len(others) + len(captures) == 32)
+            captures += [] if stream is None else [stream]
+        else:
+            streams.give_back(0, captures.pop(which % len(captures)))
+        assert len({*others, *captures}) == len(others) + len(captures)
+
+
+# The settings of torch's allocators, beside those of whoever starts the server.
+
+
+CATCHES = "pinned_free_catch_all:True"
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        ("", "pinned_max_cached_size_mb:64"),
+        ("expandable_segments:True,", "expandable_segments:True,pinned_max_cached_size_mb:64"),
+        ("pinned_max_cached_size_mb:8", "pinned_max_cached_size_mb:8"),
+    ],
+)
+def test_settings_are_added_to_those_that_are_there(
+    theirs: str, expected: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every torch knows what it is to do with pinned memory of a device that has failed."""
+    now = [theirs]
+
+    def take(settings: str) -> None:
+        if "catch_all" in settings and not known:
+            raise ValueError("Unrecognized key")
+        now.append(settings)
+
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: now[-1])
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", take)
+    for _ in range(2):  # a runtime for each device
+        set_allocators()
+    assert now[-1] == (f"{expected},{CATCHES}" if known else expected)
