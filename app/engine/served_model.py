@@ -192,7 +192,7 @@ class ServedModel(PlacedModel):
             over = range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
             batches = note_stages(unit, ran, ended, times, over)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
-            operation = unit.operation if stage == unit.stage else Operation.ON  # the worker continued by itself
+            operation = unit.operation if stage == unit.stage else Operation.CONTINUE  # the worker continued by itself
             self.stats.stages[stage][klass].ran(unit.worker, unit.reason, operation, len(unit.rows), spent)
         if over:
             slowest = max(batches, key=lambda batch: sum(batch.times))

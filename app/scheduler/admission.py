@@ -1,13 +1,12 @@
 """Admission control and backlog estimates.
 
-A deadline is judged by the batch that the call's rows will run in. What counts is the work served before the call:
-units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
-last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
-Where a policy picks rows by deadline and length, those that wait say nothing of when a call ends: it counts alone.
+A call is refused if its last row is predicted to end after the deadline. The prediction counts the work served before
+the call: running units, and rows that wait with the same or a better class and priority. These rows are assumed to run
+in full batches; the remainder shares one more batch with the call's rows, which later rows may fill up. Under a policy
+that picks rows by deadline and length, waiting rows do not predict when a call ends, so only its own batch counts.
 
 Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait (`patience`). Best-effort
-work counts for nothing with a real-time call, not even while it runs: however much of it there is, it is never why a
-real-time call is refused.
+work, even if it runs, is ignored for real-time calls: it is never why one is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
 
-_CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow
+_CLASSES = tuple(Klass)  # iterating over an enumeration is slow
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
-#: How long a hint is good: it is sent in seconds, and in overload thousands of calls are refused in each.
+#: How long a computed hint is reused. It is sent in whole seconds, and an overloaded server refuses thousands of calls
+#: a second.
 _HINT_NS = 1_000_000
-_MOST_HINTS = 64  # classes and priorities with one
+_MOST_HINTS = 64  # (class, priority) pairs that keep a hint
 
 
 class AdmissionRequest(NamedTuple):
@@ -41,7 +41,7 @@ class AdmissionRequest(NamedTuple):
 
 
 def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest) -> int:
-    """Time until all that is served before `request`, and its own rows, are done; 0 where no batch times are known."""
+    """Nanoseconds until the work before `request` and its own rows are done; 0 if no batch times are known."""
     total = workers.remaining_ns(now, request.klass)
     for state in ledger.states.values():
         for klass in _CLASSES:
@@ -51,7 +51,7 @@ def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, r
 
 
 def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: AdmissionRequest) -> int:
-    """The time of a program's rows of one class: no batch has others. As `backlog_ns`."""
+    """The part of `backlog_ns` for one program's rows of one class."""
     before = ledger.ready.waiting_before(state.program.id, klass, request.level)
     own = state.program.id == request.program and klass == request.klass
     largest = state.program.max_batch
@@ -70,11 +70,11 @@ def refusal(
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort  # computed for each refusal
+    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort
     if waiting + request.rows > state.program.max_queue or waiting >= state.patience[request.klass].bound:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
     if request.deadline is not None:
-        time = state.time(min(request.rows, state.program.max_batch))  # however many units run, a batch is one of them
+        time = state.time(min(request.rows, state.program.max_batch))  # its own batch alone
         if not (state.policy.sees_deadlines and state.facts.lengths):
             time = max(time, backlog_ns(ledger, workers, device, now, request))
         if now + time > request.deadline:
@@ -83,7 +83,7 @@ def refusal(
 
 
 def _retry_ns(request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
-    """When the work before such a call will be done; known for a while, in which nothing is computed."""
+    """Nanoseconds until the work before such a call is done, computed once per `_HINT_NS` and level."""
     hints = ledger.states[request.program].hints
     until, hint = hints.get(request.level, (0, 0))
     if now >= until:

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as plain data: what `asdict` made of one, also after a way through JSON, is made one again."""
+"""Restores frozen dataclasses from plain data: from what `asdict` returned, or from JSON of that."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import repeat
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-hints_of = cache(get_type_hints)  # of a class or a method, by name; slow
+hints_of = cache(get_type_hints)  # cached, because resolving the annotations of a class or method is slow
 
 
 def built(kind: Any, data: Any) -> Any:
-    """A value of this type: a dataclass, a tuple, an enumeration, one of these or None, or what JSON has.
+    """A value of type `kind`: a dataclass, a tuple, an enumeration, an optional of these, or a type that JSON has.
 
-    Raises KeyError, TypeError or ValueError for anything else.
+    Raises KeyError, TypeError or ValueError if the data does not fit.
     """
     args = get_args(kind)
     if get_origin(kind) is UnionType:  # with None

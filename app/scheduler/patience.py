@@ -1,21 +1,21 @@
-"""How many rows may wait: as many as are served before their callers leave.
+"""Bounds a queue to the rows that can be served before their callers give up.
 
-In overload, serving in order of arrival answers nobody whose patience is shorter than the queue: each row reaches a
-worker as its caller leaves. Callers do not say how long they wait, so it is learnt from those who leave. If in a window
-of the rate monitor at least an eighth as many rows left a long queue as were served, the queue is cut to what is served
-in half of the time that they had waited on average (Little's law). Calls beyond that are refused at once. While nobody
-leaves, the bound grows by 2 % a window, up to the program's own.
+If an overloaded server serves in order of arrival, each row may reach a worker just as its caller gives up, and nobody
+is answered. Callers do not say how long they wait, so this is learnt from those who leave. If in one window of the rate
+monitor the rows that left a long queue are at least an eighth of those served, the queue is cut to what is served in
+half of the time that they had waited on average (Little's law). Calls beyond that are refused at once. While nobody
+leaves, the bound grows by 2 % a window, up to the program's `max_queue`.
 """
 
 from __future__ import annotations
 
-_LONG = 2  # largest batches: a shorter queue is not why callers leave, and is never refused
-_SHARE = 8  # rows served for each that leaves: fewer leave for reasons of their own
-_GROWTH = 50  # the bound grows by its fiftieth
+_LONG = 2  # times the largest batch: callers do not leave because of a shorter queue, so it is never cut
+_SHARE = 8  # at least one row leaves for so many that are served: fewer may leave for other reasons
+_GROWTH = 50  # the bound grows by a fiftieth a window
 
 
 class Patience:
-    """Of the callers of one program and class. `bound`: rows that may wait now."""
+    """The patience of the callers of one program and class. `bound`: rows that may wait now."""
 
     __slots__ = ("_largest", "_least", "_left", "_since", "_waited_ns", "bound")
 
@@ -32,7 +32,9 @@ class Patience:
             self._waited_ns += rows * waited_ns
 
     def tick(self, now: int, served: int) -> None:
-        """The rate monitor's window has closed. `served`: rows that ended well in it, their callers there or not."""
+        """The rate monitor's window has closed. `served`: rows that ended well in it, even if their callers had
+        left.
+        """
         window, left = now - self._since, self._left
         if window > 0 and served and left * _SHARE >= served:
             self.bound = min(self._largest, max(self._least, served * self._waited_ns // left // window // 2))

@@ -1,9 +1,8 @@
-"""A Scheduler that records every input and every Step as plain dicts, which can be replayed.
+"""A Scheduler that records every input and every Step as plain dicts, and the functions that replay them.
 
-The first entry is the configuration; each input is `{"in": method, "t": now, argument: value, ...}`; each answer
-`{"step": {...}, "t"}`.
-Entries are JSON-able and complete: fed to a fresh Scheduler they give the same Steps. Writing them down is the
-driver's affair; an entry `{"dropped": n}` says that the record has a hole, after which replay has no meaning.
+The first entry is the configuration. Each input is `{"in": method, "t": now, argument: value, ...}`, each output
+`{"step": {...}, "t"}`. Entries can be written as JSON and are complete: fed to a fresh Scheduler, the inputs give the
+same Steps. The driver writes the entries to a file. `{"dropped": n}` means that it lost n of them; replay stops there.
 """
 
 from __future__ import annotations
@@ -41,13 +40,15 @@ def step_entry(step: Step, now: int) -> Entry:
             "end_at_next_row": [unit.id for unit in step.end_at_next_row],
         },
     }
-    if step.held:  # where nothing was held, it makes no difference whether it was asked for
+    if step.held:  # if no unit was held, `hold` made no difference
         entry["held"] = True
     return entry
 
 
 class RecordingScheduler(Scheduler):
-    """A Scheduler that hands every input, see `INPUTS`, and every Step to `sink` before it acts."""
+    """A Scheduler that passes every input (see `INPUTS`) to `sink` before it acts on it, and every Step that it
+    returns.
+    """
 
     def __init__(self, device: DeviceSpec, *, sink: Callable[[Entry], None]) -> None:
         super().__init__(device)
@@ -61,7 +62,7 @@ class RecordingScheduler(Scheduler):
 
 
 def scheduler_of(header: Entry) -> Scheduler:
-    """A fresh Scheduler as the first entry of a record describes it. Raises ValueError for another format."""
+    """A fresh Scheduler with the configuration in the first entry of a record. Raises ValueError for another format."""
     if header.get("format") != FORMAT:
         raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
     return Scheduler(built(DeviceSpec, header["device"]))
@@ -77,7 +78,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     getattr(scheduler, name)(**arguments, now=entry["t"])
 
 
-# arguments as data, and back
+# arguments to data and back
 
 
 def _data(value: Any) -> Any:
@@ -110,7 +111,7 @@ INPUTS = (
 
 
 def _recorded(name: str) -> Callable[..., Any]:
-    """The method of this name, which records how it is called before it acts."""
+    """The Scheduler's method of this name, which first records its arguments."""
     act = getattr(Scheduler, name)
     _, *names = signature(act).parameters
 
@@ -123,6 +124,6 @@ def _recorded(name: str) -> Callable[..., Any]:
     return record
 
 
-# Thirteen methods that would differ in their names alone, and each have to follow its signature in Scheduler.
+# Written out, these thirteen methods would differ only in their names, and each would repeat a signature of Scheduler.
 for _name in INPUTS:
     setattr(RecordingScheduler, _name, _recorded(_name))

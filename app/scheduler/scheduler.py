@@ -1,4 +1,4 @@
-"""The scheduler: it is given what happened and what time it is, and returns what to do.
+"""The scheduler. Its inputs say what happened and what time it is; its output, a Step, says what to do.
 
 Rules
     1. Time arrives only as `now`: integer nanoseconds on the driver's clock, never backwards.
@@ -10,15 +10,15 @@ The driver feeds inputs (`submit`, `finished`, `cancel`, `tick`, ...) and then c
 one turn, and carries out all of the Step: starts its units, resolves its calls, fails its drops, arms one timer.
 
 The algorithm, each step
-    Calls whose deadline has passed leave. Then units are formed while a worker is usable (`dispatch`). A finished unit
-    moves its rows to their next stage, or its calls to `done` (`outcomes`). What moves a row or a call, and from where
-    to where, is in one table (`ledger`).
+    Drop calls whose deadline has passed. Then form units while a worker is usable (`dispatch`). When a unit finishes,
+    its rows move to their next stage or end, and calls whose last row ended are done (`outcomes`). Only the `ledger`
+    changes the state of rows and calls.
 
 Failure
-    A unit that fails with several rows is split in halves that return to the head of their key, until the culprit is
-    alone and fails its call only. When nothing ran well for more units than a batch of bad rows makes, the program is
-    broken, not a row, and units fail whole. Out of memory halves too, and caps that worker for that stage of the
-    program from then on.
+    A unit of several rows that fails is split in halves, which run again first at their key. So the bad row is found,
+    and only its call fails. If more units fail in a row than one batch of bad rows can cause, the program counts as
+    broken: then units fail whole. After running out of memory a unit is halved as well, and from then on that worker
+    takes no larger units at that stage of the program.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from app.scheduler.types import (
 
 
 class Scheduler:
-    """One device's scheduler. See the module's text for its rules."""
+    """The scheduler of one device. Its rules are at the top of this module."""
 
     def __init__(self, device: DeviceSpec) -> None:
         if not device.workers:
@@ -62,7 +62,7 @@ class Scheduler:
         self.device = device
         self._ledger = Ledger(edf=device.classes.edf)
         self._states = self._ledger.states
-        #: By program, until its last call has left: for others to read.
+        #: By program, read-only. A closed program stays until its last call has left.
         self.states: Mapping[int, ProgramState] = MappingProxyType(self._states)
         self._workers = Workers(device)
         self._dispatch = Dispatch(device, self._ledger, self._workers)
@@ -85,7 +85,7 @@ class Scheduler:
         self._forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
-        """Whether `admit` would let in a call of `n` rows without a deadline now. Changes nothing, and costs little."""
+        """Whether `admit` would accept a call of `n` rows without a deadline now. Changes nothing, and is cheap."""
         state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
@@ -103,10 +103,10 @@ class Scheduler:
         return admission.refusal(request, self._ledger, self._workers, self.device, now, lost=self._lost)
 
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
-        """A call of `n` rows was refused, for a full queue or its deadline: part of arrival rate and demand.
+        """A call of `n` rows was refused, for a full queue or its deadline. It counts in the arrival rate and demand.
 
-        Without it, what is served would set the rate, and a policy that follows the rate would serve no more. 0 rows:
-        refused before they were known; the mean of the calls that have not left is counted.
+        Otherwise the rate would be what is served, and a policy that follows the rate would never serve more. `n` 0:
+        the call was refused before its rows were known, and counts as the mean of the calls that have not left.
         """
         state = self._states.get(program)
         if state is not None:
@@ -114,9 +114,9 @@ class Scheduler:
             state.asked[klass] += n
 
     def submit(self, call: Call, now: int) -> None:
-        """A call enters: all its rows are put into the ready table. The caller has asked `admit`.
+        """A call enters: all its rows are put into the ready table. The caller has asked `admit` before.
 
-        If the device or the program has gone since then, the call leaves with the next Step.
+        If the device was lost or the program removed since then, the next Step drops the call.
         """
         state = self._states.get(call.program)
         if self._lost or state is None:
@@ -125,10 +125,12 @@ class Scheduler:
         else:
             self._ledger.enter(call, state)
             if self._ledger.best_effort and not call.klass:
-                self._dispatch.gate.arrive(call.program, call.arrived)
+                self._dispatch.gate.realtime_arrived(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
-        """The caller has gone: rows that wait are forgotten, results of the others discarded. Unknown: ignored."""
+        """The caller has gone: waiting rows are forgotten, results of running rows discarded. Unknown calls are
+        ignored.
+        """
         call = self._ledger.calls.get(call_id)
         if call is not None:
             state = self._states[call.program]
@@ -136,7 +138,7 @@ class Scheduler:
             self._ledger.leave(call)
 
     def extend(self, call_id: int, deadline: int | None, now: int) -> None:
-        """The call's answer has begun: this is its deadline from now on, None for none. Unknown: ignored."""
+        """The call's answer has begun: from now on this is its deadline, or None. Unknown calls are ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
             call.deadline = deadline
@@ -144,7 +146,7 @@ class Scheduler:
                 self._ledger.deadlines.add(deadline, call_id)
 
     def progressed(self, unit_id: int, steps: int, now: int) -> None:
-        """The worker of a unit of several steps has made so many. Other units are ignored."""
+        """The worker has made `steps` steps of a unit of several. Other units are ignored."""
         unit = self._workers.multi_step.get(unit_id)
         if unit is not None:
             unit.progress = max(unit.progress, min(steps, unit.steps - 1))
@@ -162,7 +164,7 @@ class Scheduler:
         state.units -= 1
         gate = self._dispatch.gate
         if gate.units or gate.shares:
-            failed = outcome.error is not None  # it used its worker, too
+            failed = outcome.error is not None  # a failed unit used its worker as well
             gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
         if outcome.error is None:
             state.failures = 0
@@ -185,13 +187,15 @@ class Scheduler:
         return following
 
     def _forget_if_over(self, state: ProgramState) -> None:
-        """Of a program that is closed."""
+        """Forget a closed program once nothing of it is left."""
         self._ledger.forget_if_over(state)
         if state.program.id not in self._states:
             self._dispatch.gate.forget(state.program.id)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
-        """What is known of programs beside one another, for best-effort units that run while real-time ones do."""
+        """How much programs slow one another, as measured: decides which best-effort units may run beside real-time
+        ones.
+        """
         self._dispatch.gate.pairs = pairs
 
     def tick(self, now: int) -> None:
@@ -200,22 +204,24 @@ class Scheduler:
             state.tick(now)
 
     def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
-        """A program's stage has been measured anew. Unknown programs are ignored: one may have gone meanwhile."""
+        """A program's stage has been measured anew. Unknown programs are ignored: it may have been removed
+        meanwhile.
+        """
         state = self._states.get(program)
         if state is not None:
             state.reprofile(profile, stage)
 
     def bound(self, program: int, max_alive: int, now: int) -> None:
-        """Lower the number of a program's rows on the device at once, for they take more memory than was known.
+        """Lower `max_alive` of a program, because its rows take more memory than was known.
 
-        Rows beyond it that have started go on; no others start until enough of them have ended.
+        Rows that have started continue even beyond it; no others start until enough of them have ended.
         """
         state = self._states.get(program)
         if state is not None and max_alive < state.program.max_alive:
             state.bound(max_alive)
 
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
-        """Control tables for the policy `adaptive`, solved by the driver; None takes them away."""
+        """Set the control tables for the policy `adaptive`, which the driver has solved; None removes them."""
         state = self._states.get(program)
         if state is not None:
             state.set_control(tables)
@@ -225,8 +231,8 @@ class Scheduler:
     def step(self, now: int, *, hold: bool = False) -> Step:
         """What to do now, given all inputs so far.
 
-        `hold`: start no best-effort unit, because the driver has not read all requests; the Step says whether one
-        could start. One that starts as its share of the device goes before real-time units anyway, and is not held.
+        `hold`: start no best-effort unit, because the driver has not read all requests yet. `Step.held` says whether
+        one could have started. A unit that starts because best-effort work's share is due is not held.
         """
         ledger = self._ledger
         self._dispatch.hold, self._dispatch.held = hold, False
@@ -237,11 +243,12 @@ class Scheduler:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
         wake_at: int | None = None
-        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.units):  # else nothing can start
+        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.units):
             wake_at = self._dispatch.run(start, now)
         if self._workers.multi_step:
             recall, end_at_next_row = self._dispatch.multi_step.recall(now)
-            if (recall or end_at_next_row) and self.device.push_depth > 1 and not self._lost:  # workers end sooner
+            sooner = recall or end_at_next_row  # their workers will be free sooner than predicted
+            if sooner and self.device.push_depth > 1 and not self._lost:
                 wake_at = self._dispatch.run(start, now)
         if ledger.deadlines.heap:
             deadline = ledger.deadlines.next()
@@ -273,7 +280,7 @@ class Scheduler:
         return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
 
     def oldest(self, program: int, klass: Klass) -> int | None:
-        """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
+        """When the row of a program and class that has waited longest arrived; None if none waits."""
         return self._ledger.ready.oldest(program, klass)
 
     def waiting_by_stage(self, program: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Klass(IntEnum):
-    """Service class; the lower value goes first."""
+    """Service class; the lower value is served first."""
 
     REALTIME = 0
     BEST_EFFORT = 1
@@ -31,11 +31,11 @@ class Reason(StrEnum):
 
 
 class Formed(StrEnum):
-    """Why a unit was formed when it was, and no later."""
+    """Why a unit was formed at that moment and not later."""
 
     FULL = "full"  # as many rows as a unit of this key ever has
     IDLE = "idle"  # all rows that waited, on a worker that was idle
-    TABLE = "table"  # as many as the policy aims at
+    TABLE = "table"  # as many rows as the policy planned
     DEADLINE = "deadline"  # a row would have missed its deadline
     HOLD_ENDED = "hold_ended"  # the oldest row had been held as long as the policy holds rows
     RETRY = "retry"  # part of a unit that failed
@@ -47,7 +47,7 @@ class Operation(StrEnum):
     NEW = "new"
     STRETCH = "stretch"
     SPLIT = "split"
-    ON = "on"  # none of them: a batch continues as it is
+    CONTINUE = "on"  # none of these: a batch continues unchanged
 
 
 class Fault(StrEnum):
@@ -66,13 +66,12 @@ class RowState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows alone. Empty: nothing is known yet.
+    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows that run alone. Empty: nothing is known yet.
 
     `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
-    where times depend on the longest row of the batch; `batch_ns` is then what is planned with for any length.
-    `handover_ns`: what a unit costs beyond these, to give it to a worker and learn of its end; None: nothing, and
-    nothing is learnt of it while it serves. `errors`: by size, the standard error of `batch_ns` as a share of it; ()
-    where the times are exact.
+    if times depend on the longest row of the batch; then `batch_ns` is used if the length is not known. `handover_ns`:
+    what a unit costs beyond computing, to reach a worker and to report its end; None: nothing, and it is not learnt
+    online. `errors`: by size, the standard error of `batch_ns` as a share of it; () if the times are exact.
     """
 
     batch_ns: tuple[int, ...] = ()
@@ -82,7 +81,7 @@ class Profile:
     errors: tuple[float, ...] = ()
 
     def times_of(self, units: int) -> tuple[int, ...]:
-        """Times by size while so many units run; beyond the most measured, as that many."""
+        """Times by size while so many units run; if more run than were measured, those of the most measured."""
         if units == 1 or not self.concurrency_ns:
             return self.batch_ns
         return self.concurrency_ns[min(units, len(self.concurrency_ns) + 1) - 2]
@@ -90,9 +89,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a program. With `repeats` a row stays at the stage until an outcome says that it ended.
+    """One stage of a program. With `repeats` it is a cell: a row makes steps there until an Outcome lists it in
+    `ended`.
 
-    `most_steps`: none takes more of them there; 0: nothing bounds them. `own_steps`: they do not follow its length.
+    `most_steps`: the most steps of a row at a cell; 0: unbounded. `own_steps`: they do not depend on its length.
     """
 
     profile: Profile = Profile()
@@ -105,7 +105,7 @@ class Stage:
 class Program:
     """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once.
 
-    `one_unit`: one unit of it runs at a time, since its rows have their state in one place.
+    `one_unit`: only one unit of it runs at a time, because all its rows keep their state in one slab.
     """
 
     id: int
@@ -119,8 +119,8 @@ class Program:
     max_alive: int = 1 << 30
     reorder: bool = True  # a policy that picks rows by their length may do so
     one_unit: bool = False
-    complete_wait: float = 1.0  # `dva_load`: see its module
-    weight: float = 1.0  # of its real-time rows against other programs', where weights differ: see `forming.models`
+    complete_wait: float = 1.0  # of the policy `dva_load`, see there
+    weight: float = 1.0  # of its real-time rows among programs of different weights: see `forming.model_order`
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class WorkerSpec:
 
 
 LOWEST_PRIORITY = 1 << 31  # beyond any that a client can ask for
-#: `push_ahead_ns` that hands over a second unit at once, whatever is known of the first.
+#: As `push_ahead_ns`: a second unit is handed over at once, whatever the prediction for the first. As a time: unknown.
 AT_ONCE = 1 << 62
 
 
@@ -140,10 +140,10 @@ AT_ONCE = 1 << 62
 class ClassSpec:
     """What best-effort work may cost real-time work on a device.
 
-    `preset`: how both share it, by name (`forming.presets`). `budget_ns`: predicted time of best-effort work handed
-    over and not ended. `slowdown`: by how much of its time a real-time unit may be slowed by what runs beside it.
-    `share`: part of the device's time that best-effort work has whatever happens. `edf`: of one priority, real-time
-    calls go by their deadlines, not in order of arrival.
+    `preset`: how both share it, by name (`forming.presets`). `budget_ns`: the most predicted time of best-effort units
+    handed over and not ended. `slowdown`: largest slowdown of a real-time unit by best-effort units (0.02 = 2 %).
+    `share`: part of the device's time that best-effort work always gets. `edf`: real-time calls of one priority are
+    served by deadline, not in order of arrival.
     """
 
     preset: str = "reef"
@@ -158,9 +158,9 @@ class DeviceSpec:
     """What one device may do at once.
 
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
-    A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
-    unit that is cut earlier is cut from fewer rows. `multi_step`: a worker makes the stages or steps of a unit
-    by itself, one after another, until it is recalled.
+    A unit is handed to a busy worker only when that worker's units are predicted to end within `push_ahead_ns`; earlier
+    it would be cut from fewer rows. `multi_step`: a worker runs several stages or steps of a unit by itself, one after
+    another, until it is recalled.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -174,7 +174,7 @@ class DeviceSpec:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One inference request. `deadline` and `arrived` are on the driver's clock; no deadline is None."""
+    """One inference request. `deadline` (None: none) and `arrived` are times of the driver's clock."""
 
     id: int
     program: int
@@ -190,15 +190,15 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Rows that travel together through the stages: an entry of the batch table, which alone changes it.
+    """Rows that pass through the stages together: an entry of the batch table. Only the table changes it.
 
-    By stage: `launched`, rows ever handed to a worker there; `completed`, rows that have passed it;
-    `standing`, rows that wait there now.
+    By stage: `launched`, rows handed to a worker there so far; `completed`, rows that have passed it; `standing`, rows
+    that wait there now.
     """
 
     id: int
     created: int
-    bucket: int  # of the lengths of its rows
+    bucket: int  # length bucket of its rows
     klass: Klass  # of all of them
     launched: list[int]
     completed: list[int]
@@ -210,7 +210,7 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """What is scheduled: one row of a call. `length` is its longest variable axis; `slot` is the pool's business."""
+    """What is scheduled: one row of a call. `length`: of its longest variable axis. `slot`: used by the engine only."""
 
     slot: int = -1
     length: int = 0
@@ -221,19 +221,19 @@ class Row:
     state: RowState = RowState.WAITING
     order: tuple[int, int, int] = (0, 0, 0)  # of service: priority, arrival or deadline, sequence of submission
     started: bool = False  # it counts as alive on the device
-    group: int = 0  # of rows that wait to run again as one unit
-    advanced: bool = False  # it has been through a unit: the device keeps something of it between units
-    batch: Batch | None = None  # of programs with stages or cells, once it has started
-    entered: int = 0  # stages at which it has been handed to a worker
-    steps: int = 0  # that it has made at its stage, where this repeats
+    group: int = 0  # not 0: it waits to run again as one unit with the rows of this group
+    advanced: bool = False  # it has completed a unit, so the device keeps an activation or state of it
+    batch: Batch | None = None  # once it has started, if its program has stages or a cell
+    entered: int = 0  # number of stages at which it has been handed to a worker
+    steps: int = 0  # that it has made at its stage, if that is a cell
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
     """What a worker runs next: `rows` of one key as a batch of `size` (the rest is padding).
 
-    `steps`: so many steps of a cell, or stages from `stage` on, one after another. Where a worker goes on by itself it
-    may make fewer: it ends with the first row that does, and when it is recalled.
+    `steps`: of a cell, or stages from `stage` on, run one after another. The unit ends early if a row of it ends at a
+    cell, or if it is recalled.
     """
 
     id: int
@@ -244,28 +244,28 @@ class Unit:
     size: int
     reason: Formed
     started: int  # when it was handed to its worker
-    predicted: int  # nanoseconds; 0 where nothing is known
-    begins: int = 0  # when its worker is predicted to turn to it: later than `started` behind another unit
+    predicted: int  # nanoseconds; 0: unknown
+    begins: int = 0  # when its worker is predicted to begin it: later than `started` if it is behind another unit
     running: int = 1  # units on the device when it was handed out, itself included
     steps: int = 1
-    length: int = 0  # of its longest row, where batch times depend on it
+    length: int = 0  # of its longest row, if batch times depend on it
     operation: Operation = Operation.NEW
     behind: bool = False  # its worker had another unit when it was handed over
-    others: float = 0.0  # units on other workers while it ran, on average: known when it has ended
-    recalled: bool = False  # it is to end with the step or stage that runs
-    progress: int = 0  # steps of it that its worker has made, as far as the driver has said
-    continue_without: bool = False  # of a cell: when rows of it end, its worker continues, unless it is recalled
-    times: tuple[int, ...] = ()  # of several stages: predicted nanoseconds of each, which add up to `predicted`
+    others: float = 0.0  # mean number of units on other workers while it ran: known when it has ended
+    recalled: bool = False  # it is to end with the running step or stage
+    progress: int = 0  # steps that its worker has made, as last reported by the driver
+    continue_without: bool = False  # at a cell: when rows of it end, its worker continues with the others
+    times: tuple[int, ...] = ()  # if it has several stages: predicted nanoseconds of each; their sum is `predicted`
     klass: Klass = Klass.REALTIME  # of its first row; best-effort ones that fill its padding are behind the others
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
+    """A worker's report on a unit that has ended. `ended`: positions of the rows that have ended, at a cell.
 
-    `steps`: those that it made. A fault is always of its first one: where a later one fails, the unit ends well before
-    it. `times`: `compute_ns` by stage, where it ran several; of a step at a cell, 0 where rows have only read.
-    `continues`: its worker has continued with the rows of it that have not ended.
+    `steps`: how many it made. An error is always of the first step: if a later one fails, the unit ends well with the
+    steps before it. `times`: `compute_ns` by stage if it ran several; at a cell, of one step, 0 if rows only read their
+    prompts. `continues`: the worker has continued with the other rows.
     """
 
     unit_id: int
@@ -279,7 +279,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class Drop:
-    """A call that leaves without an answer. `row` names the culprit where there is one, else -1."""
+    """A call that leaves without an answer. `row`: the row that failed, or -1."""
 
     call: Call
     reason: Reason
@@ -287,7 +287,7 @@ class Drop:
 
 
 class Refusal(NamedTuple):
-    """Why a call is not admitted, and when it may be worth trying again. A tuple is made in a third of the time."""
+    """Why a call is not admitted, and when to try again. A tuple, which is made in a third of a dataclass's time."""
 
     reason: Reason
     retry_after_ns: int
@@ -297,9 +297,9 @@ class Refusal(NamedTuple):
 class Step:
     """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`.
 
-    `recall`: units that are to end with the step or stage that runs.
-    `end_at_next_row`: units that are to end when the first of their rows does, because others wait for that.
-    `held`: a best-effort unit could start and was held, because the driver asked for that.
+    `recall`: units that are to end with the running step or stage.
+    `end_at_next_row`: units that are to end when their next row ends, because other rows wait to join.
+    `held`: a best-effort unit could have started, but the driver asked to hold it.
     """
 
     start: list[Unit]

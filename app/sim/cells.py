@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from app.scheduler import reading
+from app.scheduler import prefill
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Row, Unit
 
@@ -43,11 +43,11 @@ class DecoderTimes:
     0 if its rows only read.
     """
 
-    __slots__ = ("_cell", "_readers", "_reading", "_reads", "step_ns")
+    __slots__ = ("_budget", "_cell", "_readers", "_reads", "step_ns")
 
     def __init__(self, profile: ModelProfile) -> None:
         self._reads, self._cell = profile.parts
-        self._reading = reading.Reading()
+        self._budget = prefill.PrefillBudget()
         self._readers: list[Stepped] = []  # those that read together, until all of it is read
         self.step_ns = 0
 
@@ -61,22 +61,22 @@ class DecoderTimes:
     def _read(self, new: list[Stepped]) -> int:
         """Have these rows read for as long as there is time. Returns how long that took."""
         spent = 0
-        self._reading.start(self.step_ns)
-        while new and (tokens := self._reading.tokens(min(new[0].length, reading.LEAST))) is not None:
+        self._budget.start(self.step_ns)
+        while new and (tokens := self._budget.tokens(min(new[0].length, prefill.LEAST))) is not None:
             if not self._readers or any(row not in new for row in self._readers):
-                chosen = reading.together([row.length for row in new], tokens)
+                chosen = prefill.together([row.length for row in new], tokens)
                 self._readers = [new[place] for place in chosen]
             rows = self._readers
             longest = max(row.length for row in rows)
             left = max(row.unread for row in rows)
-            read = min(left, reading.each(tokens, len(rows)))
+            read = min(left, prefill.each(tokens, len(rows)))
             took = self._piece_ns(len(rows), longest - left, longest - left + read)
             for row in rows:  # padded in front: the shorter ones begin later, and all end together
                 row.unread = min(row.unread, left - read)
             if read == left:
                 new = [row for row in new if row.unread]
                 self._readers = []
-            self._reading.took(len(rows) * read, took)
+            self._budget.took(len(rows) * read, took)
             spent += took
         return spent
 

@@ -10,7 +10,7 @@ from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import TimeLeft, kept_sizes
+from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
 
 _PHASES = 16

@@ -18,8 +18,8 @@ from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import TimeLeft, kept_sizes
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.sim.device import Device
 from app.sim.two_workers import curves, peak
 from experiments.common.processes import spread

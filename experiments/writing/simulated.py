@@ -19,7 +19,7 @@ import numpy as np
 
 from app.scheduler.estimates.fields import MS, interpolate
 from app.scheduler.policies import policy_for
-from app.scheduler.reading import LEAST
+from app.scheduler.prefill import LEAST
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Step, Unit, WorkerSpec
 from app.sim.lengths import Lengths

@@ -59,9 +59,9 @@ def test_d5_d6_d7_figure_8() -> None:
     bench.complete(early)  # executor 2 only updates the statusmap
     assert bench.entries() == [(4, [4, 2, 0, 0], [2, 2, 0, 0])]
     bench.complete(late)
-    assert bench.run(late) is Operation.ON  # they catch up
+    assert bench.run(late) is Operation.CONTINUE  # they catch up
     assert bench.entries() == [(4, [4, 4, 0, 0], [4, 4, 0, 0])]
-    assert bench.run([*early, *late]) is Operation.ON
+    assert bench.run([*early, *late]) is Operation.CONTINUE
 
     bench.table.divide([*early, *late], 2)
     assert bench.entries() == [(2, [2, 2, 2, 0], [2, 2, 2, 0])] * 2

@@ -81,7 +81,7 @@ def test_rows_that_run_again_are_a_set_of_their_own_until_it_is_empty() -> None:
     calls = [make_call(ident, arrived=ident) for ident in range(4)]
     enter(ready, *calls)
     table.add_again(KEY, Klass.REALTIME, ready.take(2, 9))
-    first = table.first((), lambda ready, row: row.order)
+    first = table.next_set((), lambda ready, row: row.order)
     assert first is not None
     assert (first.again, first.count, ready.count) == (True, 2, 2)
     table.forget(calls[0].rows[0], KEY)

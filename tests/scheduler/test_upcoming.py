@@ -15,7 +15,7 @@ def after(times: Iterable[int]) -> RegularArrivals:
     first, *others = times
     arrivals = RegularArrivals(first)
     for time in others:
-        arrivals.arrive(time)
+        arrivals.observe(time)
     return arrivals
 
 
@@ -33,7 +33,7 @@ def test_calls_at_random_are_not_expected() -> None:
 def test_a_unit_that_would_end_too_late_waits_for_the_expected_call_or_ten_times_its_time() -> None:
     upcoming = Upcoming()
     for at in range(0, 900, 100):
-        upcoming.arrive(1, at)
+        upcoming.realtime_arrived(1, at)
     assert upcoming.starts_at(850) == 900
     assert upcoming.wait_until(3, 850) == 880
     assert upcoming.wait_until(30, 850) == 900  # it is asked again when the call has arrived, or has not

@@ -2,7 +2,7 @@
 
 New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
 has written its text, or the unit is recalled. Nothing is padded but what rows read. How much they read before each step
-is in `app/scheduler/reading.py`.
+is in `app/scheduler/prefill.py`.
 
 Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
 where a later one fails, the unit ends well with the steps before it.
@@ -24,7 +24,7 @@ from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
-from app.scheduler import reading
+from app.scheduler import prefill
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import Encoding, Prompts
@@ -53,10 +53,10 @@ class DecodingExecutor(CpuExecutor):
         encodes = call.decoder.encodes
         longest = call.most + (1 if encodes else call.max_tokens)
         self.activations = Places(call.decoder, longest, call.max_tokens if encodes else 0)
-        pieces = call.decoder.encoder_layers or -(-call.max_tokens // reading.LEAST)
+        pieces = call.decoder.encoder_layers or -(-call.max_tokens // prefill.LEAST)
         self.steps = Steps(call.most + pieces, True)
         self._readers: _Readers | None = None
-        self._reading = reading.Reading()
+        self._budget = prefill.PrefillBudget()
         self._step_ns: list[int] = []  # of the unit that runs
         self._last_ns = 0  # what the last step took
 
@@ -149,23 +149,23 @@ class DecodingExecutor(CpuExecutor):
     def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
         """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
         rows that have begun, those of `going` first."""
-        self._reading.start(self._last_ns)
-        while new and (tokens := self._reading.tokens(self._least_of(new[0]))) is not None:
+        self._budget.start(self._last_ns)
+        while new and (tokens := self._budget.tokens(self._least_of(new[0]))) is not None:
             begin = time.perf_counter_ns()
             readers = self._readers_of(new, tokens)
             rows, before = len(readers.slots), readers.pieces.left
-            begun = readers.pieces.advance(reading.each(tokens, rows))
+            begun = readers.pieces.advance(prefill.each(tokens, rows))
             if begun is not None:
                 self._readers = None
                 going = [*going, *self.activations.begin(readers.slots, readers.texts, begun, going)]
                 new = [slot for slot in new if slot not in readers.slots]
-            self._reading.took(rows * (before - readers.pieces.left), time.perf_counter_ns() - begin)
+            self._budget.took(rows * (before - readers.pieces.left), time.perf_counter_ns() - begin)
         return going
 
     def _least_of(self, slot: int) -> int:
         """How many tokens the row in this slot reads at once, at least."""
         length, layers = int(self.pool.lengths[TOKENS][slot]), self._call.decoder.encoder_layers
-        return max(min(length, reading.LEAST), -(-length // layers) if layers else 0)
+        return max(min(length, prefill.LEAST), -(-length // layers) if layers else 0)
 
     def _readers_of(self, new: Sequence[int], tokens: int) -> _Readers:
         """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and
@@ -174,7 +174,7 @@ class DecodingExecutor(CpuExecutor):
         slots = self.activations.reading
         if readers is None or not slots or not slots <= set(new):
             lengths = self.pool.lengths[TOKENS]
-            chosen = reading.together([int(lengths[slot]) for slot in new], tokens)
+            chosen = prefill.together([int(lengths[slot]) for slot in new], tokens)
             readers = self._readers = self._start_reading([new[place] for place in chosen])
         return readers
 

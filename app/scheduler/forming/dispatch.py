@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from app.scheduler.forming import models
+from app.scheduler.forming import model_order
 from app.scheduler.forming.gate import Allowance
 from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
 from app.scheduler.forming.presets import preset_class
@@ -47,16 +47,18 @@ class Dispatch:
         workers, ledger = self._workers, self._ledger
         self._shared = ledger.best_effort > 0 or bool(self.gate.units)
         if self._shared:
-            self.gate.open(now)
+            self.gate.begin_step(now)
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False
         several = self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1
         while ledger.ready.nonempty and not workers.full:  # it is full in the step that most calls get
             if several:
-                ready = models.first(ledger.ready, held, self._rank, ledger.states, self._device.max_running, now)
+                ready = model_order.next_set(
+                    ledger.ready, held, self._rank, ledger.states, self._device.max_running, now
+                )
             else:
-                ready = ledger.ready.first(held, self._rank)
+                ready = ledger.ready.next_set(held, self._rank)
             if ready is None:
                 return _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
             usable = workers.usable(now)
@@ -67,7 +69,7 @@ class Dispatch:
             if self._shared and not ready.klass:
                 self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
-                self._strike(start, now)
+                self._remove_dropped(start, now)
                 held.clear()  # they may have waited for the room of late calls, or for them
             if hold is None and held:  # earlier rows have started, so holds at later stages may no longer apply
                 held = [other for other in held if _not_behind(other, ready)]
@@ -76,7 +78,7 @@ class Dispatch:
                 wake_at = _earlier(wake_at, hold.until)
         return wake_at
 
-    def _strike(self, start: list[Unit], now: int) -> None:
+    def _remove_dropped(self, start: list[Unit], now: int) -> None:
         """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
 
         A unit that would lose all of its real-time rows runs unchanged; results of dropped rows are discarded.

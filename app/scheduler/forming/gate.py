@@ -79,7 +79,7 @@ class Gate:
 
     # what the dispatcher reports
 
-    def open(self, now: int) -> None:
+    def begin_step(self, now: int) -> None:
         """A new step begins."""
 
     def no_room(self, ready: ReadySet) -> None:
@@ -88,7 +88,7 @@ class Gate:
     def hold(self, ready: ReadySet, until: int | None) -> None:
         """The policy holds these real-time rows back until a time; None: it does not, or until no known one."""
 
-    def arrive(self, program: int, at: int) -> None:
+    def realtime_arrived(self, program: int, at: int) -> None:
         """A real-time call has arrived."""
 
     # decisions

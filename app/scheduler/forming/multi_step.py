@@ -126,7 +126,7 @@ class MultiStep:
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the step or stage that runs, and those that are to end with the first of their
         rows that does."""
-        waiting = self._ledger.ready.first((), self._gate.rank)
+        waiting = self._ledger.ready.next_set((), self._gate.rank)
         head = None if waiting is None else waiting.head()
         level = None if head is None else self._gate.level(head)
         recalled: list[Unit] = []

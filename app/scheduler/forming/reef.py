@@ -65,8 +65,8 @@ class Reef(Gate):
 
     # what the dispatcher reports
 
-    def open(self, now: int) -> None:
-        self._upcoming.open(now)
+    def begin_step(self, now: int) -> None:
+        self._upcoming.begin_step(now)
 
     def no_room(self, ready: ReadySet) -> None:
         if not ready.klass:
@@ -75,9 +75,9 @@ class Reef(Gate):
     def hold(self, ready: ReadySet, until: int | None) -> None:
         self._upcoming.hold(ready, until)
 
-    def arrive(self, program: int, at: int) -> None:
+    def realtime_arrived(self, program: int, at: int) -> None:
         if self.kept is None:
-            self._upcoming.arrive(program, at)
+            self._upcoming.realtime_arrived(program, at)
 
     # whether a unit starts
 

@@ -27,7 +27,7 @@ class Upcoming:
         self._arrivals: dict[int, RegularArrivals] = {}  # of real-time calls, by program
         self._refused: int | None = None  # since when no best-effort unit could start because of held rows
 
-    def open(self, now: int) -> None:
+    def begin_step(self, now: int) -> None:
         """A new step begins."""
         if self._blocked:
             self._blocked = []
@@ -43,9 +43,9 @@ class Upcoming:
         else:
             self._held[ready] = until, ready.count
 
-    def arrive(self, program: int, at: int) -> None:
+    def realtime_arrived(self, program: int, at: int) -> None:
         if program in self._arrivals:
-            self._arrivals[program].arrive(at)
+            self._arrivals[program].observe(at)
         else:
             self._arrivals[program] = RegularArrivals(at)
 
@@ -91,7 +91,7 @@ class RegularArrivals:
         self._mean = self._deviation = 0.0
         self._gaps = 0
 
-    def arrive(self, at: int) -> None:
+    def observe(self, at: int) -> None:
         gap = at - self._last
         self._last = at
         self._gaps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from app.scheduler.estimates.tail import Tail
+from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import KeyView, Neighbours
 from app.scheduler.policies.view import NEVER, Schedule
@@ -28,7 +28,7 @@ class Views:
         self._ledger = ledger
         self._workers = workers
         #: Nanoseconds by which the driver's timers are late: a hold must not end too late for a deadline.
-        self.timers = Tail(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
+        self.timers = RunningQuantile(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """Rows of a program and a class that may start now: as many as the device has room for, and the program.
@@ -49,7 +49,7 @@ class Views:
         facts, most = state.facts, min(ready.count, limit)
         running, free = self._workers.room(usable)
         due, schedule = NEVER, None
-        if state.tail is not None and self._ledger.deadlines.heap:
+        if state.time_quantile is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
         elif facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
@@ -79,15 +79,15 @@ class Views:
         """The deadlines of the first rows; None where they have none, or no times are known."""
         rows = ready.first(limit, room)
         deadlines = _deadlines(rows)
-        sizes, tail = state.facts.sizes, state.tail
-        if tail is None or not sizes or min(deadlines, default=NEVER) == NEVER:
+        sizes, quantile = state.facts.sizes, state.time_quantile
+        if quantile is None or not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
         begins, running, longest = self._workers.soonest(usable, now), self._workers.room(usable)[0], longest_of(rows)
         padded = sizes[0][min(running, len(sizes[0])) - 1]
 
         def time(rows: int, length: int = longest) -> int:
             size = padded[rows - 1] if padded[rows - 1] <= limit else rows
-            return round(tail.value * state.time(size, 0, running, length, begins - now))
+            return round(quantile.value * state.time(size, 0, running, length, begins - now))
 
         def similar(rows: int, shorter: int) -> list[int]:
             return _deadlines(ready.similar(rows, shorter))

@@ -31,7 +31,7 @@ from typing import Any
 
 from app.scheduler.data import built
 from app.scheduler.estimates.parts import padded, parted
-from app.scheduler.optimal.beside import TimeLeft, kept_sizes
+from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.types import Profile
 
 #: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
@@ -159,7 +159,7 @@ def solve(
 
     Raises ValueError for an empty profile.
     """
-    from app.scheduler.optimal import doubt, solver  # numpy, which whoever only looks tables up does not need
+    from app.scheduler.optimal import solver, uncertainty  # numpy, which whoever only looks tables up does not need
 
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
@@ -184,9 +184,9 @@ def solve(
         for load in loads
     ]  # fmt: skip
     worth = [solver.values(times, best) for best in solved] if valued else []
-    if curves := doubt.perturbed(times, profile.errors):
-        price, sizes = price_of(weight, times[0], power), doubt.sizes_of(solved[0].sizes, times, profile.errors)
-        solved = [doubt.kept(replace(best, sizes=sizes), times, curves, price, power) for best in solved]
+    if curves := uncertainty.perturbed(times, profile.errors):
+        price, sizes = price_of(weight, times[0], power), uncertainty.sizes_of(solved[0].sizes, times, profile.errors)
+        solved = [uncertainty.kept(replace(best, sizes=sizes), times, curves, price, power) for best in solved]
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
         loads=tuple(loads),
@@ -209,11 +209,11 @@ def _of_several(
 
     Batches of more than 32 rows are solved in groups of rows that are treated as one, so that it takes seconds.
     """
-    from app.scheduler.optimal import doubt, two_workers
+    from app.scheduler.optimal import two_workers, uncertainty
 
     sizes = padded(together)[1]
     if any(profile.errors):
-        sizes = doubt.sizes_of(sizes, together, profile.errors)
+        sizes = uncertainty.sizes_of(sizes, together, profile.errors)
     group = -(-len(sizes) // _SEVERAL)
     runs = [sizes[rows - 1] for rows in range(group, len(sizes) + 1, group)]
     times, fewer = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))

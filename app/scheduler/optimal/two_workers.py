@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.scheduler.optimal import solver
-from app.scheduler.optimal.beside import TimeLeft
+from app.scheduler.optimal.time_left import TimeLeft
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
 _STRIDE = 0.9  # of each round's change: a process that returns in so many steps would alternate without end

@@ -35,8 +35,8 @@ from math import ceil, sqrt
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
-from app.scheduler.policies.base import Cut, Hold, Policy, go, held
-from app.scheduler.policies.late import steps_aside
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, held
+from app.scheduler.policies.late import waits_for_stages
 from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed
@@ -83,7 +83,7 @@ class Adaptive(Policy):
         neighbours, window = view.neighbours, view.length_window
         if neighbours is not None:
             if neighbours.cell:
-                return Hold(None) if steps_aside(view) else go(view, min(view.ready, view.full))
+                return Hold(None) if waits_for_stages(view) else cut_rows(view, min(view.ready, view.full))
             if view.stage:
                 return boundary.decide(view, neighbours, idle, now)
             if 0 < neighbours.downstream < view.full:

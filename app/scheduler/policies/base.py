@@ -44,15 +44,15 @@ def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
     return Formed.DEADLINE if ends == view.due else Formed.HOLD_ENDED
 
 
-def go(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
+def cut_rows(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """Run so many rows now, or as many of them as can run."""
     rows = min(rows, view.limit)
     return Cut(rows, rows, Formed.FULL if rows == view.full else reason)
 
 
-def go_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
+def cut_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
     """The same as a batch of the size that is fastest for them, where a worker that is idle takes it."""
-    cut = go(view, rows, reason)
+    cut = cut_rows(view, rows, reason)
     if not view.facts.sizes:
         return cut
     sizes = view.facts.sizes[view.stage]
@@ -120,4 +120,4 @@ class Policy:
         `idle`: capacities of the workers that may be handed a unit now, largest first, never empty. They are what the
         workers can take; what the device has room for is in the view.
         """
-        return go(view, view.ready)
+        return cut_rows(view, view.ready)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies.base import Cut, Hold, go, go_padded
+from app.scheduler.policies.base import Cut, Hold, cut_padded, cut_rows
 from app.scheduler.policies.view import Facts, KeyView, Neighbours
 from app.scheduler.types import Formed
 
@@ -100,7 +100,7 @@ def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int],
     if plan is not None and _costs(view, neighbours) is not None:
         part = plan.part[view.stage][rows - 1]
         rows, reason = part, Formed.TABLE if part < rows else reason
-    return go_padded(view, rows, idle, reason)
+    return cut_padded(view, rows, idle, reason)
 
 
 def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
@@ -122,7 +122,7 @@ def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
 
 
 def _run(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed) -> Cut:
-    return go(view, rows, reason) if view.facts.lengths else begin(view, neighbours, rows, idle, reason)
+    return cut_rows(view, rows, reason) if view.facts.lengths else begin(view, neighbours, rows, idle, reason)
 
 
 def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:

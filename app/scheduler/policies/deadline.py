@@ -15,7 +15,7 @@ allows: N staggered workers turn to a new unit every T(b) / N, which is the long
 same reason rows are held only for units that take no longer, and only where another row is expected meanwhile. The last
 free worker is not held while other models have rows: a batch of these would begin, and end too late for those held.
 
-T is the time that 95 % of units keep (`estimates.tail`), as in Orloj (arXiv 2209.00159).
+T is the time that 95 % of units keep (`estimates.quantile`), as in Orloj (arXiv 2209.00159).
 
 Where batch times by length are known, rows are picked as by `adaptive`, in no more time than the first row has. Where
 that would make as many other rows late as it serves, the shortest rows go first, the most for their time: some row will
@@ -31,7 +31,7 @@ from itertools import accumulate
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.policies import by_length
 from app.scheduler.policies.adaptive import Adaptive
-from app.scheduler.policies.base import Cut, Hold, go_padded
+from app.scheduler.policies.base import Cut, Hold, cut_padded
 from app.scheduler.policies.view import NEVER, KeyView, Schedule
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed
@@ -53,7 +53,7 @@ class Deadline(Adaptive):
             cut = _picked(view, schedule, window, most, idle)
         else:
             rows = _in_time(view, schedule, most)
-            cut = go_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
+            cut = cut_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
         if cut.rows == view.ready < min(view.limit, view.full) and not (view.free == 1 and view.shared()):
             until = _held_until(view, schedule, cut.rows)
             if max(now, schedule.begins) < until:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import Cut, Hold, Policy, go, held
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, held
 from app.scheduler.policies.fixed import Window
 from app.scheduler.policies.view import Facts, KeyView
 from app.scheduler.types import Batch, Formed
@@ -36,9 +36,9 @@ class DvaInput(Policy):
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         neighbours, remaining = view.neighbours, view.facts.remaining
         if neighbours is not None and neighbours.cell:
-            return go(view, view.ready)
+            return cut_rows(view, view.ready)
         if neighbours is not None and neighbours.batch is not None:
-            return go(view, neighbours.here)
+            return cut_rows(view, neighbours.here)
         active = other_buckets = 0
         last_formed = -1
         if neighbours is not None:
@@ -48,11 +48,11 @@ class DvaInput(Policy):
             return Hold(None)  # until some of them end
         rows = min(view.ready, view.full - active)
         if view.ready + other_buckets >= view.full or last_formed < 0 or view.oldest() <= last_formed:
-            return go(view, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
+            return cut_rows(view, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
         behind = remaining[1][view.full - 1] if len(remaining) > 1 else 0
         window = remaining[0][view.full - 1] - behind if remaining else 0
         ended = held(view, last_formed + window - view.oldest(), now)
-        return ended if isinstance(ended, Hold) else go(view, rows, ended)
+        return ended if isinstance(ended, Hold) else cut_rows(view, rows, ended)
 
 
 class DvaOperator(Window):
@@ -72,14 +72,14 @@ class DvaOperator(Window):
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         neighbours, remaining = view.neighbours, view.facts.remaining
         if neighbours is not None and neighbours.cell:
-            return go(view, view.ready)
+            return cut_rows(view, view.ready)
         if neighbours is None or neighbours.batch is None:
             return super().decide(view, idle, now)
         part = part_of(neighbours.here, remaining[view.stage]) if remaining else neighbours.here
         if part == neighbours.here:
-            return go(view, part)
+            return cut_rows(view, part)
         rows = min(part, view.limit)
-        return Cut(rows, rows, go(view, rows).reason, divide=part)
+        return Cut(rows, rows, cut_rows(view, rows).reason, divide=part)
 
 
 class DvaLoad(DvaOperator):

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import Cut, Hold, Policy, go
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.view import KeyView
 
 
-def steps_aside(view: KeyView) -> bool:
+def waits_for_stages(view: KeyView) -> bool:
     """Whether a cell lets rows go first that leave it, or that are about to join it."""
     neighbours = view.neighbours
     if neighbours is None or not neighbours.cell:
@@ -35,4 +35,4 @@ class Late(Policy):
     sees_lone_cells = False
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        return Hold(None) if steps_aside(view) else go(view, view.ready)
+        return Hold(None) if waits_for_stages(view) else cut_rows(view, view.ready)

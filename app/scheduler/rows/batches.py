@@ -5,16 +5,16 @@ A batch is what a policy has put together. Its entry counts, by stage, the rows 
 
     0 <= completed[s + 1] <= completed[s] <= size        completed[s] <= launched[s] <= size
 
-The table observes: whatever a policy cuts, each unit is one of four operations.
+The table only observes. Whatever a policy cuts, each unit is one of four operations:
 
-    new       rows that had no batch: they are one now
-    stretch   rows join a batch: those that begin are told to (`joins`) and catch up with it; or rows of several
-              batches, or some without one, run as one unit
-    split     fewer rows of a batch than wait here: they are a batch of their own from now on, closed to stretch
-    on        a batch continues as it is
+    new       rows without a batch become one
+    stretch   rows join a batch: new rows that the policy assigns to it (`joins`) and that catch up with it, or rows of
+              several batches that run as one unit
+    split     a part of the batch's rows that wait here: they become a batch of their own, closed to stretch
+    on        a batch continues unchanged
 
-Rows that fail, and run again in halves, are split off: nobody waits for them. Rows that end early, as those of a cell
-do one by one, leave their batch. Rows that end at the last stage stay counted until the last of their batch has.
+Rows of a failed unit, which run again in halves, are split off, and their batch does not wait for them. Rows that end
+early, as at a cell, leave their batch. Rows that end at the last stage stay counted until the whole batch has ended.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from app.scheduler.types import Batch, Klass, Operation, Row
 
 
 def whole(rows: Sequence[Row]) -> bool:
-    """Whether rows that were launched together are all of their batch that has not ended."""
+    """Whether these rows, which were launched together, are all rows of their batch that have not ended."""
     batch = rows[0].batch
     return batch is None or batch.live <= sum(row.batch is batch for row in rows)
 
 
 class BatchTable:
-    """The batches of one program that are not over, oldest entry first."""
+    """The batches of one program that have not ended, the oldest first."""
 
     __slots__ = ("_batches", "_next", "_of", "_stages")
 
@@ -46,13 +46,13 @@ class BatchTable:
         return list(self._batches.values())
 
     def latest(self, klass: Klass) -> Batch | None:
-        """The last entry of rows of this class: the only one that more of them may be stretched to."""
+        """The newest batch of this class: the only one that new rows may join."""
         return next(reversed(self._of[klass].values()), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
-        """Rows of one key go to a worker as one unit. `joins`: the batch that those without one shall belong to.
+        """Rows of one key are handed to a worker as one unit. `joins`: the batch that rows without one become part of.
 
-        Best-effort rows that fill the padding of a real-time unit are a batch of their own.
+        Best-effort rows that fill the padding of a real-time unit become a batch of their own.
         """
         klass = rows[0].call.klass
         if rows[-1].call.klass is not klass:
@@ -66,13 +66,13 @@ class BatchTable:
                 fresh.append(row)
             else:
                 parts.setdefault(row.batch.id, []).append(row)
-        operation = Operation.ON
+        operation = Operation.CONTINUE
         batches = []
         for ident, part in sorted(parts.items()):
             batch = self._batches[ident]
             batch.standing[stage] -= len(part)
             if batch.standing[stage]:
-                batch = self._apart(part, standing=False)
+                batch = self._split_off(part, standing=False)
                 operation = Operation.SPLIT
             batches.append(batch)
         if not batches:
@@ -90,30 +90,30 @@ class BatchTable:
         return operation
 
     def divide(self, rows: Sequence[Row], size: int) -> None:
-        """Rows that wait at one stage are split into batches of `size`, in their order."""
+        """Split rows that wait at one stage into batches of `size`, in their order."""
         for first in range(0, len(rows), size):
-            self._apart(rows[first : first + size])
+            self._split_off(rows[first : first + size])
 
     def fail(self, rows: Sequence[Row]) -> None:
-        """Rows whose unit failed, and that will run again together, are a batch of their own."""
+        """Rows of a failed unit, which run again together, become a batch of their own."""
         for row in rows:
             if row.batch is not None and row.entered > row.stage:  # they will be launched there once more
                 row.batch.launched[row.stage] -= 1
                 row.entered = row.stage
-        self._apart(rows, standing=False)
+        self._split_off(rows, standing=False)
 
     def wait(self, row: Row) -> None:
-        """A row waits at the stage that it has reached."""
+        """A row waits at its stage."""
         if row.batch is not None:
             row.batch.standing[row.stage] += 1
 
     def complete(self, row: Row) -> None:
-        """A row moves from its stage to the next one; called before it does."""
+        """A row has completed its stage. Call it before `row.stage` changes."""
         if row.batch is not None:
             row.batch.completed[row.stage] += 1
 
     def pass_on(self, row: Row) -> None:
-        """A row has moved to the next stage within its unit; called before its stage is counted up."""
+        """A row has moved to the next stage within its unit. Call it before `row.stage` changes."""
         batch = row.batch
         if batch is not None:
             batch.completed[row.stage] += 1
@@ -122,7 +122,7 @@ class BatchTable:
                 batch.launched[row.stage + 1] += 1
 
     def finish(self, row: Row) -> None:
-        """A row has ended well at the last stage, together with its batch: it stays counted."""
+        """A row has ended well at the last stage. It stays counted in its batch."""
         batch = row.batch
         if batch is not None:
             batch.completed[row.stage] += 1
@@ -131,7 +131,7 @@ class BatchTable:
             self._forget_if_over(batch)
 
     def leave(self, row: Row, *, standing: bool) -> None:
-        """A row has ended without its batch. `standing`: it waited."""
+        """A row has ended before its batch. `standing`: it was waiting."""
         batch = row.batch
         if batch is not None:
             if standing:
@@ -146,10 +146,11 @@ class BatchTable:
         self._next += 1
         return batch
 
-    def _apart(self, rows: Sequence[Row], *, standing: bool = True) -> Batch:
-        """These rows become a batch of their own, as old as the oldest that they leave, and closed as those are.
+    def _split_off(self, rows: Sequence[Row], *, standing: bool = True) -> Batch:
+        """Split these rows off as a batch of their own, as old as the oldest batch that they leave. All are closed to
+        stretch.
 
-        `standing`: they are counted among those that wait at their stage.
+        `standing`: they are counted as waiting at their stage.
         """
         batches = [row.batch for row in rows if row.batch is not None]
         created = min((batch.created for batch in batches), default=0)

@@ -1,8 +1,8 @@
 """Programs, calls, and the state of each row. Every change of a row's or a call's state is made here.
 
-A call leaves exactly once. Its rows that wait leave with it; its rows that run end when their unit finishes. A program
-that was closed is forgotten with its last call and unit. A row counts as alive on the device from its first unit until
-it ends; one that fails in its first unit does not count any more, since nothing of it is kept there.
+A call leaves exactly once. Its waiting rows leave with it; its running rows end when their unit finishes. A closed
+program is forgotten with its last call and unit. A row counts as alive on the device from its first unit until it ends.
+If its first unit fails, it no longer counts: the device keeps nothing of it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from app.scheduler.rows.ready import Key
 from app.scheduler.rows.ready_table import ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
 
-_NO_DEADLINE = 1 << 62  # sorts behind all that have one
+_NO_DEADLINE = 1 << 62  # sorts behind every deadline
 _SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
 
 class Ledger:
-    """`alive`: rows that have started and not ended. `done`, `drops`: what the next Step says; it takes the lists."""
+    """`alive`: rows that have started and not ended. `done`, `drops`: for the next Step, which takes the lists."""
 
     def __init__(self, *, edf: bool = False) -> None:
-        """`edf`: of one priority, real-time calls go by their deadlines, those without one last."""
+        """`edf`: real-time calls of one priority are ordered by deadline, those without one last."""
         self.states: dict[int, ProgramState] = {}
         self.ready = ReadyTable(edf=edf)
         self._edf = edf
@@ -70,7 +70,7 @@ class Ledger:
                 self.ready.at(key, call.klass).add(list(group))
 
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows taken from the ready table go to a worker as one unit."""
+        """Rows taken from the ready table are handed to a worker as one unit."""
         new = 0
         for row in rows:
             row.state = _RUNNING
@@ -80,12 +80,14 @@ class Ledger:
         self.alive += new
         state.alive += new
         state.waiting -= len(rows)
-        if rows and rows[-1].call.klass:  # alone, or as the padding of others
+        if (
+            rows and rows[-1].call.klass
+        ):  # a best-effort unit, or best-effort rows that fill the padding of a real-time one
             state.best_effort -= sum(row.call.klass for row in rows)
         state.units += 1
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows that ran, at least one, enter the ready table again, at the stage they have reached."""
+        """Rows that ran (at least one) enter the ready table again, at the stage they have reached."""
         batches = state.batches
         for row in rows:
             row.state = _WAITING
@@ -93,7 +95,7 @@ class Ledger:
             if batches is not None:
                 batches.wait(row)
         state.waiting += len(rows)
-        first, last = rows[0].call.klass, rows[-1].call.klass  # others are padding behind them
+        first, last = rows[0].call.klass, rows[-1].call.klass  # best-effort rows that fill padding come last
         if last:
             state.best_effort += sum(row.call.klass for row in rows)
         if first is last and len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
@@ -102,22 +104,22 @@ class Ledger:
         for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
             self.ready.at(key, klass).put_back(list(group))
 
-    def _keep_nothing_new(self, row: Row, state: ProgramState) -> None:
-        """Nothing is kept on the device of a row that has not been through a unit."""
+    def _not_alive_if_new(self, row: Row, state: ProgramState) -> None:
+        """A row that has completed no unit has nothing on the device, so it is not alive."""
         if not row.advanced and row.started:
             row.started = False
             self.alive -= 1
             state.alive -= 1
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
-        """Rows of a unit that failed, of one class, wait to be run again, together."""
+        """Rows of a failed unit, all of one class, wait to run again as one unit."""
         if state.batches is not None:
             state.batches.fail(rows)
         for row in rows:
             row.state = _WAITING
             if state.batches is not None:
                 state.batches.wait(row)
-            self._keep_nothing_new(row, state)
+            self._not_alive_if_new(row, state)
         klass = rows[0].call.klass
         state.waiting += len(rows)
         if klass:
@@ -125,8 +127,8 @@ class Ledger:
         self.ready.add_again(key_of(rows[0], state), klass, rows)
 
     def end(self, row: Row) -> None:
-        """The row holds nothing on the device any more."""
-        state = self.states.get(row.call.program)  # None: forgotten, with its last call
+        """The row has ended: it holds nothing on the device any more."""
+        state = self.states.get(row.call.program)  # None: the program was forgotten with its last call
         if row.batch is not None and state is not None and state.batches is not None:
             state.batches.leave(row, standing=row.state is _WAITING)
         row.state = _ENDED
@@ -137,7 +139,7 @@ class Ledger:
                 state.alive -= 1
 
     def end_unit(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """The rows of a unit, of a program in one piece, have run well: they end, and so do calls with their last."""
+        """A unit of a program in one piece ran well: its rows end, and each call whose last row ended is done."""
         self.alive -= len(rows)
         state.alive -= len(rows)
         for row in rows:
@@ -150,7 +152,7 @@ class Ledger:
                     self.complete(call, state)
 
     def complete(self, call: Call, state: ProgramState) -> None:
-        """The call's last row has ended well. As `leave`, without the search for rows that wait."""
+        """The call's last row has ended well. Like `leave`, but no row can be waiting."""
         call.alive = False
         del self.calls[call.id]
         state.calls -= 1
@@ -158,7 +160,7 @@ class Ledger:
         self.done.append(call)
 
     def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
-        """The call leaves without an answer, and its caller hears why."""
+        """The call leaves without an answer. The next Step gives the reason."""
         self.leave(call)
         self.drops.append(Drop(call, reason, row))
 
@@ -180,7 +182,7 @@ class Ledger:
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:
-        """A closed program of which nothing is left is forgotten."""
+        """Forget a closed program that has no calls and no units left."""
         program = state.program.id
         if state.closed and not state.calls and not state.units and program in self.states:
             del self.states[program]
@@ -188,17 +190,17 @@ class Ledger:
 
 
 def key_of(row: Row, state: ProgramState) -> Key:
-    """A cell is one key whatever the length: its rows run one step together, and nothing is padded."""
+    """The key at which a row waits. A cell has one key for all lengths: its rows make single steps, without padding."""
     program, stage = state.program, row.stage
     bucketed = program.length_buckets and not program.stages[stage].repeats
     return (program.id, stage, bisect_left(program.length_buckets, row.length) if bucketed else 0)
 
 
 class Deadlines:
-    """The deadlines of the calls that have not left, the next one first: a heap over `calls`, by id.
+    """A heap of (deadline, call id) for the calls that have not left.
 
-    Entries of calls that left, or have got another deadline, stay until their time; the heap is rebuilt when there are
-    more of them than calls.
+    An entry stays when its call leaves or its deadline changes. Such stale entries are skipped when their time comes,
+    and the heap is rebuilt when it holds more of them than calls.
     """
 
     __slots__ = ("_calls", "heap")
@@ -215,7 +217,7 @@ class Deadlines:
         heappush(heap, (deadline, call_id))
 
     def passed(self, now: int) -> Iterator[Call]:
-        """Take the calls whose deadline is not after `now`. The caller lets each leave."""
+        """Remove and yield the calls whose deadline is not after `now`. The caller must drop each of them."""
         heap = self.heap
         while heap and heap[0][0] <= now:
             entry = heappop(heap)

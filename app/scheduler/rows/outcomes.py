@@ -8,21 +8,22 @@ from app.scheduler.types import Fault, Formed, Outcome, Reason, Row, Unit
 
 
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
-    """A unit of a stage or a cell ran well. Rows move to their next stage, or end; so do calls with their last row.
+    """A unit of a program with stages or a cell ran well. Rows move to their next stage or end; a call ends with its
+    last row.
 
-    Returns the rows with which its worker has continued.
+    Returns the rows with which the worker has already continued.
     """
     batches = state.batches
     assert batches is not None  # of a program of several stages, or a cell
     repeats = state.program.stages[unit.stage].repeats
-    passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
+    passed = 0 if repeats else outcome.steps - 1  # further stages that the worker ran in the same unit
     last = unit.stage + passed + 1 == len(state.program.stages)
     ended = frozenset(outcome.ended)
     ready: list[Row] = []
     staying: list[Row] = []
     for position, row in enumerate(unit.rows):
         call = row.call
-        if outcome.continues and position not in ended:  # also if its call has left: its worker has it still
+        if outcome.continues and position not in ended:  # even if its call has left: the worker still has the row
             row.steps += outcome.steps
             row.advanced = True
             staying.append(row)
@@ -53,8 +54,8 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
 
 
 def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
-    """The first stage or step of the unit failed, by its model or for memory. Halve and re-run it, or fail the calls of
-    its rows.
+    """The first stage or step of the unit failed: the model raised, or memory ran out. Halve the unit and run it again,
+    or fail its calls.
     """
     rows = _alive(ledger, unit)
     if error is Fault.MODEL and (len(unit.rows) > 1 or unit.reason is Formed.RETRY):
@@ -73,7 +74,7 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState) -> None:
 
 
 def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
-    """The rows of a unit whose calls have not left. The others end."""
+    """The rows of a unit whose calls have not left. The other rows end."""
     for row in unit.rows:
         if not row.call.alive:
             ledger.end(row)
@@ -83,8 +84,8 @@ def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
 def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
     """The halves of a failed unit, the later rows first.
 
-    Of two classes each apart, so that padding fails nobody else; of a cell those that begin apart from those that have
-    made steps of it: beginning is what fails most often.
+    Best-effort rows that filled padding are split off first, so that they fail no real-time call. At a cell, new rows
+    are split from those that have made steps, because the first step fails most often.
     """
     filling = [row for row in rows if row.call.klass is not rows[0].call.klass]
     if filling:
@@ -97,7 +98,7 @@ def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
 
 
 def lose(ledger: Ledger, unit: Unit) -> None:
-    """The device is gone for good, and this unit with it: every call leaves."""
+    """The device is lost, and this unit with it: every call leaves."""
     for row in unit.rows:
         ledger.end(row)
     for call in list(ledger.calls.values()):

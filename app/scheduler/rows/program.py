@@ -1,4 +1,4 @@
-"""What the scheduler keeps per program."""
+"""The state of one program: its settings, queue counts, estimates of batch times and rates, and its policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.scheduler.estimates.batch_monitor import RateMonitor, algorithm_1, pref
 from app.scheduler.estimates.latency import Latency, LiveTimes
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
-from app.scheduler.estimates.tail import Tail
+from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.patience import Patience
@@ -18,25 +18,26 @@ from app.scheduler.rows.batches import BatchTable
 from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
 
-_NEARLY = 0.95  # of the most rows a second
-#: Share of units that end within the time counted with. Rows of the others are not all late; a higher share leaves so
-#: much time unused where times vary much that more rows are (`experiments.many.deadlines`, gamma:0.3: 94 % of calls
-#: in time with this, 81 % with 0.99).
+_NEARLY = 0.95  # share of the highest throughput that counts as the highest
+#: Deadlines are planned with the time that this share of units keeps. Not all rows of the others are late. If times
+#: vary much, a higher share leaves so much time unused that more rows are late (`experiments.many.deadlines`,
+#: gamma:0.3: 94 % of calls in time with this, 81 % with 0.99).
 _IN_TIME = 0.95
-_LONGEST = 2.0  # times as long as predicted: units that take longer still are not counted with
-_TAIL_STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
+_LONGEST = 2.0  # times the prediction: the quantile never exceeds it
+_QUANTILE_STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
 
 
 class ProgramState:
-    """What the scheduler keeps per program."""
+    """What the scheduler knows of one program. The Ledger keeps the counts of rows, calls and units."""
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
         self.program = program
-        #: By stage and worker: rows that it takes. By stage: the most of them, but for what may be alive at once.
+        #: By stage and worker: the largest unit. `full`, by stage: the largest of any worker, within the bound of alive
+        #: rows.
         self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
         self._room = min(device.max_alive, program.max_alive)
         self.full = [0] * len(program.stages)
-        self.entry = entry  # the set of new real-time rows, where it is one whatever their length
+        self.entry = entry  # the set that new real-time rows enter; None if that depends on their length
         self.policy = policy_class(program.policy)()
         self.latency = [Latency(stage.profile) for stage in program.stages]
         for stage in range(len(program.stages)):
@@ -45,26 +46,28 @@ class ProgramState:
         self._lead_ns, self._most = lead_of(device), device.max_running
         self.facts = Facts(self._algorithm_1(0.0), may_hold=self.policy.holds, complete_wait=program.complete_wait)
         several = len(program.stages) > 1 or program.stages[0].repeats
-        self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
-        # Around a cell that is all of a program there is nothing to see, unless a policy asks for its batch.
+        self.batches = BatchTable(len(program.stages)) if several else None  # else a row runs in one unit
+        # If a cell is the whole program there are no other stages to see, unless the policy looks at its batch.
         alone = len(program.stages) == 1 and not self.policy.sees_lone_cells
         self.sees_stages = several and self.policy.sees_stages and not alone
-        # Whether rows of its first stage may be picked by length, where times by length are known.
+        # Whether rows of the first stage may be picked by length, if times by length are known.
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
-        #: By stage and rows that wait there: rows that a unit of them ends per nanosecond of its time to the end, at
-        #: most. Empty where some time is not known, or rows make several steps.
+        #: By stage and number of waiting rows: the highest throughput, in rows per nanosecond until their end. Empty if
+        #: some time is unknown, or if rows make several steps.
         self.speeds: tuple[tuple[float, ...], ...] = ()
         self._set_remaining()
-        #: Of the times of units over predictions, of programs in one piece, where the policy sees deadlines.
-        self.tail = Tail(_IN_TIME, 1.0, _LONGEST, _TAIL_STEP) if self.policy.sees_deadlines and not several else None
+        #: Of unit times over their predictions. Only for a program in one piece whose policy sees deadlines.
+        plans_deadlines = self.policy.sees_deadlines and not several
+        self.time_quantile = RunningQuantile(_IN_TIME, 1.0, _LONGEST, _QUANTILE_STEP) if plans_deadlines else None
         self.rate = RateMonitor(now)
-        # In this window, by class: rows that arrived, refused ones too, and rows that ended well.
+        # In this window, by class: rows that arrived (refused ones included), and rows that ended well.
         self.asked, self.ended = [0 for _ in Klass], [0 for _ in Klass]
         self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
         self._row_steps = 0  # of a cell, in this window: steps of its rows
         self._steps_each = 1.0  # steps of a row in the last window in which any ended
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
-        #: Units in a row that the model failed, but for rows that came alone: each of these may be a bad one.
+        #: Consecutive units that the model failed. A call of one row that fails alone does not count: that row may be
+        #: bad.
         self.failures = 0
         self.alive = 0  # rows that have started and not ended
         self.waiting = 0  # rows in the ready table, of either class
@@ -72,7 +75,8 @@ class ProgramState:
         self.calls = 0  # calls that have not left
         self.units = 0  # handed to workers and not finished
         self.closed = False
-        self.hints: dict[tuple[int, int], tuple[int, int]] = {}  # see admission: by level, good until, nanoseconds
+        #: By level: (valid until, Retry-After in nanoseconds), see `admission`.
+        self.hints: dict[tuple[int, int], tuple[int, int]] = {}
 
     def waiting_of(self, klass: int) -> int:
         """Rows of one class in the ready table."""
@@ -80,12 +84,14 @@ class ProgramState:
 
     @property
     def broken(self) -> bool:
-        """More failed in a row than a batch of n bad rows, which is halved into 2 n - 1 units, and the next bad row."""
+        """Whether the model fails whatever it is given. A batch of n bad rows is halved into 2 n - 1 failing units;
+        this is more.
+        """
         return self.failures >= 3 * self.program.max_batch
 
     @property
     def preferred(self) -> int:
-        """The preferred batch size: the policy's own, else from the measured batch times."""
+        """The preferred batch size: the policy's own, or else from the measured batch times."""
         target = self.policy.target(self.facts)
         if target is not None:
             return target
@@ -95,13 +101,13 @@ class ProgramState:
 
     @property
     def live_times(self) -> list[LiveTimes]:
-        """What live batches say of each stage's times; empty where the profile is exact."""
+        """Corrections of each stage's times by live batches; empty if the profile is exact."""
         return [one.live for one in self.latency if one.live is not None]
 
     def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
-        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run.
+        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while `running` units run at once.
 
-        `lead_ns`: its worker ends another unit in so long, and meanwhile the first stage is handed over.
+        `lead_ns`: how long its worker is still busy with another unit. The hand-over takes place meanwhile.
         """
         first, *others = self.latency[stage:]
         later = sum(latency.predict(rows, running, length) for latency in others)
@@ -110,8 +116,9 @@ class ProgramState:
     def unit_times(
         self, first: int, stage: int, steps: int, size: int, running: int, length: int
     ) -> tuple[int, tuple[int, ...]]:
-        """Nanoseconds for one unit of several steps of a cell, or of stages from `stage` on: `first` is that of the
-        first, with its hand-over. Of several stages also those of each.
+        """Nanoseconds for one unit of several steps of a cell, or of several stages from `stage` on, and of each stage.
+
+        `first`: the time of the first step or stage, with its hand-over.
         """
         if self.program.stages[stage].repeats:
             return first + (steps - 1) * self.latency[stage].compute(size, running, length), ()
@@ -120,7 +127,7 @@ class ProgramState:
         return sum(times), times
 
     def interval(self, rows: int) -> int:
-        """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""
+        """Nanoseconds between the ends of two batches of `rows` when batches follow one another without a pause."""
         return self.time(rows, lead_ns=self._lead_ns)
 
     def observe(self, unit: Unit, outcome: Outcome, now: int) -> None:
@@ -132,23 +139,25 @@ class ProgramState:
             latency.observe(unit.size, time, unit.running, unit.length, others)
         if others is not None and first.live is not None:
             self.facts.crowded = first.live.shared.crowded
-        if not unit.behind:  # otherwise nobody knows when its worker turned to it
+        if not unit.behind:  # else it is unknown when its worker began it
             first.handover.observe(now - unit.started - outcome.compute_ns)
-        if self.tail is not None and unit.predicted:
-            self.tail.observe((now - unit.begins) / unit.predicted)
+        if self.time_quantile is not None and unit.predicted:
+            self.time_quantile.observe((now - unit.begins) / unit.predicted)
         if self.program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
 
     def cap(self, worker: int, rows: int, stage: int = 0) -> None:
-        """More rows did not fit in this worker's memory at this stage."""
+        """A unit of more than `rows` rows ran out of this worker's memory at this stage."""
         capacity = self.capacity[stage]
         capacity[worker] = min(rows, capacity[worker])
         self._set_full(stage)
 
     def _set_full(self, stage: int) -> None:
-        """A cell's rows share its time: beyond the size that is nearly as fast as any, more of them only slow all.
+        """Set the largest unit of a stage.
 
-        Not those of a program of one unit: what they read is not in the times of its steps, and is faster together.
+        At a cell whose policy trims, it is the smallest size with nearly the highest throughput: more rows would only
+        slow all of them. A program of one unit is not trimmed: its rows also read their prompts, which is faster
+        together and not in the times of its steps.
         """
         most = min(self._room, max(self.capacity[stage]))
         latency = self.latency[stage]
@@ -173,9 +182,10 @@ class ProgramState:
         self._set_level()
 
     def _count_demand(self) -> None:
-        """Add the device time that this window's rows ask for, at the rate of full batches: its peak is 1 s a second.
+        """Add the device time that this window's rows need in full batches. At the device's peak rate that is 1 s a
+        second.
 
-        Batches that are not full take longer for each row, but only while there is time for that.
+        Smaller batches take longer per row, but they only form while there is time to spare.
         """
         if any(self.ended):
             self._steps_each = max(1.0, self._row_steps / sum(self.ended))
@@ -191,7 +201,7 @@ class ProgramState:
             self.asked = [0 for _ in Klass]
 
     def reprofile(self, profile: Profile, stage: int = 0) -> None:
-        """A stage has been measured anew. What was learnt online begins again from there."""
+        """A stage has been measured anew. Online corrections start over."""
         self.latency[stage] = Latency(profile)
         self._set_full(stage)
         if stage == 0:
@@ -200,18 +210,18 @@ class ProgramState:
         self._set_level()
 
     def bound(self, max_alive: int) -> None:
-        """No more rows than so many may be alive at once."""
+        """At most `max_alive` rows may be alive at once from now on."""
         self.program = replace(self.program, max_alive=max_alive)
         self._set_room()
 
     def _set_room(self) -> None:
-        """Units are as large as the bound allows, or as the rows that are alive beyond it: they end sooner together."""
+        """Apply the bound. While more rows are alive, units may be as large as that, so that these rows end sooner."""
         self._room = max(min(self._room, self.program.max_alive), self.alive)
         for stage in range(len(self.full)):
             self._set_full(stage)
 
     def set_control(self, control: ControlTables | None) -> None:
-        """New tables, of all stages as one; they say nothing about a program with a cell."""
+        """New tables, solved for all stages as one. A program with a cell has none."""
         if not any(stage.repeats for stage in self.program.stages):
             self.facts.control = control
             holds = control is not None and (control.beside is not None or any(control.hold_ns))
@@ -219,7 +229,7 @@ class ProgramState:
             self._set_level()
 
     def _set_remaining(self) -> None:
-        """What the profiles say of the time from each stage to the end."""
+        """Compute what policies are given of the profiles: times from each stage to the end."""
         self.speeds, facts = (), self.facts
         if not all(latency.known for latency in self.latency):
             facts.remaining, facts.lengths, facts.plan, facts.sizes = (), (), None, ()
@@ -239,7 +249,7 @@ class ProgramState:
         )
 
     def _by_length(self) -> tuple[LengthTimes, ...]:
-        """From each stage to the end, T(b, length)."""
+        """T(b, length) from each stage to the end; () if no times by length are known."""
         if not any(latency.by_length for latency in self.latency):
             return ()
         parts = [latency.by_length or any_length(latency.batch_ns) for latency in self.latency]
@@ -261,7 +271,7 @@ class ProgramState:
             facts.level = facts.control.level(facts.rate, facts.scale)
 
     def _slowdown(self, size: int) -> float:
-        """Observed over profiled time of batches of `size`, hand-overs included: the mean of the stages."""
+        """Observed over profiled time of batches of `size`, hand-overs included: the mean over the stages."""
         first, *others = self.latency
         slower = [first.slowdown(size, self._most, self._lead_ns), *(one.slowdown(size, self._most) for one in others)]
         return sum(slower) / len(slower)

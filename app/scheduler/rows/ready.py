@@ -1,13 +1,13 @@
 """The rows that wait at one key (program, stage, length bucket), of one class, in order of service.
 
-A policy cuts units of rows of one class, so each class has a set of its own at a key: what a policy sees of it is what
-it may cut. The rows of a unit that failed, and that run again as one unit, are a set of their own as well.
+A unit has rows of one class, so each class has a set of its own at a key, and a policy sees only rows that it may cut.
+The rows of a failed unit run again as one unit, so they are a set of their own as well.
 
-The order is (priority, arrival), for real-time rows under `edf` (priority, deadline). Where a policy picks rows by
-length (`sort_by_length`), they are also kept in order of length.
+The order is (priority, arrival), or (priority, deadline) for real-time rows under `edf`. For a policy that picks rows
+by length (`sort_by_length`) they are also sorted by length.
 
-No step of the scheduler looks at all rows that wait. Each order is a sorted list of tuples: a row is found in it by
-bisection, and what moves behind it is moved in one piece.
+The scheduler never scans all waiting rows. Each order is a sorted list of tuples. A row is found by bisection, and
+inserting or deleting shifts the rest of the list with one memory move.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from app.scheduler.types import Klass, Row
 Key = tuple[int, int, int]
 #: (class, priority)
 Level = tuple[int, int]
-#: (priority, arrival or deadline, sequence): smaller goes first within a set. No two rows share one, so that tuples
-#: which begin with it never compare rows.
+#: (priority, arrival or deadline, sequence): the order within a set, smallest first. It is unique to a row, so
+#: comparing tuples that begin with it never compares rows.
 Order = tuple[int, int, int]
 
 _NEVER = 1 << 62
-# Of C: a list comprehension is a function call.
+# In C: a list comprehension would be a Python function call.
 _order: Callable[[Row], Order] = attrgetter("order")
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
-_SHORTER = 8  # rows that join a batch may be shorter by this part of its length
+_SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
 
 def rank(row: Row) -> tuple[int, ...]:
-    """Smaller goes first, between sets too."""
+    """The order between sets: class first, then the order within a set. Smallest first."""
     return (row.call.klass, *row.order)
 
 
 @dataclass(slots=True)
 class LengthWindow:
-    """Lengths of rows about as long as the first in the order of service, and of its class and priority.
+    """The lengths of the rows nearest in length to the first row in order of service, of its class and priority.
 
-    `lengths`: ascending, those of as many rows on either side of it as were asked for; `place`: its own among them.
+    `lengths`: ascending, of that row and up to a given number on either side. `place`: the index of that row.
     """
 
     lengths: list[int]
@@ -55,16 +55,18 @@ class LengthWindow:
     longest: int
 
     def joining(self, length: int) -> range:
-        """Places of rows that may join others of this length: no longer, and hardly shorter. Empty without the first.
+        """Indices of rows that may join a batch of this length: no longer, and at most an eighth shorter.
 
-        Rows that are much shorter would be padded: they go better without those.
+        Shorter rows would be padded too much. Empty if the first row in order of service is not among them.
         """
         places = range(bisect_left(self.lengths, length - length // _SHORTER), bisect_right(self.lengths, length))
         return places if self.place in places else range(0)
 
 
 class ReadySet:
-    """The rows of one class ready at one key. `again`: their unit failed, and they run again as one."""
+    """The waiting rows of one class at one key. `again`: they are the rows of a failed unit, and run again as one
+    unit.
+    """
 
     __slots__ = (
         "_arrivals", "_by_length", "_edf", "_entries", "_nonempty", "_totals", "again", "count", "key", "klass",
@@ -80,21 +82,21 @@ class ReadySet:
         again: bool = False,
         nonempty: dict[ReadySet, None] | None = None,
     ) -> None:
-        """`edf`: rows are ordered by deadline, not by arrival. The set is in `nonempty` while rows wait."""
+        """`edf`: order by deadline instead of arrival. The set adds itself to `nonempty` while it has rows."""
         self._edf = edf
         self._nonempty = {} if nonempty is None else nonempty
         self.key = key
         self.klass = klass
         self.again = again
         self.count = 0  # rows that wait
-        self.started = 0  # those of them that have run before, and hold memory on the device
+        self.started = 0  # those that have run before and hold memory on the device
         self._entries: list[tuple[Order, Row]] = []
         self._arrivals: list[tuple[int, Order]] = []  # where the order is by deadline
         self._by_length: list[tuple[int, int, Order, Row]] | None = None  # (priority, length, order, row)
         self._totals: dict[int, int] = {}  # by priority: the sum of the lengths, where rows are sorted by them
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Put rows that have not run in their places. Calls nearly always arrive in order."""
+        """Insert rows in order. Calls nearly always arrive in order, so this is usually an append."""
         entries = self._entries
         added = list(zip(map(_order, rows), rows, strict=True))
         if not entries:
@@ -113,16 +115,16 @@ class ReadySet:
             self._sort_in(rows)
 
     def put_back(self, rows: Sequence[Row]) -> None:
-        """Put rows of a unit in their places again."""
+        """Insert the rows of a unit again."""
         self.started += sum(row.started for row in rows)
         self.add(sorted(rows, key=lambda row: row.order))
 
     def forget(self, row: Row) -> None:
-        """The call of a waiting row has left. Called before its room on the device is freed."""
+        """Remove a row whose call has left. Call it before `Row.started` is cleared."""
         self._remove([row])
 
     def _remove(self, rows: Sequence[Row]) -> None:
-        """These rows, in order of service, do not wait here any more."""
+        """Remove these rows, which are in order of service."""
         if not rows:
             return
         entries, removed = self._entries, len(rows)
@@ -149,7 +151,7 @@ class ReadySet:
         return bisect_left(self._entries, ((priority + 1,),))
 
     def head(self) -> Row:
-        """The row that goes first. Call it only while `count` is not 0."""
+        """The first row in order of service. Call it only while `count` is not 0."""
         return self._entries[0][1]
 
     def oldest(self) -> int:
@@ -164,9 +166,9 @@ class ReadySet:
         return oldest
 
     def first(self, n: int, room: int) -> list[Row]:
-        """The first `n` rows, or fewer where fewer wait; at most `room` that start anew.
+        """The first `n` rows, or fewer if fewer wait. At most `room` of them have not started yet.
 
-        Rows for which there is no room are passed over: rows behind them may hold the room.
+        Once `room` is used up, rows that have not started are skipped: rows behind them may have started already.
         """
         if n <= room:
             return list(map(_row, self._entries[:n]))
@@ -185,7 +187,7 @@ class ReadySet:
         return found
 
     def take(self, n: int, room: int) -> list[Row]:
-        """Take the rows of `first`."""
+        """Remove and return the rows of `first`."""
         taken = self.first(n, room)
         self._remove(taken)
         return taken
@@ -222,7 +224,7 @@ class ReadySet:
         return longest
 
     def length_window(self, most: int) -> LengthWindow:
-        """The first row, and up to `most` on either side of it in order of length; of a set that is sorted so."""
+        """The first row in order of service and up to `most` rows on either side by length. Needs `sort_by_length`."""
         by_length = self._by_length
         assert by_length is not None
         row = self.head()
@@ -235,9 +237,9 @@ class ReadySet:
         return LengthWindow(lengths, place - first, high - low, total, by_length[low][1], by_length[high - 1][1])
 
     def similar(self, n: int, shorter: int) -> list[Row]:
-        """`n` rows next to one another in the order of length, which stay where they are.
+        """`n` rows that are adjacent in order of length, without removing them.
 
-        The first row in the order of service is one of them, and `shorter` of them are before it.
+        They contain the first row in order of service, with `shorter` of them before it in order of length.
         """
         assert self._by_length is not None
         row = self.head()
@@ -245,7 +247,7 @@ class ReadySet:
         return [entry[3] for entry in self._by_length[first : first + n]]
 
     def take_similar(self, n: int, shorter: int) -> list[Row]:
-        """Take the rows of `similar`; in the order of service, as every unit has them."""
+        """Remove and return the rows of `similar`, in order of service."""
         taken = sorted(self.similar(n, shorter), key=lambda row: row.order)
         self._remove(taken)
         return taken

@@ -1,8 +1,8 @@
 """The ready table: the rows that wait on a device, by key and class, and which of its sets goes first.
 
-The oldest head first is what keeps one busy model from starving another: a row of the quiet model is served as soon as
-the rows that came before it are. (Fast models may overtake within bounds, see `forming.models`.) A lower priority can
-wait for ever behind a higher one; that is what it asks for.
+Sets are served in order of their oldest row. So a busy model cannot starve a quiet one: a row of the quiet model is
+served once the rows that arrived before it are. (A fast model may overtake within bounds, see `forming.model_order`.)
+Rows of a lower priority may wait for ever behind a higher one: priorities are strict.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Collection, Sequence
 from app.scheduler.rows.ready import Key, Level, ReadySet
 from app.scheduler.types import Klass, Row
 
-#: Which set goes first, by its first row: the smaller.
+#: Maps a set and its first row to a rank. The set with the smallest rank is served first.
 Ranking = Callable[[ReadySet, Row], tuple[int, ...]]
 
 
 class ReadyTable:
-    """All ready sets of a device, by key and class. Sets of no program are dropped with it.
+    """All ready sets of a device, by key and class. The sets of a removed program are dropped.
 
-    What a step asks is looked up among the sets in which rows wait: most of many programs have none.
+    Look-ups go through `nonempty`, since with many programs most sets are empty.
     """
 
     def __init__(self, *, edf: bool = False) -> None:
         self._edf = edf
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
-        self._again: dict[int, ReadySet] = {}  # of rows that run again as one unit: by `Row.group`
+        self._again: dict[int, ReadySet] = {}  # rows that run again as one unit, by `Row.group`
         self._groups = 0
-        self.nonempty: dict[ReadySet, None] = {}  # those in which rows wait: each enters and leaves it by itself
+        self.nonempty: dict[ReadySet, None] = {}  # sets with waiting rows; each set adds and removes itself
 
     def at(self, key: Key, klass: Klass) -> ReadySet:
         ready = self._sets.get((key, klass))
@@ -36,7 +36,7 @@ class ReadyTable:
         return ready
 
     def add_again(self, key: Key, klass: Klass, rows: Sequence[Row]) -> None:
-        """Rows whose unit failed wait to run again as one unit."""
+        """Add rows whose unit failed, as a set of their own that runs as one unit."""
         self._again = {group: ready for group, ready in self._again.items() if ready.count}
         self._groups += 1
         ready = ReadySet(key, klass, edf=self._edf, again=True, nonempty=self.nonempty)
@@ -46,13 +46,13 @@ class ReadyTable:
         ready.put_back(rows)
 
     def forget(self, row: Row, key: Key) -> None:
-        """The call of a row that waits at this key has left. Called before its room on the device is freed."""
+        """Remove a row whose call has left. Call it before `Row.started` is cleared."""
         (self._again[row.group] if row.group else self._sets[key, row.call.klass]).forget(row)
 
-    def first(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
-        """The set to serve next in this order among those not held back, or None."""
+    def next_set(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
+        """The set with the smallest rank among those not held back, or None."""
         best: ReadySet | None = None
-        if len(self.nonempty) == 1:  # most often; nothing is compared
+        if len(self.nonempty) == 1:  # the common case: nothing is compared
             (best,) = self.nonempty
             return None if best in held else best
         best_rank: tuple[int, ...] | None = None
@@ -67,8 +67,8 @@ class ReadyTable:
     def rank(self, ready: ReadySet, ranking: Ranking) -> tuple[int, ...]:
         """The rank of a set in which rows wait.
 
-        Rows that run again go before all others of their key and priority: the bad row among them is soon found, and
-        those that ran well join the others again.
+        Rows that run again are served before all others of their key and priority, so that the bad row among them is
+        found soon and the good ones finish.
         """
         row = ready.head()
         own = best = ranking(ready, row)
@@ -79,7 +79,9 @@ class ReadyTable:
         return (*best, not ready.again, *own)
 
     def behind(self, ready: ReadySet) -> list[ReadySet]:
-        """Rows of a set's key that run again and have a lower priority: they do not start while a policy holds it."""
+        """The sets of the same key and class that run again at a lower priority. While a policy holds `ready`, they
+        wait.
+        """
         others = (other for other in self._again.values() if other.count)
         alike = [other for other in others if (other.key, other.klass) == (ready.key, ready.klass)]
         return [other for other in alike if other.head().order[0] > ready.head().order[0]]
@@ -103,7 +105,7 @@ class ReadyTable:
         return counts
 
     def oldest(self, program: int, klass: Klass) -> int | None:
-        """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
+        """When the row of a program and class that has waited longest arrived; None if none waits."""
         return min((ready.oldest() for ready in self.of_program(program, klass)), default=None)
 
     def drop_program(self, program: int) -> None:

@@ -18,7 +18,7 @@ from app.engine.pool import Pool
 from app.models.decoders import attention, packing
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
-from app.scheduler import reading as reading_module
+from app.scheduler import prefill as reading_module
 from tests import tiny_decoders
 from tests.tiny_decoders import KINDS
 

@@ -12,8 +12,8 @@ from tiers import full
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import LOADS, ControlTables, price_of, solve, weight_of
+from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.types import Profile
 
 MS = 1_000_000

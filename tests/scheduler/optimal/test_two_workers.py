@@ -10,7 +10,7 @@ import pytest
 from tiers import few, full
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.beside import TimeLeft
+from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.optimal.two_workers import evaluate, solve
 
 S = 1_000_000_000

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome

@@ -80,7 +80,7 @@ class TestFigure3:
         assert ran.mean == 5.25 * T
         assert round(1 - ran.mean / (8 * T), 3) == 0.344
         assert operations(ran) == [
-            (0, 1, Operation.NEW), (0, 3, Operation.STRETCH), *((stage, 4, Operation.ON) for stage in (1, 2, 3)),
+            (0, 1, Operation.NEW), (0, 3, Operation.STRETCH), *((stage, 4, Operation.CONTINUE) for stage in (1, 2, 3)),
         ]  # fmt: skip
 
 
@@ -125,8 +125,8 @@ class TestLoad:
         """Latecomers of a batch in its second stage run two stages, and all go on together (D6, Figure 8b)."""
         ran = served("dva_load", FOUR, *[Request(0)] * 2, *[Request(T + 1)] * 2)
         assert operations(ran) == [
-            (0, 2, Operation.NEW), (1, 2, Operation.ON), (0, 2, Operation.STRETCH), (1, 2, Operation.ON),
-            (2, 4, Operation.ON), (3, 4, Operation.ON),
+            (0, 2, Operation.NEW), (1, 2, Operation.CONTINUE), (0, 2, Operation.STRETCH), (1, 2, Operation.CONTINUE),
+            (2, 4, Operation.CONTINUE), (3, 4, Operation.CONTINUE),
         ]  # fmt: skip
         assert [end // T for end in ran.ended] == [6] * 4
 

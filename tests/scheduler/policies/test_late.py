@@ -38,7 +38,7 @@ def test_l3_no_step_is_padded_and_rows_of_any_length_run_together() -> None:
     ran = late(*FIGURE_1, length_buckets=(3, 5))
     assert all(unit.size == len(unit.rows) for unit in ran.units)
     assert ran.ended == late(*FIGURE_1).ended
-    assert {unit.operation for unit in ran.units} <= {Operation.NEW, Operation.STRETCH, Operation.ON}
+    assert {unit.operation for unit in ran.units} <= {Operation.NEW, Operation.STRETCH, Operation.CONTINUE}
 
 
 def test_l6_a_row_of_one_step_that_comes_in_the_middle_of_a_long_one_waits_for_one_step() -> None:

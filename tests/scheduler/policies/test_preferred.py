@@ -8,7 +8,7 @@ import pytest
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Facts, Hold, policy_class
-from app.scheduler.policies.base import go
+from app.scheduler.policies.base import cut_rows
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Formed, Outcome, Stage, Step, Unit
 
@@ -141,4 +141,4 @@ def test_policy(preferred: int, ready: int, limit: int, now: int, expected: Cut 
     view = view_of(ready, limit, 8, oldest=100, max_delay=50, facts=Facts(preferred=preferred))
     assert policy_class("preferred")().decide(view, (limit,), now) == expected
     later = replace(view, stage=1)
-    assert policy_class("preferred")().decide(later, (limit,), now) == go(view, ready, Formed.TABLE)
+    assert policy_class("preferred")().decide(later, (limit,), now) == cut_rows(view, ready, Formed.TABLE)

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from app.scheduler.optimal.beside import TimeLeft
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome, Profile, Stage
 

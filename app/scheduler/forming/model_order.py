@@ -34,7 +34,7 @@ _GAIN = 3.0
 Head = tuple[tuple[int, ...], ReadySet, Row]
 
 
-def first(
+def next_set(
     table: ReadyTable,
     held: Collection[ReadySet],
     ranking: Ranking,
@@ -42,7 +42,7 @@ def first(
     running: int,
     now: int,
 ) -> ReadySet | None:
-    """The set to serve next among those not held back, or None: `ReadyTable.first` for several programs.
+    """The set to serve next among those not held back, or None: as `ReadyTable.next_set`, for several programs.
 
     `running`: units that may run at once.
     """
