@@ -17,7 +17,7 @@ from app.contract import Batching
 from app.models.description.config import ModelTable, WarmupTable
 from app.models.description.tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
-from app.models.tasks.faces import TASKS
+from app.models.tasks.task_specs import TASKS
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

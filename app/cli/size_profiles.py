@@ -190,7 +190,7 @@ def _own_request(model: Model, folder: Path) -> Path | None:
     if model.front is None or row is None:
         return None
     path = folder / "request.json"
-    path.write_text(json.dumps(v2_request(model.front.face(model.info).client_inputs, row)), encoding="utf-8")
+    path.write_text(json.dumps(v2_request(model.front.client_info(model.info).client_inputs, row)), encoding="utf-8")
     return path
 
 

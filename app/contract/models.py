@@ -57,7 +57,7 @@ class Front:
     #: Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages.
     chat: Front | None = None
 
-    def face(self, info: ModelInfo) -> ModelInfo:
+    def client_info(self, info: ModelInfo) -> ModelInfo:
         """The model as clients see it."""
         return replace(info, inputs=self.sent, outputs=self.answered, own_axes=self.own_axes)
 
@@ -80,7 +80,7 @@ class Model:
     a recurrent model, by position, of which a call may read each step when it has been made.
 
     `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
-    else, which the front's `face` describes.
+    else, which `Front.client_info` describes.
 
     `stages` are the parts of `call`, where rows may join and leave a batch between them: the first takes what `call`
     does, each next one what the last returned, and then what `again` names for it by position: of the inputs, and

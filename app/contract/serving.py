@@ -91,7 +91,7 @@ class Served(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """What clients send and get: the model's own info, or the face of its front."""
+        """What clients send and get: the model's own info, or `Front.client_info`."""
         ...
 
     @property

@@ -12,7 +12,7 @@ from app.engine.activations import Activations
 from app.engine.pool import Pool
 from app.engine.tensors import pad_beyond, select_rows, stack
 from app.models.base import TORCH_DTYPES, check_shape, normalise
-from app.models.made import with_made
+from app.models.server_inputs import with_server_inputs
 
 
 class Steps(NamedTuple):
@@ -57,7 +57,7 @@ class Executor:
     def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:
         """All inputs of a batch: those that clients send, and masks and lengths that are made of the rows' lengths."""
         inputs = self.model.info.inputs
-        return sent if len(sent) == len(inputs) else with_made(inputs, sent, lengths, longest)
+        return sent if len(sent) == len(inputs) else with_server_inputs(inputs, sent, lengths, longest)
 
     def returned(self, result: Any, size: int, longest: Mapping[str, int]) -> list[Any]:
         """What the model returned for a batch of `size` rows, output by output. ConfigError where it is not what was

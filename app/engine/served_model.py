@@ -34,7 +34,7 @@ class ServedModel(PlacedModel):
         stats = ModelStats(info.name, info.version, self._stages, batching.default_class)
         super().__init__(model, executor, program, stats, intake)
         #: What clients send and get; the engine uses `model.info`.
-        self.info = info if model.front is None else model.front.face(info)
+        self.info = info if model.front is None else model.front.client_info(info)
         self.profiled = profiled
         self.finish = stats.call_answered
         self.first_piece, self.next_piece = stats.first_piece, stats.next_piece
@@ -176,7 +176,7 @@ class ServedModel(PlacedModel):
         else:
             rows = self._stages_ran(unit, ran, ended, times, klass)
         if self.model.writes and rows:
-            self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.faces.WRITTEN
+            self.stats.wrote(*(int(counts.sum()) for counts in ran.outputs[-2:]))  # see tasks.task_specs.WRITTEN
         if ran.lengths is not None:
             split_by_length(rows, self.model.info, ran.outputs, ran.lengths)
         on_rows = self.profiled.on_rows

@@ -1,9 +1,9 @@
-"""A model, a stage or the step of a cell as torch compiles it: a few times, and not while it serves.
+"""A model, a stage or the step of a cell under torch.compile, so that it is compiled a few times, before it serves.
 
-torch compiles again for what it takes for a constant: a size of 1, whether a tensor was made for inference or for
-anything (slots and results of operators differ in that), and the strides of rows of one value. After eight times it
-compiles no more. Sizes of 1 are compiled apart in any case, rows and lengths; `shortest` are the batches by which
-warm-up has that done before the model serves. All else is made uniform here.
+torch compiles again for each value that it treats as a constant: a size of 1, whether a tensor is an inference tensor
+(slots and results of operators differ in that), and the strides of rows of one value. After eight times it stops
+compiling. Sizes of 1 (rows and lengths) are always compiled apart: warm-up runs `batches_of_size_one`, so that this
+happens before the model serves. All other differences are removed here.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from torch import nn
 from app.contract import Model, SampleRow
 from app.models.checks.samples import short_lengths, stretched
 
-#: Or the eight times would be those of all modules of a class, whatever their weights.
+#: Without it the eight times are counted for all modules of one class together.
 _APART: dict[str, Any] = (
     {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 )
 
 
 class Compiled(nn.Module):
-    """`call` of tensors, and of tuples of them."""
+    """`call`, compiled; its arguments are tensors and tuples of tensors."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__()
-        # Without `dynamic` each batch size would be compiled.
+        # without `dynamic` it would compile each batch size
         self.compiled: Callable[..., Any] = torch.compile(call, dynamic=True, **_APART)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         return self.compiled(*map(_uniform, inputs), **keywords)
 
 
-def shortest(model: Model, row: SampleRow) -> Iterator[tuple[SampleRow, int]]:
-    """Rows of length 1 and sizes of batches of them, for which a compiled model is compiled apart."""
+def batches_of_size_one(model: Model, row: SampleRow) -> Iterator[tuple[SampleRow, int]]:
+    """Rows of length 1, each with a batch size: torch.compile compiles these apart. Nothing for other models."""
     inputs = model.info.client_inputs
     ones = short_lengths(inputs, 1)
     parts = [part for call in (model.call, *model.stages) if isinstance(call, nn.Module) for part in call.modules()]

@@ -92,7 +92,7 @@ def _of_task(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     if config.warmup is None or model.front is None:
         return model
     path = folder / config.warmup.file
-    rows = read_samples(path, model.front.face(model.info))
+    rows = read_samples(path, model.front.client_info(model.info))
     model.front.example = rows[0]
     return replace(model, samples=_read_by(model.front, rows, path))
 

@@ -21,7 +21,7 @@ from app.contract import Model, ModelInfo, SampleRow
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
-from app.models.tasks.faces import TASKS
+from app.models.tasks.task_specs import TASKS
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
@@ -219,8 +219,8 @@ def example_of(task: str, *values: Any) -> tuple[ModelInfo, SampleRow]:
     ],
 )
 def test_the_request_of_a_task_is_its_example(task: str, values: list[Any], sent: list[Any], tmp_path: Path) -> None:
-    face, row = example_of(task, *values)
-    front = SimpleNamespace(example=row, face=lambda info: face)
+    info, row = example_of(task, *values)
+    front = SimpleNamespace(example=row, client_info=lambda _: info)
     path = size_profiles._own_request(cast("Model", SimpleNamespace(front=front, info=None)), tmp_path)
     assert path is not None
     inputs = json.loads(path.read_text())["inputs"]

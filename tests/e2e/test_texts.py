@@ -56,7 +56,7 @@ def test_every_protocol_gives_one_answer(texts: Server) -> None:
 
 
 def test_documented_examples_work(texts: Server) -> None:
-    """Those of a face are text, or a file as base64. Routes that no path names a model of take its name in the body."""
+    """The inputs of a task are text, or a file as base64. Routes without a model in their path have it in the body."""
     paths = texts.get("/openapi.json").json()["paths"]
     by_body = {"/v1/embeddings": "vectors", "/v1/rerank": "ranker", "/rerank": "ranker"}
     for name in (*TASKS, "objects"):

@@ -186,13 +186,13 @@ class Tagger(nn.Module):
     [
         pytest.param(False, 40, 1, "fp32", id="strides"),
         pytest.param(False, UNBOUNDED, 1, "fp32", id="unbounded"),
-        pytest.param(True, 12, layer_steps.LEAST, "bf16", id="mean-bf16"),
+        pytest.param(True, 12, layer_steps.LEAST_TO_PACK, "bf16", id="mean-bf16"),
     ],
 )
 async def test_each_row_gets_what_the_module_gives_it_alone(
     place: Place, mean: bool, bound: int, least: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_steps, "LEAST", least)
+    monkeypatch.setattr(layer_steps, "LEAST_TO_PACK", least)
     inputs, outputs = [tensor("ids", "INT64", ("n", bound))], [tensor("y", "FP32", 16)]
     outputs = outputs if mean else [tensor("tags", "FP32", ("n", bound), 3), *outputs]
     declared = by_its_layer(Tagger(mean), make_model(None, inputs, outputs).info)

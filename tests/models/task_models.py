@@ -52,7 +52,7 @@ def answered(model: Model, *columns: list[Any]) -> list[Any]:
         returned = model.call(*tensors)
     made = [each.numpy() for each in (returned if isinstance(returned, tuple) else (returned,))]
     outputs, lengths = front.answer(made, read.note)
-    names = [spec.name for spec in front.face(model.info).outputs]
+    names = [spec.name for spec in front.client_info(model.info).outputs]
     rows = [
         {
             name: array[row][: lengths[row]] if lengths else array[row]

@@ -59,7 +59,9 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         assert found == name
         model = load(source)
         assert try_out(model) == []
-        assert [spec.name for spec in (model.front.face(model.info) if model.front else model.info).inputs] == inputs
+        assert [
+            spec.name for spec in (model.front.client_info(model.info) if model.front else model.info).inputs
+        ] == inputs
     with described("demo", [f"other={place}"]) as changed:
         assert list(changed) == ["model"]
         assert Repository(None, changed["model"]).names() == ["other"]

@@ -11,8 +11,8 @@ import tiny_decoders as tiny
 
 from app.contract import Array
 from app.errors import BadText
-from app.models.tasks.chat import ConversationReader
 from app.models.tasks.texts import TOKENS, Reading, TextReader
+from app.models.tasks.writing import ConversationReader
 
 TEMPLATE = (
     "{% for one in messages %}{% if one.role == 'odd' %}{{ raise_exception('no such role') }}{% endif %}"

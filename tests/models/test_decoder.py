@@ -20,9 +20,9 @@ from app.errors import ConfigError
 from app.models.checks.row_check import check_rows
 from app.models.checks.trial import call_directly, check_independence, tolerance_of
 from app.models.decoders import attention, packing
-from app.models.decoders.choosing import Shares
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.packing import PackedLinear, pack
+from app.models.decoders.sampling import probabilities
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from tests import tiny_decoders
@@ -107,7 +107,7 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, sett
         with torch.inference_mode():
             texts, begun = decoder.begin(torch.tensor([ids]), [len(ids)], [{}])
             decoder.write(texts, begun)
-        assert texts[0].choice.written == wanted
+        assert texts[0].chooser.written == wanted
 
 
 @pytest.mark.parametrize(("name", "value"), [("stop_strings", ["."]), ("sequence_bias", [[[7], 5.0]])])
@@ -201,7 +201,7 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
     model = tiny_decoders.model(kind)
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]  # they are small
-    monkeypatch.setattr(packing, "LEAST", 1)
+    monkeypatch.setattr(packing, "LEAST_TO_PACK", 1)
     double = tiny_decoders.model(kind).double()
     pack(double)
     assert not [layer for layer in double.modules() if isinstance(layer, PackedLinear)]
@@ -210,8 +210,8 @@ def test_all_large_float32_layers_are_packed(kind: str, monkeypatch: pytest.Monk
 
 
 def test_a_processor_that_cannot_pack_leaves_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "LEAST", 1)
-    monkeypatch.setattr(packing, "Product", refuse)
+    monkeypatch.setattr(packing, "LEAST_TO_PACK", 1)
+    monkeypatch.setattr(packing, "PackedProduct", refuse)
     model = tiny_decoders.model("t5")
     pack(model)
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
@@ -246,8 +246,8 @@ def of_transformers(scores: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor
     ],
 )
 @pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 40.0])
-def test_shares_are_those_of_transformers(asked: dict[str, Any], spread: float) -> None:
+def test_probabilities_are_those_of_transformers(asked: dict[str, Any], spread: float) -> None:
     torch.manual_seed(1)
     scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
-    shares = Shares(**asked)(scores)
-    torch.testing.assert_close(shares / shares.sum(), of_transformers(scores, asked))
+    found = probabilities(scores, **asked)
+    torch.testing.assert_close(found / found.sum(), of_transformers(scores, asked))

@@ -41,7 +41,7 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def always() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(layer_steps, "LEAST", 1)
+        patch.setattr(layer_steps, "LEAST_TO_PACK", 1)
         yield
 
 

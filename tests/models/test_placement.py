@@ -15,7 +15,7 @@ from torch import nn
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.models import Recurrent
 from app.models.checks.samples import example_row
-from app.models.compiled import Compiled, shortest
+from app.models.compiled import Compiled, batches_of_size_one
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
 from app.models.recurrent.cells import recurrent_model
 
@@ -164,7 +164,7 @@ def test_rows_of_one_value_are_compiled_before_it_serves(max_batch: int, sizes: 
     inputs = (TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2)),)
     info = ModelInfo("m", "1", "test", inputs, inputs, Batching(max_batch=max_batch))
     row = example_row(inputs)
-    found = list(shortest(Model(info, Compiled(nn.Identity())), row))
+    found = list(batches_of_size_one(Model(info, Compiled(nn.Identity())), row))
     assert [(one.lengths, size) for one, size in found] == [({"t": 1}, size) for size in sizes]
     assert found[0][0].arrays[0].shape == (1, 2)
-    assert not list(shortest(Model(info, nn.Identity()), row))
+    assert not list(batches_of_size_one(Model(info, nn.Identity()), row))

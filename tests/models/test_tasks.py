@@ -41,8 +41,8 @@ def test_text_classification_answers_as_transformers_does(tmp_path):
         assert scores_of(found) == labelled(original, expected)
         assert found["label"] == original.config.id2label[int(expected.argmax())] == found["top"][0]["label"]
     assert [spec.name for spec in model.info.inputs] == ["input_ids", "token_type_ids", "attention_mask"]
-    face = model.front.face(model.info)
-    assert [(spec.name, spec.datatype, spec.shape) for spec in (*face.inputs, *face.outputs)] == [
+    seen = model.front.client_info(model.info)
+    assert [(spec.name, spec.datatype, spec.shape) for spec in (*seen.inputs, *seen.outputs)] == [
         ("text", "BYTES", ()), ("labels", "BYTES", (3,)), ("scores", "FP32", (3,)),
     ]  # fmt: skip
 

@@ -41,7 +41,7 @@ class Letters:
         self.began = threading.Semaphore(0)
         self.go_on = threading.Event()
 
-    def face(self, info: ModelInfo) -> ModelInfo:
+    def client_info(self, info: ModelInfo) -> ModelInfo:
         return replace(info, inputs=(spec("text", "BYTES"),))
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
@@ -159,7 +159,7 @@ class RowsLease(EchoLease):
 def model(letters: Letters) -> Echo:
     """A model behind a front."""
     info = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-    return Echo(letters.face(info), Model(info, lambda x: x, front=letters), lease_type=RowsLease)
+    return Echo(letters.client_info(info), Model(info, lambda x: x, front=letters), lease_type=RowsLease)
 
 
 async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Echo, letters: Letters) -> None:

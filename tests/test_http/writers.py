@@ -10,7 +10,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, Translated
 from app.errors import BadRequest, BadText
-from app.models.tasks.faces import TEXT, WRITTEN
+from app.models.tasks.task_specs import TEXT, WRITTEN
 
 from .catalog import served, spec
 from .echo import Echo, EchoLease, PiecesLease
@@ -24,7 +24,7 @@ class Words:
     reads_texts, quick, example, embedder = True, True, None, None
     chat: Any = None
 
-    def face(self, info: ModelInfo) -> ModelInfo:
+    def client_info(self, info: ModelInfo) -> ModelInfo:
         return replace(info, inputs=(TEXT,), outputs=WRITTEN)
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
@@ -76,4 +76,4 @@ def writer() -> Writer:
     front = Words()
     plain = served("echo", (spec("lengths", "INT64"),), WRITTEN)
     model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters, takes_parameters=True)
-    return Writer(front.face(plain.info), model, lease_type=WritingLease)
+    return Writer(front.client_info(plain.info), model, lease_type=WritingLease)

@@ -25,7 +25,7 @@ from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State
-from app.models.recurrent.cells import CellModel, Stepped
+from app.models.recurrent.cells import CellModel, CellStep
 
 _MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
 #: Between two pieces of a row: one costs some 30 us, which may be more than a step takes.
@@ -37,7 +37,7 @@ class _Ended(NamedTuple):
 
     rows: list[int]
     places: list[int]
-    last: Stepped
+    last: CellStep
     steps: int
 
     def chosen(self, value: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ class _Made(NamedTuple):
     ended: list[_Ended]
     staying: list[int]
     places: Sequence[int]
-    last: Stepped
+    last: CellStep
     steps: int
 
 
@@ -200,7 +200,7 @@ class CellExecutor(CpuExecutor):
 
     def _make(
         self, rows: Sequence[CellRow], state: State, most: int, job: Job | None, made: int, *, long: bool
-    ) -> tuple[Stepped, int]:
+    ) -> tuple[CellStep, int]:
         """From `made` steps up to `most`: until a row ends, or the job is recalled, or, where rows wait, may not go on.
         Returns the last of them, and their number.
 

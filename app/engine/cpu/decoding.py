@@ -194,7 +194,7 @@ class DecodingExecutor(CpuExecutor):
         texts: list[Text] = [row.text for row in rows]
         written, read = [row.written for row in rows], [row.read for row in rows]
         logits = self._call.step([text.last for text in texts], places.cache, rows[0].end, written, read)
-        self._call.extend(texts, self._call.choose(texts, logits))
+        self._call.extend(texts, logits)
         places.stepped(rows)
         self._last_ns = time.perf_counter_ns() - begin
         self._step_ns.append(self._last_ns)

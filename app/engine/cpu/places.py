@@ -16,7 +16,7 @@ from app.engine.pool import Slots
 from app.models.decoders.texts import Text
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import Begun, DecoderModel
+    from app.models.decoders.decoder import DecoderModel, Prefilled
     from app.models.decoders.slabs import Slab, SlabCache
 
 
@@ -155,7 +155,7 @@ class Places(Activations):
             row.written += 1
             row.end += 1
 
-    def begin(self, slots: Slots, texts: Sequence[Text], begun: Begun, running: Sequence[Written]) -> list[Written]:
+    def begin(self, slots: Slots, texts: Sequence[Text], begun: Prefilled, running: Sequence[Written]) -> list[Written]:
         """Rows have read what they were sent: they get the places behind those that run, and end where those do."""
         longest = max(begun.written)
         end = running[0].end if running else longest

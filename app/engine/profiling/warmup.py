@@ -21,8 +21,8 @@ from app.errors import ConfigError
 from app.models.base import verify
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
-from app.models.checks.trial import fit_row, staying, try_full_length
-from app.models.compiled import shortest
+from app.models.checks.trial import exit_as_error, fit_row, try_full_length
+from app.models.compiled import batches_of_size_one
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 
@@ -53,7 +53,7 @@ def warm_up(device: Device, executor: Executor) -> WarmUp:
     warning = try_full_length(model, row, run)
     if warning is not None:
         log.warning("model %s: %s", model.info.name, warning)
-    for short, size in shortest(model, row):
+    for short, size in batches_of_size_one(model, row):
         with suppress(Exception):  # it may take none so short
             run([short], size)
     rows = model.samples or (row,)
@@ -87,7 +87,7 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
     info = executor.model.info
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
-    with staying():
+    with exit_as_error():
         ran = device.trial(executor, slots, size)
     verify(info, ran.outputs, len(rows), longest(rows))
     return ran

@@ -25,7 +25,7 @@ from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
 from app.engine.tensors import pad_beyond, padded
 from app.errors import ConfigError
-from app.models.recurrent.cells import Begun, CellModel, Stepped
+from app.models.recurrent.cells import CellModel, CellStart, CellStep
 
 #: Rows of the index behind the lengths. For each row of a step: its state before and behind it, where what it reads and
 #: what it gives out lie in the slabs of all steps, and its place where one value is kept. For each row that has ended:
@@ -45,7 +45,7 @@ class Slabs:
     """`places` and one that is nobody's: [places + 1, steps, ...] of what rows read and give out; two of each state."""
 
     def __init__(
-        self, places: int, steps: int, begun: Begun, stepped: Stepped, cell: CellModel, empty: Allocate
+        self, places: int, steps: int, begun: CellStart, stepped: CellStep, cell: CellModel, empty: Allocate
     ) -> None:
         """Of a step of some rows. `empty` allocates device memory. Raises OutOfMemoryError."""
         rows = places + 1
@@ -182,7 +182,7 @@ class CellStreamExecutor(StreamExecutor):
         for slab, value in zip(slabs.state, begun.state, strict=True):
             slab.index_copy_(0, 2 * slots, value)
 
-    def _begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> Begun:
+    def _begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> CellStart:
         return self.cell.begin(*self.cell.taken(self.gather(index, size, longest)), **keywords)
 
     def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:

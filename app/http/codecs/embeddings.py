@@ -75,7 +75,7 @@ class Embeddings(TextCodec):
 
     def _face(self, served: Served) -> ModelInfo:
         front = self.front(served)
-        return served.info if front is None else front.face(served.model.info)
+        return served.info if front is None else front.client_info(served.model.info)
 
 
 def _cut(vectors: Array, dimensions: int | None) -> Array:

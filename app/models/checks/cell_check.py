@@ -1,9 +1,9 @@
 """Whether rows are independent at every step of a recurrent model, where others join them and leave.
 
-The row check runs rows that begin together. When served, a row's neighbours are at other steps, and change. So a few
-rows first run alone, and what each step got and gave is recorded. Then the same steps are made together: rows begin one
-after another, among them one of the longest length and one of length 1, and leave as they end. Last, a row's neighbours
-are replaced by NaN and infinity: before its first step, at some of its steps, and after the last.
+The row check runs rows that begin together. In a server the other rows of a batch are at other steps, and change. So a
+few rows first run alone, and the tensors that each step takes and returns are kept. Then the same steps run in shared
+batches: rows begin one after another, among them one of the longest length and one of length 1, and leave as they end.
+Last, the other rows are replaced by NaN and infinity: before the first step, at some steps, and after the last.
 
 The cell runs on the caller's thread, on the device where its weights are.
 """
@@ -11,18 +11,17 @@ The cell runs on the caller's thread, on the device where its weights are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 
 from app.contract import Model, SampleRow, TensorSpec
-from app.models.checks.parts import Alone, Part, Tensors, Together, spec_of
+from app.models.checks.parts import LoneRow, Part, SharedBatch, Tensors, spec_of
 from app.models.checks.row_check import Cause, Finding, Tolerance
 from app.models.checks.samples import keywords, stack, stretched
-from app.models.recurrent.cells import Begun, CellModel, Stepped
+from app.models.recurrent.cells import CellModel, CellStart, CellStep
 
-_ROWS = 3  # that run alone and then together
-_STEPS = 32  # of a row: a cell that feeds itself may make many more, which show nothing else
+_ROWS = 3  # run alone, then in shared batches
+_STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, which show nothing new
 
 
 def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
@@ -34,41 +33,35 @@ def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) ->
     most = model.info.batching.max_batch
     if most < 2:
         return None
-    alone = _Rows(model)
-    steps = [alone.run(rows[0]), *alone.of_one_step(rows[0])]
-    steps += [alone.run(row) for row in rows[:0:-1]][: _ROWS - len(steps)]  # the last is shorter
-    part = Part(alone.specs, alone.step, tolerance, most)
+    runner = _CellRunner(model, tolerance)
+    steps = [runner.run(rows[0]), *runner.of_one_step(rows[0])]
+    steps += [runner.run(row) for row in rows[:0:-1]][: _ROWS - len(steps)]  # the last is shorter
+    part = runner.part(runner.specs, runner.step)
     longest = steps[0]
-    found = part.together(_company(steps, most))
+    found = part.compare_shared(_shared_batches(steps, most))
     for place in sorted({0, len(longest) // 2, len(longest) - 1}):
-        found = found or part.spoilt(longest[place], f"at step {place + 1}")
-    if found is None:
-        for end in (alone.start(rows[0]), *alone.finish(rows[0], longest)):
-            if found := Part(end.specs, end.run, tolerance, most).spoilt(end.one, end.where):
-                return Finding(Cause.COMPANY, found)
-        return None
-    return Finding(Cause.MEMORY if part.changed(longest) else Cause.COMPANY, found)
+        found = found or part.compare_beside_nan(longest[place], f"at step {place + 1}")
+    if found is not None:
+        return Finding(Cause.MEMORY if part.changes_when_repeated(longest) else Cause.COMPANY, found)
+    for end, one, where in (runner.start(rows[0]), *runner.finish(rows[0], longest)):
+        if found := end.compare_beside_nan(one, where):
+            return Finding(Cause.COMPANY, found)
+    return None
 
 
-class _End(NamedTuple):
-    """What comes before or after the steps of a row, `where` in words; `run` and `specs` as a Part has them."""
+class _CellRunner:
+    """Runs rows alone. `specs` describe the tensors that a step returns, from the first step on."""
 
-    specs: Sequence[TensorSpec]
-    run: Callable[[Tensors, Sequence[SampleRow]], Tensors]
-    one: Alone
-    where: str
-
-
-class _Rows:
-    """Runs rows by themselves. `specs`: of what a step makes, once one has been made."""
-
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, tolerance: Tolerance) -> None:
         assert isinstance(model.call, CellModel)
-        self._model, self._cell = model, model.call
-        self._ys = self._states = 0  # how many a step has
+        self._model, self._cell, self._tolerance = model, model.call, tolerance
+        self._ys = self._states = 0  # how many tensors of both a step returns
         self.specs: list[TensorSpec] = []
 
-    def of_one_step(self, row: SampleRow) -> list[list[Alone]]:
+    def part(self, specs: Sequence[TensorSpec], run: Callable[[Tensors, Sequence[SampleRow]], Tensors]) -> Part:
+        return Part(specs, run, self._tolerance, self._model.info.batching.max_batch)
+
+    def of_one_step(self, row: SampleRow) -> list[list[LoneRow]]:
         """The steps of the row cut to one. Empty where lengths do not differ, or the model takes none so short."""
         axis = self._cell.axis.name
         if row.lengths.get(axis, 1) == 1:
@@ -78,26 +71,26 @@ class _Rows:
         except Exception:  # a convolution before the cell, for example, may need more values than one
             return []
 
-    def run(self, row: SampleRow) -> list[Alone]:
+    def run(self, row: SampleRow) -> list[LoneRow]:
         """The steps of a row."""
         begun, limit = self._begin(self._inputs(row), [row])
         state, self._states = begun.state, len(begun.state)
-        steps: list[Alone] = []
+        steps: list[LoneRow] = []
         ended = False
         while not ended and len(steps) < min(_STEPS, limit):
             read = [] if begun.x is None else [begun.x[:, len(steps)]]
             stepped = self._stepped([*read, *state])
             self._ys, self.specs = len(stepped.ys), self.specs or self._specs(stepped)
-            steps.append(Alone(row, [*read, *state], _made(stepped)))
+            steps.append(LoneRow(row, [*read, *state], _made(stepped)))
             state, ended = stepped.state, stepped.ended is not None and bool(stepped.ended[0])
         return steps
 
     def step(self, given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
-        """What a step of some rows makes of what they read, if they read anything, and of their states."""
+        """One step of some rows. `given`: their x, unless the cell feeds itself, and their states."""
         return _made(self._stepped(given))
 
-    def start(self, row: SampleRow) -> _End:
-        """What comes before the first step of a row."""
+    def start(self, row: SampleRow) -> tuple[Part, LoneRow, str]:
+        """The part before the first step of a row, its tensors, and its place in words."""
 
         def run(given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
             begun, _ = self._begin(given, rows)
@@ -107,10 +100,10 @@ class _Rows:
         made = run(inputs, [row])
         names = [f"state[{place}]" for place in range(self._states)]
         specs = list(map(spec_of, ["x", *names] if len(made) > self._states else names, made))
-        return _End(specs, run, Alone(row, inputs, made), "before step 1")
+        return self.part(specs, run), LoneRow(row, inputs, made), "before step 1"
 
-    def finish(self, row: SampleRow, steps: Sequence[Alone]) -> Iterator[_End]:
-        """What comes after the last step of a row, if the cell has more to do there, and these are all of its steps."""
+    def finish(self, row: SampleRow, steps: Sequence[LoneRow]) -> Iterator[tuple[Part, LoneRow, str]]:
+        """As `start`, of the part after the last step. Nothing without `finish`, or if `steps` are not all of them."""
         cell, states = self._cell, self._states
         if not cell.finishes or len(steps) == _STEPS < self._begin(self._inputs(row), [row])[1]:
             return
@@ -123,25 +116,25 @@ class _Rows:
         given = [*steps[-1].made[self._ys :][:states], *ys]
         made = run(given, [row])
         specs = [spec_of(spec.name, value) for spec, value in zip(self._model.info.outputs, made, strict=True)]
-        yield _End(specs, run, Alone(row, given, made), "after its last step")
+        yield self.part(specs, run), LoneRow(row, given, made), "after its last step"
 
     def _inputs(self, row: SampleRow) -> list[torch.Tensor]:
         return [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
 
-    def _begin(self, inputs: Tensors, rows: Sequence[SampleRow]) -> tuple[Begun, int]:
+    def _begin(self, inputs: Tensors, rows: Sequence[SampleRow]) -> tuple[CellStart, int]:
         """Rows before their first step, and how many the first of them makes at most."""
         given, lengths = self._cell.taken(inputs)
         begun = self._cell.begin(given, lengths, **keywords(self._model, rows, len(rows)))
         return begun, self._cell.limits(begun, lengths)[0]
 
-    def _stepped(self, given: Tensors) -> Stepped:
-        """On copies, and kept as copies: a cell may write into what it is given, and give the same memory out again."""
+    def _stepped(self, given: Tensors) -> CellStep:
+        """A step on copies, returning copies: a cell may write into its arguments, and return the same memory again."""
         copies = [value.clone() for value in given]
         reads = len(given) - self._states
         stepped = self._cell.step(copies[0] if reads else None, tuple(copies[reads:]))
         return stepped._replace(ys=tuple(map(torch.clone, stepped.ys)), state=tuple(map(torch.clone, stepped.state)))
 
-    def _specs(self, stepped: Stepped) -> list[TensorSpec]:
+    def _specs(self, stepped: CellStep) -> list[TensorSpec]:
         names = [spec.name for spec in self._model.info.outputs]
         if self._cell.finishes:
             names = [f"y[{place}]" if len(stepped.ys) > 1 else "y" for place in range(len(stepped.ys))]
@@ -149,13 +142,13 @@ class _Rows:
         return [spec_of(name, value) for name, value in zip(names, _made(stepped), strict=False)]
 
 
-def _made(stepped: Stepped) -> list[torch.Tensor]:
+def _made(stepped: CellStep) -> list[torch.Tensor]:
     return [*stepped.ys, *stepped.state, *([] if stepped.ended is None else [stepped.ended])]
 
 
-def _company(steps: Sequence[Sequence[Alone]], most: int) -> Iterator[Together]:
-    """Rows that share a step: all at the first, then each row begins a step after the one before, alternately before
-    and after it in the batch.
+def _shared_batches(steps: Sequence[Sequence[LoneRow]], most: int) -> Iterator[SharedBatch]:
+    """Batches of steps: first the first step of all rows; then each row begins one step after the row before it, and is
+    alternately before and behind it in the batch.
     """
     ends = [row + len(own) for row, own in enumerate(steps)]
     shared = [[(row, 0) for row in range(len(steps))]]
@@ -166,7 +159,7 @@ def _company(steps: Sequence[Sequence[Alone]], most: int) -> Iterator[Together]:
         made = [steps[row][step] for row, step in places[:most]]
         at = [step for _, step in places[:most]]
         how = [_at(step, [*at[:own], *at[own + 1 :]]) for own, step in enumerate(at)]
-        yield Together(made, list(map(torch.cat, zip(*(one.given for one in made), strict=True))), how)
+        yield SharedBatch(made, list(map(torch.cat, zip(*(one.given for one in made), strict=True))), how)
 
 
 def _at(step: int, others: Sequence[int]) -> str:

@@ -104,7 +104,7 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
     front = model.front
     return replace(
         read,
-        info=read.info if front is None else front.face(model.info),
+        info=read.info if front is None else front.client_info(model.info),
         parameters=sum(weight.numel() for weight in weights),
         warnings=tuple(warnings),
         untried=unfit is not None,

@@ -1,9 +1,9 @@
-"""Whether a row of a decoder writes what it would alone, where others begin and end between its steps.
+"""Whether a row of a decoder gets the tokens that it gets alone, while other rows begin and end between its steps.
 
-A few rows share slabs as they do when served: one begins, two join it later, the first leaves, the last one moves into
-its place, and another joins. The logits of each step are compared with what the model's own forward gives for all that
-the row has read and written: alone, at once, and without a cache. So this also finds an architecture whose steps differ
-from its forward. The places hold noise before rows come, as they do when others have been there.
+A few rows share slabs as in a server: one begins, two join it later, the first leaves, the last one moves into its
+place, and another joins. The logits of each step are compared with those of the model's own forward for all tokens of
+the row: alone, at once, and without a cache. So this also finds an architecture whose steps differ from its forward.
+The slabs hold noise at first, as they do after earlier rows.
 
 The decoder runs on the caller's thread.
 """
@@ -23,9 +23,9 @@ from app.models.decoders.texts import TextDecoder
 
 _LENGTHS = (16, 12, 8, 4)  # tokens that each row reads, at most: long ones show nothing else
 _PLACES = 3
-_STEPS = 2  # between two changes, of which a row sees three at most
+_STEPS = 2  # between two changes of the rows; a row sees at most three changes
 
-_Logits = list[torch.Tensor]  # [1, words] each, of one step
+_Logits = list[torch.Tensor]  # [1, vocabulary] each, of one step
 
 
 def check_decoder(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
@@ -33,7 +33,7 @@ def check_decoder(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance)
     if model.info.batching.max_batch < 2:
         return None
     assert isinstance(model.call, TextDecoder)
-    shared = _Shared(model.call, [row.arrays[0].tolist() for row in rows])
+    shared = _SharedSlabs(model.call, [row.arrays[0].tolist() for row in rows])
     finished = shared.run()
     alone = [shared.alone(row) for row in finished]
     found = _difference(tolerance, alone, [row.logits for row in finished], [row.how for row in finished])
@@ -46,7 +46,8 @@ def check_decoder(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance)
 
 @dataclass(slots=True)
 class _Row:
-    """`read`: what it was sent; `ids`: all that its decoder has read and written; `written`, `has_read`: columns."""
+    """`read`: the tokens that were sent; `ids`: all tokens that its decoder has read and written. `written` and
+    `has_read`: its columns in the slabs."""
 
     read: list[int]
     ids: list[int]
@@ -56,8 +57,8 @@ class _Row:
     how: list[str] = field(default_factory=list)
 
 
-class _Shared:
-    """Slabs, and the rows at their first places, all of which end at one column."""
+class _SharedSlabs:
+    """Slabs, and the rows at their first places. All rows end at one column."""
 
     def __init__(self, call: TextDecoder, rows: Sequence[list[int]]) -> None:
         self._decoder = decoder = call.decoder
@@ -92,7 +93,7 @@ class _Shared:
         return list(logits[-len(row.logits) :, None])
 
     def _join(self, count: int) -> None:
-        """Rows that wait read what they were sent, in one batch, and get the next places."""
+        """Prefill waiting rows in one batch, and give them the next places."""
         new, self._waiting = self._waiting[:count], self._waiting[count:]
         longest = max(map(len, new))
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in new], device=self._decoder.device)
@@ -115,7 +116,7 @@ class _Shared:
             self._read.copy(0, last.has_read, self._read, len(self._rows), last.has_read, last.has_read)
 
     def _step(self) -> None:
-        """Some steps of all rows; each goes on with the likeliest token."""
+        """Some steps of all rows; the next token of each is the likeliest."""
         for _ in range(_STEPS):
             tokens = torch.tensor([row.ids[-1] for row in self._rows], device=self._decoder.device)
             written, read = [row.written for row in self._rows], [row.has_read for row in self._rows]
@@ -131,7 +132,7 @@ class _Shared:
 def _difference(
     tolerance: Tolerance, alone: Sequence[_Logits], got: Sequence[_Logits], how: Sequence[Sequence[str]]
 ) -> str | None:
-    """What differs most, in words."""
+    """The largest difference, in words."""
     expected, values = ([[comparable(one)[0]] for row in rows for one in row] for rows in (alone, got))
     names = [each for row in how for each in row]
     return difference([spec_of("logits", alone[0][0])], tolerance, expected, values, names, "by its own forward")

@@ -1,8 +1,8 @@
 """Whether the rows of a batch are independent in one part of a model: in a stage, or in a step of a cell.
 
-A part first runs with each row alone, and what it is given and makes is kept. Then it gets the same of several rows
-together, so that rounding errors do not accumulate and one difference causes no others; and that of one row beside
-copies of it that hold NaN and infinity, which must not spread.
+A part first runs each row alone, and the tensors that it takes and returns are kept. Then it runs on these tensors of
+several rows in one batch, so that rounding errors do not accumulate and one difference causes no others. Last, it runs
+one row beside copies of it that hold NaN and infinity, which must not spread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """What a part is given and makes of one row by itself: tensors [1, ...]."""
+class LoneRow:
+    """The tensors [1, ...] that a part takes and returns for one row alone."""
 
     row: SampleRow
     given: Tensors
@@ -32,19 +32,19 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """Rows in one batch, what a part is given of them, and in words how each of them is run."""
+class SharedBatch:
+    """Rows in one batch, the tensors that the part takes for them, and in words how each row is run."""
 
-    rows: Sequence[Alone]
+    rows: Sequence[LoneRow]
     given: Tensors
     how: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`run` makes tensors of those that it is given of some rows, without changing them; `specs` describe the former.
+    """`run` takes the tensors of some rows, which it must not change, and returns others, which `specs` describe.
 
-    `most`: rows of a batch.
+    `most`: the most rows of a batch.
     """
 
     specs: Sequence[TensorSpec]
@@ -52,9 +52,9 @@ class Part:
     tolerance: Tolerance
     most: int
 
-    def together(self, batches: Iterable[Together]) -> str | None:
-        """What differs most of all that rows get in company, in words. Raises what the part raises."""
-        alone: list[Alone] = []
+    def compare_shared(self, batches: Iterable[SharedBatch]) -> str | None:
+        """The largest difference between rows in shared batches and alone, in words. Raises what the part raises."""
+        alone: list[LoneRow] = []
         got: list[list[Array]] = []
         how: list[str] = []
         for batch in batches:
@@ -64,8 +64,8 @@ class Part:
             how += batch.how
         return self._difference(alone, got, how)
 
-    def spoilt(self, one: Alone, where: str) -> str | None:
-        """What differs of a row, `where` says at which place, in company of copies without a number in them."""
+    def compare_beside_nan(self, one: LoneRow, where: str) -> str | None:
+        """The largest difference of a row when its neighbours hold NaN and infinity; `where` is its place in words."""
         if not any(value.is_floating_point() for value in one.given):
             return None
         rows = [one.row] * min(1 + len(_SPOILT), self.most)
@@ -76,31 +76,31 @@ class Part:
         got = by_row(self.specs, list(map(comparable, made)), rows[:1])
         return self._difference([one], got, [f"{where} {_SPOILT_HOW}"])
 
-    def changed(self, again: Sequence[Alone]) -> bool:
-        """Whether it makes something else of these rows now."""
-        return self.together(Together([one], one.given, [""]) for one in again) is not None
+    def changes_when_repeated(self, again: Sequence[LoneRow]) -> bool:
+        """Whether the part returns something else for these rows now."""
+        return self.compare_shared(SharedBatch([one], one.given, [""]) for one in again) is not None
 
-    def _difference(self, alone: Sequence[Alone], got: Sequence[Sequence[Array]], how: Sequence[str]) -> str | None:
+    def _difference(self, alone: Sequence[LoneRow], got: Sequence[Sequence[Array]], how: Sequence[str]) -> str | None:
         expected = [by_row(self.specs, list(map(comparable, one.made)), [one.row])[0] for one in alone]
         return difference(self.specs, self.tolerance, expected, got, how)
 
 
 def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:
-    """What the comparison must know of a tensor, rows first; `axis` is the second one's name."""
+    """The spec of a tensor, rows first, for the comparison; `axis` names its second axis."""
     axes = tuple(axis if dim == 0 else "" for dim in range(value.ndim - 1))
     shape = tuple(value.shape[1:])
     return TensorSpec(name, V2_DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
 
 
 def comparable(value: torch.Tensor) -> Array:
-    """A tensor as the comparison takes it: of a type that V2 does not have, the real part."""
+    """A tensor as an array; the real part, in double precision, for a type that V2 does not have."""
     if value.dtype not in V2_DATATYPES:
         value = (value.real if value.is_complex() else value).to(torch.float64)
     return as_array(value)
 
 
 def _spoilt(value: torch.Tensor, size: int) -> torch.Tensor:
-    """A row [1, ...] and copies of it, which are NaN or infinite where there are such values."""
+    """A row [1, ...] and copies of it, filled with NaN and infinity if its type has these."""
     batch = torch.cat([value] * size)
     if value.is_floating_point():
         for row, wrong in zip(batch[1:], _SPOILT, strict=False):

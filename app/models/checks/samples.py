@@ -16,7 +16,7 @@ import torch
 
 from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bounds, is_integer
 from app.models.base import row_shape, to_bits
-from app.models.made import with_made
+from app.models.server_inputs import with_server_inputs
 
 ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
@@ -175,7 +175,7 @@ def stack(
     if len(sent) == len(inputs):
         return batch
     of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
-    return with_made(inputs, batch, of_rows, longest(rows))
+    return with_server_inputs(inputs, batch, of_rows, longest(rows))
 
 
 def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Whether rows are independent at every boundary of a model in stages, where batches change.
 
-Each row runs alone first. Then rows that come alone share a batch from each stage on, padded there as the server does
-it, with 0, and what that stage and all behind it return is compared. And a row's neighbours are replaced by NaN and
-infinity before each stage.
+Each row first runs alone. Then, for each stage, rows that ran alone so far share a batch from that stage on, padded
+with 0 as the server does, and the results of that stage and all later ones are compared. Also, the other rows of the
+batch are replaced by NaN and infinity before each stage.
 
 The stages run on the caller's thread, each on copies of its arguments, on the device where the weights are.
 """
@@ -19,12 +19,12 @@ from torch import nn
 
 from app.contract import Model, SampleRow, TensorSpec
 from app.models.base import normalise
-from app.models.checks.parts import Alone, Part, Tensors, Together, spec_of
+from app.models.checks.parts import LoneRow, Part, SharedBatch, Tensors, spec_of
 from app.models.checks.row_check import Cause, Finding, Tolerance
 from app.models.checks.samples import keywords, longest, stack
 from app.models.stages.staged import SecondAxes, passed_on, resized
 
-_ROWS = 4  # that join
+_ROWS = 4  # that share a batch
 
 
 def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
@@ -35,20 +35,20 @@ def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) 
     """
     if model.info.batching.max_batch < 2:
         return None
-    check = _Check(model, rows)
+    runner = _StageRunner(model, rows)
     for stage in range(len(model.stages)):
-        part = Part(check.specs(stage), partial(check.run, stage), tolerance, model.info.batching.max_batch)
-        if found := part.spoilt(check.alone(stage, 0), f"at stage {stage}"):
+        part = Part(runner.specs(stage), partial(runner.run, stage), tolerance, model.info.batching.max_batch)
+        if found := part.compare_beside_nan(runner.alone(stage, 0), f"at stage {stage}"):
             return Finding(Cause.COMPANY, found)
-        for batch, cause in check.batches(stage):
-            if found := part.together([batch]):
+        for batch, cause in runner.batches(stage):
+            if found := part.compare_shared([batch]):
                 return Finding(cause, found)
     return None
 
 
-class _Check:
-    """A model in stages and rows to check it with. A part is a stage and all behind it. It is given what the stage
-    before passed on, if there is one, and the inputs with their context, which stages may get again.
+class _StageRunner:
+    """A model in stages and rows to check it with. A part is a stage and all later ones. Its tensors are those that the
+    stage before passed on, if there is one, then the inputs and their context, which stages may take again.
     """
 
     def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
@@ -64,15 +64,15 @@ class _Check:
                 self._axes.learn(stage, passed, row.lengths)
 
     def run(self, stage: int, given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
-        """What a stage and all behind it return."""
+        """The results of a stage and of all later ones."""
         return list(chain.from_iterable(self._staged(stage, given, rows)))
 
-    def alone(self, stage: int, place: int) -> Alone:
+    def alone(self, stage: int, place: int) -> LoneRow:
         """The part from this stage on, of one row."""
         given = [*self._passed(stage, place), *self._inputs[place]]
-        return Alone(self._rows[place], given, list(chain.from_iterable(self._results[place][stage:])))
+        return LoneRow(self._rows[place], given, list(chain.from_iterable(self._results[place][stage:])))
 
-    def batches(self, stage: int) -> Iterator[tuple[Together, Cause]]:
+    def batches(self, stage: int) -> Iterator[tuple[SharedBatch, Cause]]:
         """Rows of one length that share a batch from this stage on, and then some beside shorter ones."""
         most, places = min(_ROWS, self._model.info.batching.max_batch), range(len(self._rows))
         same = [place for place in places if self._rows[place].lengths == self._rows[0].lengths]
@@ -92,8 +92,8 @@ class _Check:
                 found.append(spec_of(name, value, self._axes.of(number, place)))
         return [*found, *(replace(spec, name=f"stage {last}, {spec.name}") for spec in self._model.info.outputs)]
 
-    def _together(self, stage: int, places: Sequence[int], padded: str) -> Together:
-        """These rows, which come alone, in one batch."""
+    def _together(self, stage: int, places: Sequence[int], padded: str) -> SharedBatch:
+        """These rows, which ran alone so far, in one batch."""
         rows = [self._rows[place] for place in places]
         passed = []
         for number, pieces in enumerate(zip(*(self._passed(stage, place) for place in places), strict=True)):
@@ -101,10 +101,10 @@ class _Check:
             passed.append(torch.cat([resized(piece, longest(rows)[axis]) for piece in pieces] if axis else pieces))
         alone = [self.alone(stage, place) for place in places]
         how = f"in company that it joins at stage {stage}{padded}"
-        return Together(alone, [*passed, *self._context(rows)], [how] * len(places))
+        return SharedBatch(alone, [*passed, *self._context(rows)], [how] * len(places))
 
     def _passed(self, stage: int, place: int) -> Tensors:
-        """What the stage before passed on of a row."""
+        """The tensors that the stage before passed on for a row."""
         return self._results[place][stage - 1] if stage else []
 
     def _context(self, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
@@ -114,7 +114,7 @@ class _Check:
         return inputs if context is None else [*inputs, *context(*(value.clone() for value in inputs))]
 
     def _staged(self, first: int, given: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
-        """What each stage from the first on returns, in memory of its own."""
+        """The results of each stage from `first` on, copied."""
         model, info = self._model, self._model.info
         inputs = given[-len(self._inputs[0]) :]
         passed = inputs[: len(info.inputs)] if first == 0 else given[: -len(inputs)]

@@ -72,7 +72,7 @@ def call_directly(model: Model) -> Run:
 
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
         arguments = stack(info.inputs, rows, size)
-        with torch.inference_mode(), staying():
+        with torch.inference_mode(), exit_as_error():
             result = model.call(*arguments, **keywords(model, rows, size))
         values = normalise(result, info.returned)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
@@ -82,7 +82,7 @@ def call_directly(model: Model) -> Run:
 
 
 @contextmanager
-def staying() -> Iterator[None]:
+def exit_as_error() -> Iterator[None]:
     """A model that calls sys.exit fails like any other and does not end the process."""
     try:
         yield
@@ -136,7 +136,7 @@ def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
         for values in stack(model.info.inputs, [row])
     ]
     try:
-        with torch.inference_mode(), staying():
+        with torch.inference_mode(), exit_as_error():
             model.call(*empty, **({"parameters": []} if model.takes_parameters else {}))
     except Exception as other:  # a user's code may raise anything
         return type(other) is type(error) and place_of(other) == place_of(error)
@@ -193,7 +193,7 @@ def check_independence(model: Model, run: Run) -> str | None:
         # rows of one that writes meet at its steps in every way
         finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
         if finding is None or finding.cause is not Cause.RANDOM:
-            with torch.inference_mode(), staying():
+            with torch.inference_mode(), exit_as_error():
                 finding = _at_boundaries(model, rows, tolerance) or finding
     except ConfigError:
         raise

@@ -1,8 +1,7 @@
-"""Attention of a step: each row reads its own columns of a window where that costs less than those of the longest row.
+"""Attention of a step: one call for all rows, or one for each row, whichever is cheaper.
 
-All rows together are one call, which reads as many columns of each row as the longest has and multiplies those that a
-mask hides by 0. A call for each row costs more calls. The window of 32 rows of WMT-like lengths is some 2.5 times as
-wide as their mean.
+One call reads as many columns of each row as the longest row has, and masks the others. A call for each row reads only
+its own columns. The longest of 32 rows of WMT-like lengths is about 2.5 times as long as their mean.
 """
 
 from __future__ import annotations
@@ -17,19 +16,21 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 _NAME = "starling"
-_CALL = 20_000  # keys that are read, with their values, in the time of one call more: some 25 us
+_CALL = 20_000  # keys, with their values, that are read in the time of one more call: about 25 us
 
 
 class Columns(NamedTuple):
-    """What each row of a step reads: of what decoders have written, and of what an encoder has read. None where all
-    rows are to read the window together."""
+    """The columns that each row of a step reads: of the decoder's keys and values, and of the encoder's.
+
+    None: one call reads those of all rows.
+    """
 
     own: Sequence[slice] | None
     read: Sequence[slice] | None
 
     @classmethod
     def of(cls, written: Sequence[int], read: Sequence[int], width: int) -> Columns:
-        """`written` end at the window's last column, `read` begin at its first; `width`: values of a column."""
+        """`written` rows end at the last column, `read` rows begin at the first. `width`: values of a column."""
         return cls(
             [slice(-length, None) for length in written] if _apart(written, width) else None,
             [slice(length) for length in read] if _apart(read, width) else None,
@@ -42,7 +43,7 @@ def _apart(lengths: Sequence[int], width: int) -> bool:
 
 
 def attend_by_rows(model: Any) -> None:
-    """Have the steps of a model of transformers read so: those of which the forward gets `columns`."""
+    """Make a model of transformers use this attention: it applies to forwards that get `columns`."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
     model.set_attn_implementation(_NAME)
@@ -59,7 +60,7 @@ def _attend(
     columns: Columns | None = None,
     **given: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers' own, which is called where all rows read together."""
+    """An attention function of transformers; its own one is called if one call reads for all rows."""
     own = None if columns is None else columns.own if module.is_causal else columns.read
     if own is None:
         return sdpa_attention_forward(  # type: ignore[no-any-return]

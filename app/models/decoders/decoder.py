@@ -1,9 +1,9 @@
-"""A decoder of transformers, run step by step for rows that are at any positions: their forward, our cache and mask.
+"""A decoder of transformers, run step by step for rows at any positions: transformers' forward, our cache and mask.
 
-A row first reads what it was sent, with other rows of about its length and in pieces: its encoder does, some of its
-layers at a time, or its decoder all of a prompt but the last token, some of them at a time. Each `step` then reads one
-token of every row of a window and gives the next, the first step of a row with others' later ones. What chooses the
-tokens is `choosing`; which rows run together, and where they lie in the slabs, is for whoever calls.
+A row is first prefilled, with other rows of about its length and in pieces. An encoder reads the input, some of its
+layers at a time. Without one, the decoder reads all tokens of the prompt but the last, some of them at a time. Each
+`step` then reads one token of every row and returns the logits of the next; rows may be at different steps. `sampling`
+chooses the tokens. The caller decides which rows run together and where they are in the slabs.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from app.models.decoders.attention import Columns, attend_by_rows
 from app.models.decoders.packing import pack
 from app.models.decoders.slabs import Slab, SlabCache, SlabShape
 
-#: By the model type of its configuration. With an encoder: what the list of its layers is called, what each layer's
-#: attention to it is, and in that the layers that make keys and values.
+#: By model type: the names of the encoder's list of layers, of the decoder's attention to it, and of the linear layers
+#: in that which make keys and values.
 ENCODER_DECODERS = {
     "t5": ("block", "EncDecAttention", "k", "v"),
     "marian": ("layers", "encoder_attn", "k_proj", "v_proj"),
 }
 DECODERS_ONLY = ("gpt2", "llama", "mistral", "qwen2")
 SUPPORTED = (*ENCODER_DECODERS, *DECODERS_ONLY)
-_BY_LONGEST = ("dynamic", "longrope")  # ways to turn positions that depend on the longest row of a batch
+_BY_LONGEST = ("dynamic", "longrope")  # rotary embeddings that depend on the longest row of a batch
 
 
-class Begun(NamedTuple):
-    """Rows that have read all but the token that their first step reads: what their places are to hold.
+class Prefilled(NamedTuple):
+    """Keys and values of rows before their first step.
 
-    In `own` row r is place r, all ending at its last column; None where nothing is in it. `read` is the encoder's, from
-    the first column on, None without one. `written` and `has_read` are the columns of each row in both.
+    `own`: the decoder's; row r is at place r and ends at the last column. None if there are none. `read`: those of the
+    encoder's output, from the first column on; None without an encoder. `written` and `has_read`: the columns of each
+    row in both.
     """
 
     own: Slab | None
@@ -45,7 +46,7 @@ class Begun(NamedTuple):
 
 
 class _RowPositions(nn.Module):
-    """Marian's sinusoids of the positions of each row; its decoder counts those of the window for all rows alike."""
+    """Marian's position embeddings, for the position of each row. Marian's own give all rows the same positions."""
 
     def __init__(self, table: nn.Module) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class _RowPositions(nn.Module):
 
 
 class _EncoderLayers(nn.Module):
-    """The layers of an encoder, in place of its own list: all run, or the next ones of what this thread encodes."""
+    """Replaces an encoder's list of layers. Runs all of them, or the next few of the `Encoding` of this thread."""
 
     def __init__(self, layers: nn.ModuleList) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class _EncoderLayers(nn.Module):
         self.of = threading.local()  # `encoding` of the forward that this thread runs
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor, *given: Any, **named: Any) -> Any:
-        """T5's are given more, of which the first is what their first layer makes of positions."""
+        """T5's layers take more arguments; the first of these is the position bias that its first layer computes."""
         encoding: Encoding | None = getattr(self.of, "encoding", None)
         layers = self.layers
         if encoding is not None:
@@ -80,10 +81,10 @@ class _EncoderLayers(nn.Module):
 
 
 class DecoderModel(nn.Module):
-    """A causal or encoder-decoder model of transformers. Nothing is kept between calls but in the slabs."""
+    """A causal or encoder-decoder model of transformers. All state between calls is in the slabs."""
 
     def __init__(self, model: Any) -> None:
-        """Raises ConfigError for an architecture that is not known to run so."""
+        """Raises ConfigError for an architecture that is not supported."""
         super().__init__()
         config = model.config
         if config.model_type not in SUPPORTED:
@@ -108,7 +109,7 @@ class DecoderModel(nn.Module):
             decoder.embed_positions = self._positions = _RowPositions(decoder.embed_positions)
 
     def _start(self) -> int:
-        """The token that a decoder behind an encoder begins with."""
+        """The first token of a decoder behind an encoder; -1 without an encoder."""
         if not self.encodes:
             return -1
         start = self.model.generation_config.decoder_start_token_id
@@ -119,7 +120,7 @@ class DecoderModel(nn.Module):
         return start
 
     def _keys_and_values(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Of each layer, what makes its keys and values of what the encoder gives."""
+        """Of each layer, the two linear layers that make its keys and values from the encoder's output."""
         _, attention, keys, values = ENCODER_DECODERS[self.model.config.model_type]
         layers = self.model.get_decoder().named_modules()
         found = [layer for name, layer in layers if name.rpartition(".")[2] == attention]
@@ -135,24 +136,24 @@ class DecoderModel(nn.Module):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device  # type: ignore[no-any-return]
 
-    def begin(self, ids: torch.Tensor, lengths: Sequence[int]) -> Begun:
-        """Rows of `ids` [rows, longest], padded behind their `lengths`, before their first step."""
+    def begin(self, ids: torch.Tensor, lengths: Sequence[int]) -> Prefilled:
+        """Prefill rows of `ids` [rows, longest], padded behind their `lengths`."""
         reading = self.reading(ids, lengths)
         while (begun := reading.advance(ids.shape[1])) is None:
             pass
         return begun
 
     def reading(self, ids: torch.Tensor, lengths: Sequence[int]) -> Encoding | Prompts:
-        """The same in pieces."""
+        """As `begin`, in pieces: call `advance` of the result until it returns the rows."""
         return Encoding(self, ids, lengths) if self.encodes else Prompts(self, ids, lengths)
 
     def step(
         self, tokens: torch.Tensor, cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
     ) -> torch.Tensor:
-        """One more token each, `tokens` [rows], for the rows at the first places -> logits [rows, words] of the next.
+        """Read one token, `tokens` [rows], of each row at the first places -> logits [rows, vocabulary] of the next.
 
-        All of them end at column `end`, where it is written; `written` and `read` [rows] are the columns that each has
-        in both slabs.
+        All rows end at column `end`, which is written. `written` and `read` [rows]: the columns of each row in both
+        slabs.
         """
         longest, most_read = max(written), max(read)
         lengths = [length + 1 for length in written]
@@ -163,13 +164,15 @@ class DecoderModel(nn.Module):
         if not self.encodes:
             return self.forward(tokens[:, None], keys, mask, positions, columns)
         seen = _mask(read, most_read, tokens.device)
-        # the layers ask whether there is an encoder, and how long it is; its keys and values are in the cache
+        # the layers only look at the shape of the encoder's output; its keys and values are in the cache
         encoded = (self.model.get_input_embeddings().weight[:1, None].expand(len(tokens), most_read, -1),)
         return self.forward(tokens[:, None], keys, mask, positions, columns, seen, encoded)
 
     def whole(self, ids: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """The model's own forward of one row, at once and without a cache -> logits [columns, words], each of the next
-        token. `ids` [1, longest]: what its encoder reads, if it has one; `own` [1, columns]: what its decoder does."""
+        """The model's own forward of one row, without a cache -> logits [columns, vocabulary], each of the next token.
+
+        `ids` [1, longest]: the encoder's tokens, if there is one; `own` [1, columns]: the decoder's.
+        """
         if not self.encodes:
             return self.model(input_ids=own, use_cache=False).logits[0]  # type: ignore[no-any-return]
         if self._positions is not None:
@@ -192,7 +195,7 @@ class DecoderModel(nn.Module):
         seen: torch.Tensor | None = None,
         encoded: Any = None,
     ) -> torch.Tensor:
-        """Logits [rows, words] of the last token of each row."""
+        """The model's forward with this cache -> logits [rows, vocabulary] of the last token of each row."""
         if encoded is None:
             return self.model(  # type: ignore[no-any-return]
                 input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
@@ -206,7 +209,7 @@ class DecoderModel(nn.Module):
         ).logits[:, -1]  # fmt: skip
 
     def read(self, encoded: torch.Tensor) -> Slab:
-        """The keys and values, of every layer, of what the encoder gives: [rows, longest, width]."""
+        """The keys and values, of every layer, of an encoder's output [rows, longest, width]."""
         rows, longest, _ = encoded.shape
         slab = self.slab(rows, longest)
         for layer, products in zip(slab.values, self.reads, strict=True):
@@ -215,23 +218,23 @@ class DecoderModel(nn.Module):
         return slab
 
     def prompt(self, ids: torch.Tensor, cache: Any, mask: torch.Tensor, positions: torch.Tensor) -> None:
-        """Have the cache hold so many columns more, of `ids` [rows, new]."""
+        """Read `ids` [rows, new] into the cache."""
         self.model.base_model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
 
 
 class Encoding:
-    """Rows that an encoder reads, some layers at a time: each token attends to those behind it."""
+    """Rows that an encoder reads, some layers at a time: its tokens attend to later ones, so all are read at once."""
 
     def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._lengths = model, ids, lengths
         self.left = ids.shape[1]  # columns
-        self.part = slice(0, 0)  # the layers that run next
-        self.made: tuple[torch.Tensor, tuple[Any, ...]] | None = None  # what those before them have made
+        self.part = slice(0, 0)  # the layers to run now
+        self.made: tuple[torch.Tensor, tuple[Any, ...]] | None = None  # the results of the layers before
 
-    def advance(self, columns: int) -> Begun | None:
-        """Run as many layers more as take what all of them take for so many columns. What has begun, after the last."""
+    def advance(self, columns: int) -> Prefilled | None:
+        """Run as many layers as cost what all cost for so many columns. Returns the rows after the last layer."""
         rows, longest = self._ids.shape
         layers, count = self._model.layers, self._model.encoder_layers
         assert layers is not None
@@ -247,11 +250,11 @@ class Encoding:
         finally:
             layers.of.encoding = None
         self.left = longest * (count - end) // count
-        return Begun(None, self._model.read(encoded), [0] * rows, list(self._lengths)) if end == count else None
+        return Prefilled(None, self._model.read(encoded), [0] * rows, list(self._lengths)) if end == count else None
 
 
 class Prompts:
-    """Prompts but for their last tokens, read in pieces: rows padded on the left, some columns at a time."""
+    """Prompts without their last tokens, padded on the left and read some columns at a time."""
 
     def __init__(self, model: DecoderModel, ids: torch.Tensor, lengths: Sequence[int]) -> None:
         self._model, self._lengths = model, [length - 1 for length in lengths]
@@ -265,8 +268,8 @@ class Prompts:
         self._cache = SlabCache(self._own)
         self.left = longest  # columns
 
-    def advance(self, columns: int) -> Begun | None:
-        """Read up to so many columns more. What has begun, after the last of them."""
+    def advance(self, columns: int) -> Prefilled | None:
+        """Read up to so many columns. Returns the rows after the last column."""
         rows, longest = self._ids.shape
         begin = longest - self.left
         end = min(longest, begin + max(1, columns))
@@ -274,7 +277,7 @@ class Prompts:
             cache = self._cache.window(rows, 0, begin)
             self._model.prompt(self._ids[:, begin:end], cache, self._mask[:, :end], self._positions[:, begin:end])
         self.left = longest - end
-        return Begun(self._own, None, self._lengths, [0] * rows) if end == longest else None
+        return Prefilled(self._own, None, self._lengths, [0] * rows) if end == longest else None
 
 
 def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Linear layers of a decoder that multiply by packed weights.
+"""Linear layers of a decoder with packed weights.
 
-A step multiplies the rows of a unit by nearly all of the model's weights. Milliseconds of these products on one core of
-an EPYC with AVX-512, plain and packed:
+A step multiplies a few rows by nearly all of the model's weights. Milliseconds of these products on one core of an EPYC
+with AVX-512, plain and packed:
 
     rows                                   1           8          16          28
     T5-small, 512 x 2048          0.09  0.08  0.29  0.17  0.50  0.37  0.69  0.53
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from app.models.products import LEAST, Product
+from app.models.packed_weights import LEAST_TO_PACK, PackedProduct
 
 
 class PackedLinear(nn.Module):
@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias  # embeddings may read them too
         bias = None if layer.bias is None else layer.bias.detach()
         weight = layer.weight.detach()
-        self._product = Product(weight if isinstance(layer, nn.Linear) else weight.t().contiguous(), bias)
+        self._product = PackedProduct(weight if isinstance(layer, nn.Linear) else weight.t().contiguous(), bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._product(x)
@@ -46,4 +46,4 @@ def pack(model: nn.Module) -> None:
 
 
 def _pays(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST_TO_PACK

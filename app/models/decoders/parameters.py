@@ -1,4 +1,4 @@
-"""What a request may ask of a decoder: how many tokens, how they are chosen, and where the text ends."""
+"""Parameters of a request to a decoder: how many tokens, how they are chosen, and where the text ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.models.description.tables import Table, explain
 MOST_STOPS = 16
 _ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
 
-#: What a generation_config.json may ask for that is not offered and would change a text, with the value that does not.
+#: Settings of generation_config.json that are not supported and would change a text, with the value that does not.
 _NOT_OFFERED: Mapping[str, object] = {
     "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1, "epsilon_cutoff": 0, "eta_cutoff": 0,
     "exponential_decay_length_penalty": None, "guidance_scale": 1, "max_time": None, "min_p": 0,
@@ -24,7 +24,7 @@ _NOT_OFFERED: Mapping[str, object] = {
 
 
 class Parameters(Table):
-    """As transformers' `generate` calls them; None: as the model's generation_config.json says.
+    """Named as in transformers' `generate`; None: the value of the model's generation_config.json.
 
     Tokens are sampled where `do_sample` says so, or where it is not given and one of `temperature`, `top_k` and `top_p`
     is. A temperature of 0 is no sampling. With `seed` the text is the same whatever it runs with.
@@ -73,12 +73,12 @@ class Parameters(Table):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What the request says, by name."""
+        """The parameters that the request has, by name."""
         return {name: value for name, value in self if value is not None}
 
     @property
     def samples(self) -> bool | None:
-        """Whether tokens are to be sampled; None: as the model does."""
+        """Whether tokens are sampled; None: as the model's default."""
         if self.temperature == 0:
             return False
         if self.do_sample is None and any(each is not None for each in (self.temperature, self.top_k, self.top_p)):
@@ -88,7 +88,7 @@ class Parameters(Table):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the model's generation_config.json says, where a request says nothing. `ends`: tokens that end a text."""
+    """The values of generation_config.json, for requests that give none. `ends`: tokens that end a text."""
 
     ends: frozenset[int]
     max_new_tokens: int
@@ -97,8 +97,8 @@ class Defaults:
 
     @classmethod
     def of(cls, config: Any, most: int, *, encodes: bool) -> Self:
-        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write. Raises ConfigError naming
-        what it asks for that is not offered."""
+        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write. Raises ConfigError for a
+        setting that is not supported."""
         values = config.to_dict()
         for name, unset in _NOT_OFFERED.items():
             if values.get(name) not in (None, unset):
@@ -112,7 +112,7 @@ class Defaults:
 
 
 def usual_length(config: Any, *, encodes: bool) -> int | None:
-    """How many tokens a text has at most, as a GenerationConfig says, if it does."""
+    """The most tokens of a text by a GenerationConfig; None if it does not say."""
     if config.max_new_tokens is None and config.max_length is not None and encodes:
         return int(config.max_length) - 1  # the token that it begins with is counted there
     return config.max_new_tokens  # type: ignore[no-any-return]  # transformers has no types

@@ -1,10 +1,9 @@
 """Keys and values of rows, one place each, read by transformers' own attention as views.
 
 A slab is one tensor, [layers, 2, places, heads, columns, size]. The rows that run together are at its first places. In
-the slab of what decoders have written all of them end at one column: a step writes the next one for every row at once,
-and attention reads a view of the window from where the longest row begins. What is left of a shorter row is hidden by a
-mask, as in a batch padded on its left, or left out (`attention`). The slab of what an encoder has read is aligned at
-its first column instead.
+the slab of the decoder all of them end at one column: a step writes the next one for every row at once, and attention
+reads a view that begins where the longest row does. A mask hides the columns before a shorter row, as in a batch padded
+on the left, or attention skips them (`attention`). In the slab of the encoder's output rows begin at the first column.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 @dataclass(frozen=True, slots=True)
 class SlabShape:
-    """Of the keys and values of a position of one row."""
+    """The shape of the keys and values of one position of a row."""
 
     layers: int
     heads: int
@@ -31,20 +30,24 @@ class SlabShape:
 
 
 class Slab:
-    """`values` [layers, 2, places, heads, columns, size]: keys and values. What a place has beyond its row is noise,
-    but finite: masked weights of 0 are multiplied with it."""
+    """`values` [layers, 2, places, heads, columns, size]: keys and values.
+
+    Columns beyond a row hold old values. They must be finite: attention multiplies them by masked weights of 0.
+    """
 
     def __init__(self, shape: SlabShape, places: int, columns: int, device: torch.device | None = None) -> None:
         self.shape = shape
         self.columns = columns
-        # zeros: the system gives memory to pages when they are first written
+        # zeros: the system only maps pages that are written
         self.values = torch.zeros(
             (shape.layers, 2, places, shape.heads, columns, shape.size), dtype=shape.dtype, device=device
         )
 
     def copy(self, place: int, end: int, source: Slab, source_place: int, source_end: int, length: int) -> None:
-        """Have this place hold, up to column `end`, the last `length` columns before `source_end` of another place,
-        which may be the same one."""
+        """Copy the `length` columns before `source_end` of a place of `source` to this place, where they end at `end`.
+
+        Both places may be the same.
+        """
         values = source.values[:, :, source_place, :, source_end - length : source_end]
         if source is self and place == source_place:
             if end == source_end:
@@ -59,14 +62,13 @@ class Slab:
         self.values[:, :, other, :, columns] = values
 
     def move(self, rows: int, start: int, end: int, by: int) -> None:
-        """Move the columns from `start` to `end` of the first places by so many columns, layer after layer."""
+        """Move the columns `start` to `end` of the first places by so many columns, layer after layer."""
         for layer in self.values:
             layer[:, :rows, :, start + by : end + by] = layer[:, :rows, :, start:end].clone()
 
 
 class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
-    """One layer of a slab, as transformers' attention reads and writes it: the first `rows` places, from column `start`
-    to `end`. The base class keeps tensors of its own, which are not used here."""
+    """One layer of a slab behind the interface of transformers' cache. The base class's own tensors are not used."""
 
     is_sliding = False
 
@@ -78,12 +80,12 @@ class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
         self.is_initialized = True
 
     def window(self, rows: int, start: int, end: int) -> None:
-        """What attention is to read."""
+        """Set what attention reads: the first `rows` places, columns `start` to `end`."""
         self._rows, self._start, self._end = rows, start, end
         self.keys, self.values = self._values[:, :rows, :, start:end]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: the slab is there."""
+        """Nothing: the slab is already allocated."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -97,7 +99,7 @@ class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Columns that attention reads with so many new ones, and the first of them as the model counts."""
+        """The number of columns that attention reads with the new ones, and the offset of the first."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -110,10 +112,10 @@ class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
 
 
 class SlabCache:
-    """Slabs as one cache of transformers. Steps share it; where rows begin, they have one of their own."""
+    """Slabs as one cache of transformers. Steps share one; rows that are prefilled have one of their own."""
 
     def __init__(self, own: Slab, read: Slab | None = None) -> None:
-        """`own`: what decoders have written; `read`: what an encoder has, None where there is none."""
+        """`own`: the decoder's keys and values; `read`: those of the encoder's output, None without an encoder."""
         self.own, self.read = own, read
         self._own = [SlabLayer(values) for values in own.values]
         self._read = [] if read is None else [SlabLayer(values) for values in read.values]
@@ -123,8 +125,8 @@ class SlabCache:
         self.cache = cache
 
     def window(self, rows: int, start: int, end: int, read: int = 0) -> Any:
-        """What the forward of a model takes as `past_key_values`: these columns of the first places, and `read` columns
-        of what the encoder has read, 0 where it is to be written by this forward."""
+        """The `past_key_values` of a forward: these columns of the first places, and `read` columns of the encoder's
+        output; 0 if this forward is to write them."""
         for layer in self._own:
             layer.window(rows, start, end)
         for index, layer in enumerate(self._read):

@@ -1,4 +1,4 @@
-"""A decoder with its tokenizer: rows of token ids in, texts out. What a device calls, whole or step by step."""
+"""A decoder with its tokenizer: rows of token ids in, texts out. A device runs it whole or step by step."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import torch
 from torch import nn
 
 from app.contract import Array
-from app.models.decoders.choosing import Choice, choose
 from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.sampling import TokenChooser
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
-    from app.models.decoders.decoder import Begun, DecoderModel
+    from app.models.decoders.decoder import DecoderModel, Prefilled
     from app.models.decoders.slabs import SlabCache
 
-TOKENS = "tokens"  # the axis of what is read
-_BROKEN = "\ufffd"  # what a tokenizer makes of part of a character
+TOKENS = "tokens"  # the axis of the input
+_BROKEN = "\ufffd"  # the decoded text of an incomplete character
 STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its stop strings; as many tokens as asked
 
 
 class Text:
-    """A row that is being written, and why it ended, once it has."""
+    """A text that is being generated. `reason`: why it ended, "" before it has."""
 
-    def __init__(self, words: Any, choice: Choice, prompt: int, most: int, stops: Sequence[str]) -> None:
-        """`words`: the tokenizer; `prompt`: tokens that were read; `most`: tokens to write."""
-        self.choice = choice
+    def __init__(self, tokenizer: Any, chooser: TokenChooser, prompt: int, most: int, stops: Sequence[str]) -> None:
+        """`prompt`: how many tokens were read; `most`: how many to generate."""
+        self.chooser = chooser
         self.prompt = prompt
         self.most = most
         self.reason = ""
         self.text = ""  # of the tokens that have been read
-        self._words = words
-        self._read = self._shown = 0  # tokens whose text is in `text`, and those before the last piece of it
+        self._tokenizer = tokenizer
+        self._read = self._shown = 0  # tokens whose text is in `text`, and those before its last piece
         self._cut = False
         self._sent = 0  # characters of `text`
         self._stops = stops
@@ -42,16 +42,16 @@ class Text:
 
     @property
     def tokens(self) -> int:
-        return self.choice.count
+        return self.chooser.count
 
     @property
     def last(self) -> int:
         """The token to read next."""
-        return self.choice.ids[-1]
+        return self.chooser.ids[-1]
 
     def add(self, token: int, ends: frozenset[int]) -> None:
         """Its next token."""
-        self.choice.ids.append(token)
+        self.chooser.ids.append(token)
         if token in ends or (self._stops and self._stopped()):
             self.reason = STOP
         elif self.tokens >= self.most:
@@ -60,22 +60,22 @@ class Text:
             self.read(whole=True)
 
     def read(self, *, whole: bool = False) -> None:
-        """Bring `text` up to the last token, or to the last whole character: one may be made of several tokens.
+        """Extend `text` up to the last whole character: one may consist of several tokens.
 
-        What a token adds is seen beside those before it, since its first space depends on them. `whole`: no more
-        tokens come.
+        A token is decoded together with those before it, because its leading space depends on them. `whole`: no more
+        tokens follow.
         """
         if whole and self._cut:
             return
-        ids = self.choice.written
-        before = self._words.decode(ids[self._shown : self._read])
-        after = self._words.decode(ids[self._shown :])
+        ids = self.chooser.written
+        before = self._tokenizer.decode(ids[self._shown : self._read])
+        after = self._tokenizer.decode(ids[self._shown :])
         if len(after) > len(before) and (whole or not after.endswith(_BROKEN)):
             self.text += after[len(before) :]
             self._shown, self._read = self._read, len(ids)
 
     def _stopped(self) -> bool:
-        """Whether the text now holds one of its stop strings, before which it ends."""
+        """Whether the text now holds one of its stop strings; if so, cut it before the first."""
         before = max(0, len(self.text) - self._longest_stop)
         self.read()
         places = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
@@ -85,8 +85,7 @@ class Text:
         return bool(places)
 
     def piece(self) -> str:
-        """What has been written since this was last called, as far as no later token can take it back: a stop string
-        may have begun."""
+        """The text since the last call, without an end that may become a stop string."""
         if not self.reason:
             self.read()
         end = len(self.text)
@@ -98,31 +97,31 @@ class Text:
 
 
 class TextDecoder(nn.Module):
-    """`forward` writes the texts of a batch from beginning to end; `start`, `decoder.reading`, `step` do so in pieces.
+    """`forward` generates the texts of a whole batch; `start`, `decoder.reading` and `step` do so in pieces.
 
-    `max_tokens`: of a prompt, or of what the encoder reads; `most`: tokens of a text.
+    `max_tokens`: of a prompt, or of an encoder's input; `most`: tokens of a text.
     """
 
     def __init__(self, decoder: DecoderModel, tokenizer: Any, max_tokens: int, most: int) -> None:
-        """`tokenizer`: of the Rust library."""
+        """`tokenizer`: of the tokenizers library."""
         super().__init__()
         self.decoder = decoder
         self.max_tokens = max_tokens
         self.most = most
         self.defaults = Defaults.of(decoder.model.generation_config, most, encodes=decoder.encodes)
-        self._words = tokenizer
+        self._tokenizer = tokenizer
 
     def read_parameters(self, given: Mapping[str, Any] | None) -> Parameters:
         """Raises BadRequest naming the parameter."""
         return Parameters.read(given, self.most)
 
     def start(self, ids: Sequence[int], given: Mapping[str, Any] | None) -> Text:
-        """A row that has read nothing yet."""
+        """A new text, before its prompt is read."""
         parameters = self.read_parameters(given)
         most = parameters.max_new_tokens or self.defaults.max_new_tokens
         prompt = [self.decoder.start] if self.decoder.encodes else ids
-        choice = Choice(parameters, self.defaults, prompt, most)
-        return Text(self._words, choice, len(ids), most, parameters.stop)
+        chooser = TokenChooser(parameters, self.defaults, prompt, most)
+        return Text(self._tokenizer, chooser, len(ids), most, parameters.stop)
 
     def step(
         self, tokens: Sequence[int], cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
@@ -130,14 +129,11 @@ class TextDecoder(nn.Module):
         """See DecoderModel."""
         return self.decoder.step(torch.tensor(tokens, device=self.decoder.device), cache, end, written, read)
 
-    def choose(self, texts: Sequence[Text], logits: torch.Tensor) -> list[int]:
-        """The next token of each text, from `logits` [rows, words]."""
-        return choose(logits, [text.choice for text in texts])
-
-    def extend(self, texts: Sequence[Text], tokens: Sequence[int]) -> None:
-        """Each text gets its next token."""
-        for text, token in zip(texts, tokens, strict=True):
-            text.add(token, self.defaults.ends)
+    def extend(self, texts: Sequence[Text], logits: torch.Tensor) -> None:
+        """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
+        likeliest: list[int] = logits.argmax(-1).tolist()
+        for row, (text, token) in enumerate(zip(texts, likeliest, strict=True)):
+            text.add(token if text.chooser.plain else text.chooser.choose(logits[row]), self.defaults.ends)
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]
@@ -149,14 +145,14 @@ class TextDecoder(nn.Module):
 
     def begin(
         self, ids: torch.Tensor, lengths: Sequence[int], parameters: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Text], Begun]:
-        """Texts before their first tokens."""
+    ) -> tuple[list[Text], Prefilled]:
+        """Start the texts of a batch and prefill their rows."""
         rows = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
         texts = [self.start(row, given) for row, given in zip(rows, parameters, strict=True)]
         return texts, self.decoder.begin(ids, lengths)
 
-    def write(self, texts: Sequence[Text], begun: Begun) -> list[int]:
-        """Write all of these texts; all rows run until the longest has ended. Returns nanoseconds of each step."""
+    def write(self, texts: Sequence[Text], begun: Prefilled) -> list[int]:
+        """Generate these texts; all rows run until the longest has ended. Returns the nanoseconds of each step."""
         times: list[int] = []
         end, written = max(begun.written), begun.written
         own = self.decoder.slab(len(texts), end + max(text.most for text in texts))
@@ -169,13 +165,13 @@ class TextDecoder(nn.Module):
             end, written = end + 1, [length + 1 for length in written]
             left = [row for row, text in enumerate(texts) if not text.reason]
             writing = [texts[row] for row in left]
-            self.extend(writing, self.choose(writing, logits[left]))
+            self.extend(writing, logits[left])
             times.append(time.perf_counter_ns() - before)
         return times
 
     @staticmethod
     def answers(texts: Sequence[Text]) -> tuple[Array, ...]:
-        """The outputs of rows that have ended, as `tasks.faces.generated` declares them."""
+        """The outputs of rows that have ended, in the order of `tasks.task_specs.WRITTEN`."""
         return (
             _objects([text.text for text in texts]),
             _objects([text.reason for text in texts]),

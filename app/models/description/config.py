@@ -16,7 +16,7 @@ from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
 from app.models.description.specs import input_specs, output_specs
 from app.models.description.tables import InputTable, OutputTable, Table, TaskTable, explain
-from app.models.tasks.faces import TASKS
+from app.models.tasks.task_specs import TASKS
 
 FILE_NAME = "model.toml"
 #: What the metadata routes call a model by its source's suffix, where model.toml does not say.

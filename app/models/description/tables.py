@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.contract import DATATYPES, FLOATS, is_integer
-from app.models.tasks.faces import TASKS
+from app.models.tasks.task_specs import TASKS
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
 _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # columns of tables have names like "sepal length (cm)"

@@ -32,14 +32,14 @@ from app.models.recurrent.cell_specs import (
 from app.models.recurrent.recurrent import Recurrent
 
 
-class Begun(NamedTuple):
+class CellStart(NamedTuple):
     """Rows before their first step: `x` [rows, length, ...], None for a cell that feeds itself; `state` [rows, ...]."""
 
     x: torch.Tensor | None
     state: State
 
 
-class Stepped(NamedTuple):
+class CellStep(NamedTuple):
     """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows].
 
     After a stride: what each of its steps gave out, [steps, rows, ...], and the state behind the last.
@@ -110,24 +110,24 @@ class CellModel(nn.Module):
 
     # a batch in pieces
 
-    def begin(self, inputs: Sequence[Any], lengths: torch.Tensor | None, **keywords: Any) -> Begun:
+    def begin(self, inputs: Sequence[Any], lengths: torch.Tensor | None, **keywords: Any) -> CellStart:
         """Rows of the inputs as declared, batch first; `lengths` [rows] along `axis`, None if it has no name."""
         rows = len(inputs[0])
         values = inputs if self.dtype is None else [cast(value, self.dtype) for value in inputs]
         if not self._declared.starts:
-            begun = Begun(values[0], tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state))
+            begun = CellStart(values[0], tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state))
         else:
             if self._wants_lengths:
                 keywords["lengths"] = lengths
             result = self.cell.start(*values, **keywords)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ConfigError(f"start: expected (x, state), got {kind_of(result)}")
-            begun = Begun(*result)
+            begun = CellStart(*result)
         check_state("start", begun.state, self._declared.state, rows, None)
         check_x(begun.x, inputs, self.axis, self._declared.max_steps)
         return begun
 
-    def limits(self, begun: Begun, lengths: torch.Tensor | None) -> list[int]:
+    def limits(self, begun: CellStart, lengths: torch.Tensor | None) -> list[int]:
         """How many steps each row makes unless its cell ends it before. `lengths` [rows] along `axis`, if named.
 
         Waits for a GPU that still computes them.
@@ -139,7 +139,7 @@ class CellModel(nn.Module):
         own: list[int] = [begun.x.shape[1]] * rows if lengths is None else lengths.tolist()
         return own if most is None else [min(length, most) for length in own]
 
-    def step(self, x: torch.Tensor | None, state: State) -> Stepped:
+    def step(self, x: torch.Tensor | None, state: State) -> CellStep:
         """One step of rows that may be at different ones: `x` [rows, ...] is what each of them reads."""
         result = self._step(x, state)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
@@ -150,7 +150,7 @@ class CellModel(nn.Module):
         ended = result[2] if len(result) == 3 else None
         if ended is not None:
             check_ended(ended, rows, self.axis)
-        return Stepped(self._given_out(y, (rows,)), after, ended)
+        return CellStep(self._given_out(y, (rows,)), after, ended)
 
     def longest_stride(self, rows: int, left: int) -> int:
         """How many steps of so many rows to make in one `stride`: 1 for most cells, which make one after another.
@@ -159,7 +159,7 @@ class CellModel(nn.Module):
         """
         return 1 if self._longest_stride is None else int(self._longest_stride(rows, left))
 
-    def stride(self, x: torch.Tensor | None, state: State) -> Stepped:
+    def stride(self, x: torch.Tensor | None, state: State) -> CellStep:
         """Steps of rows that all make them, at most as many as `longest_stride` says: `x` and `ys` [steps, rows, ...].
 
         One step of a cell that feeds itself, for which `x` is None.
@@ -169,7 +169,7 @@ class CellModel(nn.Module):
             return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
         y, after = self._stride(x, state)
         check_state("stride", after, self._declared.state, x.shape[1], state)
-        return Stepped(self._given_out(y, tuple(x.shape[:2])), after, None)
+        return CellStep(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     def finish(self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor) -> list[torch.Tensor]:
         """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys` as `keeps` says.
@@ -270,7 +270,7 @@ def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor
 
 
 def run_together(
-    model: CellModel, begun: Begun, limits: Sequence[int], columns: int
+    model: CellModel, begun: CellStart, limits: Sequence[int], columns: int
 ) -> tuple[State, list[torch.Tensor], torch.Tensor]:
     """What `finish` takes, of rows that run together from their first step, each until it ends.
 

@@ -1,13 +1,13 @@
 """Steps of an nn.LSTM by oneDNN's own layer, of an nn.GRU by packed weights, or of any layer by torch's cells.
 
-A product by weights that are not packed (`products`) brings them into its order each time. A whole sequence pays for
-that once, but a step of a few rows pays more for it than for the product: two LSTM layers of 512 take 1.5 to 2 times
-as long as with weights that were packed beforehand, from 2 rows to 64, and steps of a GRU 1.5 to 1.9 times.
+An ordinary product packs its weights each time (`packed_weights`). A whole sequence pays for that once, but a step of a
+few rows pays more for packing than for the product: two LSTM layers of 512 take 1.5 to 2 times as long as with weights
+packed beforehand, from 2 rows to 64, and steps of a GRU 1.5 to 1.9 times.
 
-A step by torch's operations is about six a layer, and each of them releases the interpreter lock and takes it again.
-oneDNN's LSTM layer is one operation, multiplies what the layer reads along with the state and keeps gates in the cache.
-It also makes several steps at once: of few rows a step then costs half, as the weights are read from nearer memory, and
-of many an eighth less. Two layers of 512 on one core, microseconds a step:
+A step by torch's operations takes about six a layer, each of which releases the interpreter lock and takes it again.
+oneDNN's LSTM layer is one operation; it multiplies input and state together and keeps the gates in the cache. It also
+makes several steps in one call: with few rows a step then costs half, because the weights are read from nearer memory,
+and with many an eighth less. Two layers of 512 on one core, microseconds a step:
 
     rows                                    1     2     4     8    16    32    64
     operations on packed weights          543   666   791  1335  1739  3396  6562
@@ -17,16 +17,16 @@ of many an eighth less. Two layers of 512 on one core, microseconds a step:
 A row that arrives during a call waits until it ends. While the first row has many steps left, a call is therefore no
 longer than a step of a large batch. When that row ends within _NEAR steps, more than _FEW rows make them in one call of
 up to _ROW_STEPS rows times steps: a row that joined them would slow each of them for about as long as it saves itself.
-Simulated with times of a core, policy `adaptive`, Poisson arrivals of rows of 20 steps, the median latency in ms. The
-medians of the last line are of calls without the bound of _ROW_STEPS; the most rows/s there, with it.
+Simulated with times of a core, policy `adaptive`, Poisson arrivals of rows of 20 steps, the median latency in ms. In
+the last line the medians are without the bound of _ROW_STEPS, and the most rows/s with it.
 
     rows/s                                        181    301    422    500    most rows/s
     short calls throughout                       16.8   19.1   22.6   26.7            727
     long ones near the end, of any rows          17.7   19.7   21.0   22.0            829
     long ones near the end, of more than _FEW    16.4   17.5   18.5   19.4            805
 
-Both keep a copy of the weights beside the module's own, as they were when it was made. Where a build of torch or a
-processor cannot do it, they raise AttributeError or RuntimeError as they are made.
+OneDnnSteps and PackedGruSteps keep a packed copy of the weights as they are at construction. Their constructors raise
+AttributeError or RuntimeError if torch's build or the processor does not support it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from app.models.products import LEAST, Product
+from app.models.packed_weights import LEAST_TO_PACK, PackedProduct
 
-_REORDERED_FOR = 8  # rows, the same of oneDNN's layer
+_REORDERED_FOR = 8  # rows for which the order of weights is chosen; any number of rows works
 #: oneDNN's name of an LSTM, see at::native's RNN parameters.
 _LSTM = 2
 #: Rows times steps, and steps, of a call far from the end of a row: up to 16 take as long as a step of 32 rows.
@@ -50,7 +50,7 @@ _FEW = 4  # rows
 _ROW_STEPS = 512  # 8 steps of 64 rows; more at once are hardly faster
 
 State = tuple[torch.Tensor, ...]  # [rows, hidden] each: hidden states of all layers, then an LSTM's cell states
-Stepped = tuple[torch.Tensor, State]  # the last layer's hidden states, and the state after the last step
+LayerStep = tuple[torch.Tensor, State]  # the last layer's hidden states, and the state after the last step
 
 _TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
     "GRU": torch.gru_cell,
@@ -60,7 +60,7 @@ _TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def ready_steps(layer: nn.RNNBase) -> TorchSteps:
-    """The fastest steps that can be had: float32 on a CPU, and many weights. Call it in inference mode."""
+    """The fastest steps for this layer: packed for float32 on a CPU and many weights. Call it in inference mode."""
     make = {"LSTM": OneDnnSteps, "GRU": PackedGruSteps}.get(layer.mode, TorchSteps)
     if make is not TorchSteps and pays(layer):
         with suppress(AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
@@ -69,27 +69,27 @@ def ready_steps(layer: nn.RNNBase) -> TorchSteps:
 
 
 def pays(layer: nn.RNNBase) -> bool:
-    """Whether weights made ready for steps are worth it."""
+    """Whether packing the weights makes steps faster."""
     first = layer.all_weights[0]
     on_cpu = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in layer.parameters())
-    return on_cpu and first[0].numel() + first[1].numel() >= LEAST
+    return on_cpu and first[0].numel() + first[1].numel() >= LEAST_TO_PACK
 
 
 class TorchSteps:
-    """A layer's cells one above the other, with the weights as they are."""
+    """The cells of an RNN's layers, by torch's own operations on the module's weights."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         self.layer = layer
 
     def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step."""
+        """[rows, length, in] -> [rows, length, ...]: the input of the first cell at each step."""
         return x
 
     def longest(self, rows: int, left: int) -> int:
-        """How many steps one `stride` should make of so many rows, the first of which ends after `left` steps."""
+        """How many steps one `stride` of so many rows should make; the first of them ends after `left` steps."""
         return 1
 
-    def step(self, x: torch.Tensor, state: State) -> Stepped:
+    def step(self, x: torch.Tensor, state: State) -> LayerStep:
         """`x` [rows, ...] -> [rows, hidden]."""
         layers, weights = self.layer.num_layers, self.layer.all_weights
         hidden: list[torch.Tensor] = []
@@ -103,7 +103,7 @@ class TorchSteps:
             hidden.append(x)
         return x, (*hidden, *memory)
 
-    def stride(self, x: torch.Tensor, state: State) -> Stepped:
+    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
         """As many steps as `longest` says: `x` [steps, rows, ...] -> [steps, rows, hidden]."""
         y, after = self.step(x[0], state)
         return y[None], after
@@ -130,11 +130,11 @@ class OneDnnSteps(TorchSteps):
             return max(1, min(left, _ROW_STEPS // rows))
         return max(1, min(left, _STEPS, _STRIDE // rows))
 
-    def step(self, x: torch.Tensor, state: State) -> Stepped:
+    def step(self, x: torch.Tensor, state: State) -> LayerStep:
         ys, after = self.stride(x[None], state)
         return ys[0], after
 
-    def stride(self, x: torch.Tensor, state: State) -> Stepped:
+    def stride(self, x: torch.Tensor, state: State) -> LayerStep:
         layers = len(self._weights)
         hidden: list[torch.Tensor] = []
         memory: list[torch.Tensor] = []
@@ -150,7 +150,7 @@ class OneDnnSteps(TorchSteps):
 
 
 def _reordered(inner: torch.Tensor, outer: torch.Tensor, hidden: int, biased: bool) -> Sequence[torch.Tensor]:
-    """The weights of what a layer reads and of its hidden state, as oneDNN has them."""
+    """The weights of a layer's input and of its hidden state, in oneDNN's order."""
     shape = [1, _REORDERED_FOR, inner.shape[1]]
     weights: Sequence[torch.Tensor] = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight(
         inner, outer, hidden, False, biased, False, shape
@@ -159,15 +159,15 @@ def _reordered(inner: torch.Tensor, outer: torch.Tensor, hidden: int, biased: bo
 
 
 class PackedGruSteps(TorchSteps):
-    """A GRU's products by packed weights. What does not depend on the state need not wait for it: one product of all
-    that the first layer reads costs less than one for each step.
+    """A GRU whose products use packed weights. The product of the first layer's input does not depend on the state, so
+    one product for all steps replaces one for each.
     """
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__(layer)
-        #: Of each layer, the products of what it reads and of its hidden state.
+        #: Of each layer, the products of its input and of its hidden state.
         self._products = [
-            (Product(inner, biases[0] if biases else None), Product(outer, biases[1] if biases else None))
+            (PackedProduct(inner, biases[0] if biases else None), PackedProduct(outer, biases[1] if biases else None))
             for inner, outer, *biases in layer.all_weights
         ]
 
@@ -182,7 +182,7 @@ class PackedGruSteps(TorchSteps):
         batch[own] = read
         return batch
 
-    def step(self, x: torch.Tensor, state: State) -> Stepped:
+    def step(self, x: torch.Tensor, state: State) -> LayerStep:
         after: list[torch.Tensor] = []
         for place, (hidden, (reads, recalls)) in enumerate(zip(state, self._products, strict=True)):
             after.append(_gru(reads(x) if place else x, recalls(hidden), hidden))
@@ -191,7 +191,7 @@ class PackedGruSteps(TorchSteps):
 
 
 def _gru(read: torch.Tensor, recalled: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """The next hidden state, of the products of what a layer reads and of its hidden state."""
+    """The next hidden state, from the products of a layer's input and of its hidden state."""
     reset, update, new = read.chunk(3, 1)
     reset_more, update_more, new_more = recalled.chunk(3, 1)
     reset, update = (reset + reset_more).sigmoid_(), (update + update_more).sigmoid_()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, TensorSpec
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 
 Outputs = tuple[list[Array], list[int] | None]
 
@@ -48,7 +48,7 @@ class Labels(Answers):
     def __init__(self, labels: Sequence[str], top: int) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
         self._top = min(top, len(labels))
-        super().__init__(faces.labels_and_scores(self._top))
+        super().__init__(task_specs.labels_and_scores(self._top))
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
         (scores,) = outputs
@@ -72,11 +72,11 @@ class Tokens:
 class Tags(Answers):
     """Scores [rows, tokens, labels] to the best label of each token, special tokens left out."""
 
-    own_axes = (faces.PIECES,)
+    own_axes = (task_specs.PIECES,)
     quick = False
 
     def __init__(self, labels: Sequence[str]) -> None:
-        super().__init__(faces.TOKENS)
+        super().__init__(task_specs.TOKENS)
         self._labels = np.array([label.encode() for label in labels], object)
 
     def answer(self, outputs: Sequence[Array], note: Sequence[Tokens]) -> Outputs:
@@ -128,6 +128,32 @@ def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+class Masks(Answers):
+    """Ids and scores [rows, tokens, top] to those of each mask, as text. `decode`: the text of a list of ids."""
+
+    own_axes = (task_specs.MASKS,)
+    quick = False
+
+    def __init__(self, decode: Callable[[list[int]], str], top: int) -> None:
+        super().__init__(task_specs.masks(top))
+        self._decode = decode
+        self._top = top
+
+    def answer(self, outputs: Sequence[Array], note: Sequence[Array]) -> Outputs:
+        ids, scores = outputs
+        lengths = [len(places) for places in note]
+        shape = (len(note), max(lengths), self._top)
+        texts, best = np.full(shape, b"", object), np.zeros(shape, np.float32)
+        for row, (places, length) in enumerate(zip(note, lengths, strict=True)):
+            texts[row, :length] = [[self._decode([one]).encode() for one in each] for each in ids[row, places].tolist()]
+            best[row, :length] = scores[row, places]
+        return [texts, best], lengths
+
+    def present(self, outputs: Mapping[str, Array]) -> Any:
+        each = zip(outputs["tokens"], outputs["scores"], strict=True)
+        return {"masks": [best_first("token", tokens, scores) for tokens, scores in each]}
+
+
 def _sigmoid(values: Array) -> Array:
     found: Array = np.exp(-np.logaddexp(0, -values))  # which overflows nowhere
     return found
@@ -141,7 +167,7 @@ class Ranks(Answers):
     """Raw scores [rows, 1] to a score of each row; `activation`: a name of RANKINGS."""
 
     def __init__(self, activation: str) -> None:
-        super().__init__(faces.RANKS)
+        super().__init__(task_specs.RANKS)
         self._function = RANKINGS[activation]
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, SampleRow
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 from app.models.tasks.answers import Answers, Outputs, best_first
-from app.models.tasks.texts import CallTexts, ReaderOfTexts, TextReader
+from app.models.tasks.texts import CallTexts, TextReader, WrappingReader
 
 _LEAST_NORM = 1e-12  # as torch's normalize has it
 
 
-class SentencesReader(ReaderOfTexts):
+class SentencesReader(WrappingReader):
     """A source sentence and those to compare it with: a row of the model each. The note is how many that makes."""
 
-    sent = faces.COMPARED
+    sent = task_specs.COMPARED
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         sources = self.reader.texts(arrays[0], "source_sentence")
@@ -49,13 +49,13 @@ class SentencesReader(ReaderOfTexts):
         return SampleRow((text, np.array([text.item(), shorter], object)), {"sentences": 2})
 
 
-class LabelsReader(ReaderOfTexts):
+class LabelsReader(WrappingReader):
     """A text and the labels that may fit it: each is a row of the model, that the text says so. The note is the labels.
 
     `template` makes a sentence of a label.
     """
 
-    sent = faces.LABELLED
+    sent = task_specs.LABELLED
 
     def __init__(self, reader: TextReader, template: str) -> None:
         super().__init__(reader)
@@ -82,7 +82,7 @@ class GivenLabels(Answers):
     """
 
     def __init__(self, entailed: int, several: bool) -> None:
-        super().__init__(faces.LABELS_GIVEN)
+        super().__init__(task_specs.LABELS_GIVEN)
         self._entailed = entailed
         self._against = -1 if entailed == 0 else 0  # contradiction, as models for this have it
         self._several = several
@@ -106,7 +106,7 @@ class Similarities(Answers):
     """Vectors [rows, size] to how similar the first of each group is to the others, by cosine or dot product."""
 
     def __init__(self, measure: str) -> None:
-        super().__init__(faces.SIMILARITIES)
+        super().__init__(task_specs.SIMILARITIES)
         self._measure = measure
 
     def answer(self, outputs: Sequence[Array], note: int) -> Outputs:

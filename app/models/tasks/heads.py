@@ -31,7 +31,7 @@ class Head(nn.Module):
         return self.model(**{name: tensor for name, tensor in named if name in self._takes})
 
 
-class Scores(Head):
+class ScoreHead(Head):
     """Logits [rows, ..., labels] to scores of that shape. `function`: softmax, sigmoid or none."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], function: str) -> None:
@@ -45,7 +45,7 @@ class Scores(Head):
         return logits.sigmoid() if self.function == "sigmoid" else logits
 
 
-class Spans(Head):
+class SpanHead(Head):
     """Logits of where an answer begins and ends: [rows, tokens, 2]."""
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Spans(Head):
         return torch.stack((found.start_logits, found.end_logits), dim=-1).float()
 
 
-class Masked(Head):
+class MaskHead(Head):
     """For each token that is `mask`, the `top` ids that fit best and their probabilities; 0 for other tokens.
 
     Both [rows, tokens, top]. A vocabulary is large: probabilities are computed for MOST_MASKS tokens of a row alone.
@@ -76,7 +76,7 @@ class Masked(Head):
         )
 
 
-class Pooled(Head):
+class PooledHead(Head):
     """The last layer's vectors [rows, tokens, size] to one vector [rows, size] each.
 
     `pooling`: the mean of the tokens' vectors, that of the first token (`cls`), or that of the `last`. `dense` takes

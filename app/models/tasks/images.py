@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
 from app.errors import ConfigError
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 from app.models.tasks.fronts import Reader
 from app.values.image_files import opened_image
 
@@ -25,7 +25,7 @@ class ImageReader(Reader):
     Pixels are turned as the file's EXIF data says and made RGB, as transformers does.
     """
 
-    sent = (faces.IMAGE,)
+    sent = (task_specs.IMAGE,)
     reads_texts = False
 
     def __init__(self, processor: Any) -> None:

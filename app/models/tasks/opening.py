@@ -19,10 +19,10 @@ from app.models.description.tables import TaskTable
 from app.models.sources.hubs import from_pretrained
 from app.models.sources.imports import optional
 from app.models.tasks.answers import Labels
-from app.models.tasks.faces import TASKS
 from app.models.tasks.fronts import task_model
-from app.models.tasks.heads import Scores
+from app.models.tasks.heads import ScoreHead
 from app.models.tasks.sentence_files import SentenceFiles
+from app.models.tasks.task_specs import TASKS
 from app.models.tasks.text_tasks import TOP, TextModel, labels_of, open_text_task, score_function, vector
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -104,5 +104,5 @@ def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTa
         ) from None
     reader = ImageReader(processor)
     labels = labels_of(model.config)
-    module = Scores(model, ["pixel_values"], function=score_function(model.config))
+    module = ScoreHead(model, ["pixel_values"], function=score_function(model.config))
     return task_model(info, module, reader, Labels(labels, options.top or TOP), (vector("scores", len(labels)),))

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadText
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 from app.models.tasks.answers import Answers, Outputs
 from app.models.tasks.texts import CallTexts, Reading, TextReader
 
@@ -36,9 +36,9 @@ class QuestionReader(TextReader):
     """Questions and contexts to windows; the note has an ReadContext for each row."""
 
     def __init__(
-        self, tokenizer: Any, words: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None
+        self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None
     ) -> None:
-        super().__init__(tokenizer, words, replace(reading, truncate=False), sent, keep)
+        super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent, keep)
         self._longest = sys.maxsize  # a context may have any number of windows that the queue holds
         self._encode = tokenizer.backend_tokenizer.encode_batch
         stride = min(reading.most // 2, _STRIDE)
@@ -69,13 +69,13 @@ class QuestionReader(TextReader):
         return SampleRow((question, one.arrays[1]))
 
 
-class Answered(Answers):
+class SpanAnswers(Answers):
     """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the id of its token."""
 
     quick = False
 
     def __init__(self, cls: int | None) -> None:
-        super().__init__(faces.SPAN)
+        super().__init__(task_specs.SPAN)
         self._cls = cls
 
     def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext]) -> Outputs:

@@ -14,15 +14,14 @@ from torch import nn
 from app.contract import Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.description.tables import TaskTable
-from app.models.tasks import faces
-from app.models.tasks.answers import RANKINGS, Answers, Labels, Ranks, Tags
+from app.models.tasks import task_specs
+from app.models.tasks.answers import RANKINGS, Answers, Labels, Masks, Ranks, Tags
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.fronts import front_of, task_model
-from app.models.tasks.heads import MASK, Masked, Pooled, Scores, Spans
-from app.models.tasks.masks import MaskReader, Masks, mask_places
-from app.models.tasks.questions import Answered, QuestionReader
+from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
+from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.texts import EXAMPLE, Reading, TextReader, kept_tokens, most_tokens
+from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, kept_tokens, mask_places, most_tokens
 from app.models.tasks.writing import most_written, open_writing, prefix_of
 
 TOP = 5  # labels answered, unless model.toml says how many
@@ -43,24 +42,24 @@ class TextModel:
 
     def reader(
         self,
-        sent: tuple[TensorSpec, ...] = (faces.TEXT,),
+        sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
         keep: Callable[[Any], Any] | None = None,
         kind: type[TextReader] = TextReader,
         **reading: str,
     ) -> TextReader:
         """A reader of this kind; `reading`: fields of Reading. Raises ConfigError for a tokenizer that does not fit."""
         model, tokenizer, options = self.model, self.tokenizer, self.options
-        words = model.get_input_embeddings().weight.shape[0]
-        if len(tokenizer) > words:
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        if len(tokenizer) > vocabulary:
             raise ConfigError(
-                f"expected a tokenizer of at most the {words} tokens that the model knows, got {len(tokenizer)}"
+                f"expected a tokenizer of at most the {vocabulary} tokens that the model knows, got {len(tokenizer)}"
             )
         if "token_type_ids" not in inspect.signature(model.forward).parameters:
             tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         own, pairs = self.files.most_tokens(), len(sent) > 1
         most = most_tokens(_positions(model), tokenizer, own, options.max_tokens, pairs)
         how = Reading(most, _padding_id(model, tokenizer), options.truncate, **reading)
-        return kind(tokenizer, words, how, sent, keep)
+        return kind(tokenizer, vocabulary, how, sent, keep)
 
 
 def open_text_task(task: str, text: TextModel) -> Model:
@@ -70,9 +69,9 @@ def open_text_task(task: str, text: TextModel) -> Model:
 
 def _text_classification(text: TextModel) -> Model:
     pairs = text.options.pairs
-    reader = text.reader((faces.TEXT, faces.TEXT_PAIR) if pairs else (faces.TEXT,))
+    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR) if pairs else (task_specs.TEXT,))
     labels = labels_of(text.model.config)
-    module = Scores(text.model, reader.names, score_function(text.model.config))
+    module = ScoreHead(text.model, reader.names, score_function(text.model.config))
     answers = Labels(labels, text.options.top or TOP)
     return task_model(text.info, module, reader, answers, (vector("scores", len(labels)),), reader.samples(pairs))
 
@@ -80,7 +79,7 @@ def _text_classification(text: TextModel) -> Model:
 def _token_classification(text: TextModel) -> Model:
     reader = text.reader(keep=kept_tokens)
     labels = labels_of(text.model.config)
-    module = Scores(text.model, reader.names, "softmax")
+    module = ScoreHead(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
     return task_model(text.info, module, reader, Tags(labels), (each,), reader.samples())
 
@@ -88,14 +87,14 @@ def _token_classification(text: TextModel) -> Model:
 def _feature_extraction(text: TextModel) -> Model:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
-    outputs = faces.embedding(size)
+    outputs = task_specs.embedding(size)
     return task_model(text.info, module, reader, Answers(outputs), outputs, reader.samples())
 
 
 def _sentence_similarity(text: TextModel) -> Model:
     reader = text.reader(prompt=_prompt(text))
     module, size = _embedder(text, reader)
-    outputs, answers = faces.embedding(size), Similarities(text.files.similarity())
+    outputs, answers = task_specs.embedding(size), Similarities(text.files.similarity())
     embedder = front_of(reader, Answers(outputs))
     asked = SentencesReader(reader)
     return task_model(text.info, module, asked, answers, outputs, reader.samples(), embedder=embedder)
@@ -105,8 +104,8 @@ def _rerank(text: TextModel) -> Model:
     config = text.model.config
     if config.num_labels != 1:
         raise ConfigError(f"task: expected weights with one label for 'rerank', got {config.num_labels}")
-    reader = text.reader(faces.RANKED)
-    module = Scores(text.model, reader.names, "none")
+    reader = text.reader(task_specs.RANKED)
+    module = ScoreHead(text.model, reader.names, "none")
     answers = Ranks(_activation(config, text.files))
     return task_model(text.info, module, reader, answers, (vector("raw_scores", 1),), reader.samples(pairs=True))
 
@@ -128,16 +127,16 @@ def _fill_mask(text: TextModel) -> Model:
         raise ConfigError("expected a tokenizer with a token for the mask, got one without")
     example = EXAMPLE.replace("fine", text.tokenizer.mask_token)
     reader = text.reader(keep=partial(mask_places, mask), kind=MaskReader, example=example)
-    module = Masked(text.model, reader.names, mask, top)
+    module = MaskHead(text.model, reader.names, mask, top)
     ids, scores = (along_tokens(name, kind, top, reader) for name, kind in (("ids", "INT64"), ("scores", "FP32")))
     answers = Masks(text.tokenizer.decode, top)
     return task_model(text.info, module, reader, answers, (ids, scores), reader.samples())
 
 
 def _question_answering(text: TextModel) -> Model:
-    reader = text.reader(faces.ASKED, kind=QuestionReader)
-    module = Spans(text.model, reader.names)
-    answers = Answered(text.tokenizer.cls_token_id)
+    reader = text.reader(task_specs.ASKED, kind=QuestionReader)
+    module = SpanHead(text.model, reader.names)
+    answers = SpanAnswers(text.tokenizer.cls_token_id)
     outputs = (along_tokens("spans", "FP32", 2, reader),)
     return task_model(text.info, module, reader, answers, outputs, reader.samples(pairs=True))
 
@@ -150,8 +149,8 @@ def _zero_shot(text: TextModel) -> Model:
         raise ConfigError(
             f"task: expected a label entailment for 'zero-shot-classification', got {', '.join(labels_of(config))}"
         )
-    reader = text.reader((faces.TEXT, faces.TEXT_PAIR))
-    module = Scores(text.model, reader.names, "none")
+    reader = text.reader((task_specs.TEXT, task_specs.TEXT_PAIR))
+    module = ScoreHead(text.model, reader.names, "none")
     asked, answers = LabelsReader(reader, options.hypothesis_template), GivenLabels(entailed, options.multi_label)
     return task_model(text.info, module, asked, answers, (vector("logits", len(labels)),), reader.samples(pairs=True))
 
@@ -191,7 +190,7 @@ def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
     options, files = text.options, text.files
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
-    module = Pooled(text.model, reader.names, pooling, normalize, files.dense())
+    module = PooledHead(text.model, reader.names, pooling, normalize, files.dense())
     samples = reader.samples()
     ids = torch.from_numpy(samples[0].arrays[0])[None] if samples else torch.zeros(1, 1, dtype=torch.int64)
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}

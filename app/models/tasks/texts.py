@@ -18,10 +18,10 @@ import numpy as np
 
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText, ConfigError
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 from app.models.tasks.answers import Tokens
 from app.models.tasks.fronts import Reader
-from app.models.tasks.heads import MASK
+from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.slow_tokenizer import backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
@@ -77,12 +77,12 @@ class TextReader(Reader):
     def __init__(
         self,
         tokenizer: Any,
-        words: int,
+        vocabulary: int,
         reading: Reading,
-        sent: tuple[TensorSpec, ...] = (faces.TEXT,),
+        sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
         keep: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`tokenizer`: transformers'; `words`: how many tokens the model knows."""
+        """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
         backend = backend_of(tokenizer)
         backend.no_padding()
         backend.no_truncation()
@@ -99,11 +99,11 @@ class TextReader(Reader):
         self._keep = keep
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
-        self.inputs = self._inputs(words)
+        self.inputs = self._inputs(vocabulary)
 
-    def _inputs(self, words: int) -> tuple[TensorSpec, ...]:
+    def _inputs(self, vocabulary: int) -> tuple[TensorSpec, ...]:
         axes, bounds = (TOKENS,), (self.reading.most,)
-        ids = TensorSpec("input_ids", "INT64", (-1,), axes, bounds, self.reading.pad, minimum=0, maximum=words - 1)
+        ids = TensorSpec("input_ids", "INT64", (-1,), axes, bounds, self.reading.pad, minimum=0, maximum=vocabulary - 1)
         mask = TensorSpec(MASK, "INT64", (-1,), axes, bounds, mask_of="input_ids")
         if not self._types:
             return ids, mask
@@ -194,7 +194,20 @@ class TextReader(Reader):
         return tuple(rows)
 
 
-class ReaderOfTexts(Reader):
+class MaskReader(TextReader):
+    """Its notes are the places of each row's masks."""
+
+    def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
+        """Raises BadText for a text without a mask, too."""
+        read = super().call_rows(call, found)
+        for row, places in enumerate(read.note):
+            if not 1 <= len(places) <= MOST_MASKS:
+                where = row if len(read.note) > 1 else None
+                raise BadText("text", where, f"expected 1 to {MOST_MASKS} masks, got {len(places)}")
+        return read
+
+
+class WrappingReader(Reader):
     """Makes texts of what clients send, which a TextReader reads. A row of a client may be several texts.
 
     `whole`: they have their prompt and their special tokens.
@@ -256,3 +269,8 @@ def kept_tokens(one: Any) -> Tokens:
         [offsets[place][0] for place in places],
         [offsets[place][1] for place in places],
     )
+
+
+def mask_places(mask: int, one: Any) -> Array:
+    """Where the masks of an encoding are."""
+    return np.flatnonzero(np.array(one.ids) == mask)

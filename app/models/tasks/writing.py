@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.contract import Array, Model, ModelInfo
-from app.errors import ConfigError
+from app.errors import BadText, ConfigError
+from app.models.base import one_line
 from app.models.decoders.parameters import usual_length
 from app.models.decoders.texts import TextDecoder
-from app.models.tasks import faces
+from app.models.tasks import task_specs
 from app.models.tasks.answers import Answers
-from app.models.tasks.chat import ConversationReader
 from app.models.tasks.fronts import front_of, task_model
-from app.models.tasks.texts import TextReader
+from app.models.tasks.texts import CallTexts, TextReader, WrappingReader
 
 MOST = 256  # tokens of a text, where neither model.toml nor the model says how many
 _TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model is tried with
 
 
-class Texts(Answers):
-    """Texts that have been written, as they are."""
+class WrittenTexts(Answers):
+    """Generated texts, unchanged."""
 
     def __init__(self) -> None:
-        super().__init__(faces.WRITTEN)
+        super().__init__(task_specs.WRITTEN)
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         values: Iterator[Any] = (outputs[spec.name] for spec in self.outputs)
         text, reason, read, written = (value.decode() if isinstance(value, bytes) else int(value) for value in values)
         return {"generated_text": text, "finish_reason": reason, "prompt_tokens": read, "generated_tokens": written}
+
+
+class ConversationReader(WrappingReader):
+    """Reads conversations, each the JSON of its messages, as the text that the tokenizer's chat template makes of them.
+
+    The template also writes the special tokens.
+    """
+
+    sent = (task_specs.TEXT,)
+    whole = True
+
+    def __init__(self, reader: TextReader, tokenizer: Any) -> None:
+        """`tokenizer`: transformers' own, with a chat template."""
+        super().__init__(reader)
+        self._render = tokenizer.apply_chat_template
+
+    def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
+        """Raises BadText for a conversation that the template refuses."""
+        return CallTexts([self._text(json.loads(value)) for value in arrays[0].reshape(-1)], "messages")
+
+    def _text(self, messages: Any) -> str:
+        try:
+            return str(self._render(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is the model's own code and may raise anything
+            raise BadText("messages", None, f"refused by the model's chat template: {one_line(error)}") from None
 
 
 def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, most: int) -> Model:
@@ -43,9 +69,16 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
     samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
     chat = None
     if tokenizer.chat_template is not None:
-        chat = front_of(ConversationReader(reader, tokenizer), Texts())
+        chat = front_of(ConversationReader(reader, tokenizer), WrittenTexts())
     return task_model(
-        info, module, reader, Texts(), faces.WRITTEN, samples, chat=chat, read_parameters=module.read_parameters
+        info,
+        module,
+        reader,
+        WrittenTexts(),
+        task_specs.WRITTEN,
+        samples,
+        chat=chat,
+        read_parameters=module.read_parameters,
     )
 
 

@@ -106,7 +106,7 @@ class Steps(queue.SimpleQueue):
         super().put((completed, ()))
 
 
-class Stepped(StreamDevice):
+class CellStep(StreamDevice):
     """Streams without threads: `turn` does one thing that a thread of the device, or a stream, might do next."""
 
     def __init__(

@@ -13,7 +13,7 @@ from app.contract import Array, Model
 from app.engine.device import Completion, Job
 from app.scheduler.types import Fault
 
-from .stepped import Stepped, SteppedCpu
+from .stepped import CellStep, SteppedCpu
 from .trials import try_batch
 
 
@@ -62,7 +62,7 @@ class World:
     """`answered` and `refused`: numbers of rows. `several`: units that made more than a step. `lost`: somebody has been
     told that the device is, and no more calls are taken."""
 
-    def __init__(self, device: Stepped | SteppedCpu, trips: Trips, slots: int = 16) -> None:
+    def __init__(self, device: CellStep | SteppedCpu, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
         self.executor = device.watched(trips.model, slots)
         self.axes = sorted(self.executor.pool.lengths)

@@ -111,7 +111,7 @@ def texts_of(model: Any, rows: Mapping[int, tuple[list[int], int]]) -> dict[int,
 def test_every_text_is_that_of_generate_under_random_joins_and_leaves(
     kind: str, packed: bool, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "LEAST", 1 if packed else packing.LEAST)
+    monkeypatch.setattr(packing, "LEAST_TO_PACK", 1 if packed else packing.LEAST_TO_PACK)
     monkeypatch.setattr(attention, "_CALL", attention._CALL if packed else -1)  # then each row reads its own columns
     random.seed(3)
     folder, model = folders(kind)

@@ -12,7 +12,7 @@ from app.contract import Array, Model
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.streams.graphs import Shape
 
-from ..conformance.stepped import Stepped
+from ..conformance.stepped import CellStep
 from ..conformance.trials import try_batch
 from ..rig import make_model, rows_of
 
@@ -39,7 +39,7 @@ class Bench:
     ) -> None:
         """`tried`: the sizes of batches that have run before it serves."""
         self.runtime = FakeRuntime(seed)
-        self.device = Stepped(self.runtime, capacities or (4,), options)
+        self.device = CellStep(self.runtime, capacities or (4,), options)
         if not isinstance(model, Model):
             model = make_model(model or Double(), max_batch=4)
         self.executor = self.device.watched(model, 8)

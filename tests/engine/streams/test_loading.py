@@ -25,7 +25,7 @@ from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
 from ..conformance.models import plain, sums
-from ..conformance.stepped import Stepped
+from ..conformance.stepped import CellStep
 from ..conformance.trials import try_batch
 from ..conformance.world import World
 from ..rig import answers, make_model, rows_of, tensor
@@ -136,7 +136,7 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(
 @settings(max_examples=10)
 def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
     """In any order; the runtime notices work on a stream that graphs are captured on."""
-    world = World(Stepped(FakeRuntime(seed), (4, 2)), plain()).tried()
+    world = World(CellStep(FakeRuntime(seed), (4, 2)), plain()).tried()
 
     class Beside(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,7 @@ class Waits(nn.Module):
 
 def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
     runtime = FakeRuntime()
-    device = Stepped(runtime, (4,))
+    device = CellStep(runtime, (4,))
     executor = device.open(make_model(Waits(runtime), max_batch=4), 8)
     for size in (1, 2):
         try_batch(device, executor, size, {})
@@ -217,7 +217,7 @@ def test_trials_return_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("when", ["placed", "tried"])
 def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Stepped(FakeRuntime(), (4,))
+    device = CellStep(FakeRuntime(), (4,))
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("full")

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from app.contract import SampleRow
 from app.http.inference_routes import find_route
 from app.http.openapi.document import Document
-from app.models.tasks.faces import IMAGE, labels_and_scores
+from app.models.tasks.task_specs import IMAGE, labels_and_scores
 
 from ..catalog import FakeServed, served, spec
 from ..echo import LIMITS

@@ -1,23 +1,23 @@
-"""Products by packed weights: in the order in which oneDNN multiplies by them.
+"""Matrix products by packed weights, which are stored in the order that oneDNN's kernels read.
 
-An ordinary product brings the weights into such an order each time. For many rows that is little of the work; for the
-few rows of a step it can be more than half of it.
+An ordinary product packs its weights each time. For many rows that is a small part of the work; for the few rows of a
+step it can be more than half.
 """
 
 from __future__ import annotations
 
 import torch
 
-#: Values of a weight from which packing pays: a core's own cache keeps fewer (1 MiB).
-LEAST = 1 << 18
+#: Values of a weight from which packing pays; fewer fit in a core's own cache (1 MiB).
+LEAST_TO_PACK = 1 << 18
 _PACKED_FOR = 32  # rows for which the order of packed weights is chosen; products of any number of rows use it
 
 
-class Product:
+class PackedProduct:
     """[..., in] -> [..., out]: times a float32 weight [out, in] on a CPU, plus the bias. Keeps a copy of the weight.
 
-    Where a build of torch or a processor cannot do it, raises AttributeError or RuntimeError as it is made. Make it in
-    inference mode, or without gradients.
+    The constructor raises AttributeError or RuntimeError if torch's build or the processor does not support it. Call it
+    in inference mode, or without gradients.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

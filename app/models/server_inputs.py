@@ -1,4 +1,4 @@
-"""Inputs that the server makes of the lengths of a batch's rows: the lengths themselves, and masks."""
+"""Inputs that the server computes from the lengths of a batch's rows: the lengths themselves, and masks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from app.contract import TensorSpec
 from app.models.base import TORCH_DTYPES
 
 
-def with_made(
+def with_server_inputs(
     inputs: Sequence[TensorSpec],
     sent: Sequence[Any],
     lengths: Mapping[str, torch.Tensor],
     longest: Mapping[str, int],
 ) -> list[Any]:
-    """All inputs of a batch in the order declared, from those that clients send. See `make_input`."""
-    values = iter(sent)
-    return [make_input(spec, lengths, longest) if spec.made else next(values) for spec in inputs]
-
-
-def make_input(spec: TensorSpec, lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> torch.Tensor:
-    """The input `spec` for a batch, in memory of its own, on the device of `lengths`.
+    """All inputs of a batch in the order declared: those that clients send, and those that the server computes.
 
     `lengths` has the length of each row, padding rows included, along each variable axis; `longest` the length of the
     batch along it.
     """
+    values = iter(sent)
+    return [_computed(spec, lengths, longest) if spec.made else next(values) for spec in inputs]
+
+
+def _computed(spec: TensorSpec, lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> torch.Tensor:
+    """The input `spec`, in memory of its own, on the device of `lengths`."""
     dtype = TORCH_DTYPES[spec.datatype]
     if spec.lengths_of:
         return lengths[spec.lengths_of].to(dtype, copy=True)
