@@ -1,8 +1,8 @@
 """The arrival rate, the line of batch times and the preferred batch size (BatchMonitor, Khan et al.).
 
-The preferred size is the smallest whose throughput just exceeds the arrival rate. There are two of them:
-`preferred_size` is what operators see, from the measured batch times; `algorithm_1` is the paper's listing to the
-letter, from the line, for the policy `preferred`.
+The preferred size is the smallest whose throughput just exceeds the arrival rate. It is computed in two ways:
+`preferred_size` from the measured batch times, which operators see; and `algorithm_1` from the line, exactly as in the
+paper, for the policy `preferred`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from math import sqrt
 from typing import NamedTuple
 
 _DEVIATIONS = 3.0
-_LEAST_WEIGHT = 0.1  # of a window in `steady`: what changes too slowly to be seen in one window is followed in ten
+_LEAST_WEIGHT = 0.1  # of a window in `steady`: changes too slow to show in one window are followed over ten
 
 
 class RateMonitor:
     """Rows per second over the last window that a tick closed. The count divides by the window's true length.
 
-    A window of one second counts 300 arrivals to within 6 %, seven to within 40 %: enough to say that something has
-    changed, too little to choose a control table by. So there is a second figure, `steady`, the mean over windows since
-    the last change: a window off by more than three standard deviations of a Poisson count begins it anew.
+    One window of a second gives a rate of 300 to within 6 %, a rate of seven to within 40 %. That shows that something
+    has changed, but is too noisy to choose a control table. So `steady` is the mean over the windows since the last
+    change: a window off by more than three standard deviations of a Poisson count starts it anew.
     """
 
     __slots__ = ("_count", "_opened", "_windows", "rate", "steady")
@@ -40,7 +40,7 @@ class RateMonitor:
             return
         self.rate = self._count * 1e9 / elapsed
         expected = self.steady * elapsed / 1e9
-        # One more than expected: where hardly anything is, a single arrival is no change.
+        # Plus one: if hardly any row is expected, a single arrival is no change.
         if abs(self._count - expected) > _DEVIATIONS * sqrt(expected + 1):
             self._windows = 0
         self._windows += 1
@@ -61,7 +61,7 @@ class Line(NamedTuple):
         return self != Line()
 
     def predict(self, size: int) -> float:
-        """Nanoseconds for a batch of `size`. At least 1, wherever the line may cross 0."""
+        """Nanoseconds for a batch of `size`; at least 1, because the line may cross 0."""
         return max(1.0, self.alpha + self.beta * size)
 
     def scaled(self, factor: float) -> Line:
@@ -71,8 +71,8 @@ class Line(NamedTuple):
 def regression(batch_ns: Sequence[int]) -> Line:
     """The line of least squares through the measured times of sizes 1, 2, ...; one size alone has no slope.
 
-    It never falls. Times are predicted by the table (see `latency`), since measured curves bend and jump; the line is
-    what the policy `preferred` scans, and for people to read.
+    Its slope is at least 0. The line is for the policy `preferred` and for people to read. Predictions use the table of
+    measured times (see `latency`), because measured curves bend and jump.
     """
     if not batch_ns:
         return Line()
@@ -86,7 +86,7 @@ def regression(batch_ns: Sequence[int]) -> Line:
 
 
 def preferred_size(rate: float, time: Callable[[int], int], max_batch: int) -> int:
-    """Smallest b with b / time(b) > `rate` (rows per second), else `max_batch`; 1 where times are 0, for not known."""
+    """Smallest b with b / time(b) > `rate` (rows per second), else `max_batch`; 1 if times are 0, that is, unknown."""
     for size in range(1, max_batch + 1):
         predicted = time(size)
         if predicted <= 0 or size * 1e9 / predicted > rate:
@@ -97,9 +97,9 @@ def preferred_size(rate: float, time: Callable[[int], int], max_batch: int) -> i
 def algorithm_1(rate: float, line: Line, max_batch: int, handover_ns: int = 0) -> int:
     """The preferred size as BatchMonitor sets it: B = 2, 3, ... until rate < B / T(B), else the largest batch.
 
-    `rate` in rows per second, which for the paper's window of 1 s is its count. T is the line, which is fitted to
-    computing alone, and the hand-over: the paper's server sees both. The scan starts at 2, so 1 is never an answer,
-    except where no larger batch is allowed or nothing is known of batch times.
+    `rate` in rows per second, which is the count in the paper's window of 1 s. T is the line plus the hand-over: the
+    line is fitted to computing alone, but the paper's server measures both. The scan starts at 2, so the result is 1
+    only if no larger batch is allowed, or nothing is known of batch times.
     """
     if not line.known:
         return 1

@@ -1,9 +1,9 @@
-"""Forms units: which key, which rows of it, which worker.
+"""Forms units: chooses a key, rows of it, and a worker.
 
-While a worker is usable: the ready table names the key with the best head, and of several models one that is much
-faster may go before it (`models`); rows of a unit that failed run again as one unit; otherwise the key's policy
-cuts a unit or holds the key back until a time. Of the rows cut, those that are predicted to end after their deadline
-leave instead, and others take their places: in overload a device that finishes late work does nothing else.
+While a worker is usable, take the ready set whose first row ranks best; of several models a much faster one may
+overtake (`model_order`). Rows of a failed unit run again as one unit. For other rows the key's policy cuts a unit, or
+holds the key until a time. Calls with a row that would end after its deadline are dropped instead, and the policy is
+asked again: an overloaded device that finished late work would do nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Ro
 
 
 class Dispatch:
-    """One device's: it takes rows from the ledger's table and gives units to the workers."""
+    """Of one device. Takes rows from the ledger's ready table and hands units to the workers."""
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         self._device = device
@@ -37,22 +37,22 @@ class Dispatch:
         self.views = Views(device, ledger, workers, leaves_room=self.gate.separates)
         self.multi_step = MultiStep(ledger, workers, self.gate, self.views)
         self._next_unit = 0
-        self._shared = False  # best-effort work is there: without it the gate is not asked
-        self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
-        self.held = False  # such a unit could have started in this step
-        self._joins_later = False  # rows of a cell wait for the unit that they are to join
+        self._both_classes = False  # there is best-effort work; without any the gate is not asked
+        self.hold = False  # start no best-effort unit in this step, see `Scheduler.step`
+        self.held = False  # one could have started in this step
+        self._joins_later = False  # rows wait to join a unit of their cell that runs
 
     def run(self, start: list[Unit], now: int) -> int | None:
-        """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
+        """Append to `start` all units that can start. Returns when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self._shared = ledger.best_effort > 0 or bool(self.gate.units)
-        if self._shared:
+        self._both_classes = ledger.best_effort > 0 or bool(self.gate.units)
+        if self._both_classes:
             self.gate.begin_step(now)
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False
         several = self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1
-        while ledger.ready.nonempty and not workers.full:  # it is full in the step that most calls get
+        while ledger.ready.nonempty and not workers.full:  # mostly full: then nothing is asked
             if several:
                 ready = model_order.next_set(
                     ledger.ready, held, self._rank, ledger.states, self._device.max_running, now
@@ -66,11 +66,11 @@ class Dispatch:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, held, start, now)
-            if self._shared and not ready.klass:
+            if self._both_classes and not ready.klass:
                 self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
                 self._remove_dropped(start, now)
-                held.clear()  # they may have waited for the room of late calls, or for them
+                held.clear()  # they may have been held because of the dropped calls
             if hold is None and held:  # earlier rows have started, so holds at later stages may no longer apply
                 held = [other for other in held if _not_behind(other, ready)]
             elif hold is not None:
@@ -79,7 +79,7 @@ class Dispatch:
         return wake_at
 
     def _remove_dropped(self, start: list[Unit], now: int) -> None:
-        """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
+        """Calls were dropped that have rows in units of this very step. Take these rows out, and remove empty units.
 
         A unit that would lose all of its real-time rows runs unchanged; results of dropped rows are discarded.
         """
@@ -105,28 +105,30 @@ class Dispatch:
     def _serve(
         self, ready: ReadySet, usable: Sequence[int], held: list[ReadySet], start: list[Unit], now: int
     ) -> Hold | None:
-        """Start one unit of this key, or say until when the key is held back. `held`: what waits with it is added."""
+        """Start one unit of this key, or return until when the key is held. Sets that wait with it are added to
+        `held`.
+        """
         program, stage, _ = ready.key
         state = self._ledger.states[program]
         if state.program.one_unit and state.units:
-            return Hold(None)  # until that ends
+            return Hold(None)  # until the running one ends
         if state.program.stages[stage].repeats and self._device.push_depth > 1:
             usable = [worker for worker in usable if not self._workers.has_cell(worker, program, stage, ready.klass)]
             if not usable:
                 self._joins_later = True
                 return Hold(None)
-        if self._shared and not ready.klass and not state.policy.owns_device:
+        if self._both_classes and not ready.klass and not state.policy.owns_device:
             usable = self.gate.for_realtime(usable)
         capacities = _capacities(state.capacity[stage], usable)
-        # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
+        # New rows need room on the device; rows that have started, at a cell or an earlier stage, have theirs.
         room = self.views.room(state, ready.klass)
-        going = ready.started if stage or state.program.stages[0].repeats else 0
-        limit = min(capacities[0], room + going)
+        started = ready.started if stage or state.program.stages[0].repeats else 0
+        limit = min(capacities[0], room + started)
         if limit < 1:
-            if self._shared:
+            if self._both_classes:
                 self.gate.no_room(ready)
             return Hold(None)
-        fits: Allowance | None = None
+        allowance: Allowance | None = None
         if ready.klass:
             found = self.gate.admit(ready, state, usable, limit, now)
             if isinstance(found, Hold):
@@ -136,24 +138,24 @@ class Dispatch:
                 return Hold(None)
             usable = found.workers
             capacities = _capacities(state.capacity[stage], usable)
-            fits = found.within(capacities[0])
-            limit = fits.rows
+            allowance = found.within(capacities[0])
+            limit = allowance.rows
             capacities = [min(limit, capacity) for capacity in capacities]
         if ready.again:
-            group = ready.take(limit if fits is None else fits.exact, room)
+            group = ready.take(limit if allowance is None else allowance.exact, room)
             for row in group:
                 row.group = 0
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
-        view = self.views.of(ready, state, usable, limit, room + going, now)
+        view = self.views.of(ready, state, usable, limit, room + started, now)
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
             held += self._ledger.ready.behind(ready)
             return decision
-        if fits is not None and fits.exact < decision.size < fits.rows:
-            decision = decision._replace(size=fits.rows)
+        if allowance is not None and allowance.exact < decision.size < allowance.rows:
+            decision = decision._replace(size=allowance.rows)
         if self._ledger.deadlines.heap and self._drop_late(ready, state, decision, usable, now):
-            return None  # fewer rows wait now, so all is asked again
+            return None  # fewer rows wait now: `run` asks again
         if decision.divide and state.batches is not None and view.neighbours is not None:
             state.batches.divide(ready.first(view.neighbours.here, room), decision.divide)
         picked = decision.shorter >= 0
@@ -164,7 +166,7 @@ class Dispatch:
         return None
 
     def _filling(self, key: Key, rows: Sequence[Row], size: int, state: ProgramState) -> list[Row]:
-        """Best-effort rows of a real-time unit's key that run as its padding, and make it take no longer."""
+        """Best-effort rows of the same key that take the place of a real-time unit's padding, which costs no time."""
         if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
             return []
         others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
@@ -176,7 +178,7 @@ class Dispatch:
         return others.take(len(found), room)
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
-        """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
+        """Drop the calls with a row in this unit that would end after its deadline. Returns whether there were any."""
         stage = ready.key[1]
         _, begins, running = self._workers.place(usable, cut.size, state.capacity[stage], now)
         if cut.shorter >= 0:
@@ -238,12 +240,12 @@ class Dispatch:
 
 
 def _not_behind(held: ReadySet, ready: ReadySet) -> bool:
-    """Whether a set that is held is at no later stage than one of the same program from which rows start."""
+    """Whether `held` is no later stage of the program of `ready`, from which rows have just started."""
     return held.key[0] != ready.key[0] or held.key[1] <= ready.key[1]
 
 
 def _capacities(capacity: Sequence[int], usable: Sequence[int]) -> list[int]:
-    """Of these workers, the largest first."""
+    """The capacities of the usable workers, largest first."""
     if len(usable) == 1:
         return [capacity[usable[0]]]
     return sorted((capacity[worker] for worker in usable), reverse=True)

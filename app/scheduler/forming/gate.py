@@ -1,10 +1,10 @@
-"""Whether a best-effort unit may start, and the account of those that run.
+"""Decides whether best-effort units may start, and keeps account of those that run.
 
-`Gate` itself tells no classes apart: units start in order of priority and arrival. `Reef` (in `reef`) decides by class,
-and the other presets of `--classes` (in `presets`) differ from these two in a few methods. A preset of somebody else is
-a subclass in `PRESETS`.
+`Gate` itself ignores classes: units start in order of priority and arrival. `Reef` (in `reef`) decides by class. The
+other presets of `--classes` (in `presets`) override a few methods of these two. Another preset is one more subclass in
+`PRESETS`.
 
-While there are no best-effort calls and no best-effort units, the gate is not asked, but for the share's account.
+While there are no best-effort calls or units, only the share's account calls the gate.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 class Allowance(NamedTuple):
     """A best-effort unit of at most `rows` rows may start on one of these workers.
 
-    Any number of rows up to `exact` may run as it is. More of them must be padded to `rows`: three rows may take longer
-    than four.
+    Up to `exact` rows may run unpadded. More rows must be padded to `rows`, because three rows may take longer than
+    four.
     """
 
     workers: Sequence[int]
@@ -34,7 +34,7 @@ class Allowance(NamedTuple):
     exact: int
 
     def within(self, capacity: int) -> Allowance:
-        """The same for workers of no more than this capacity."""
+        """The same, limited to this capacity."""
         if self.rows <= capacity:
             return self
         exact = min(self.exact, capacity)
@@ -42,13 +42,13 @@ class Allowance(NamedTuple):
 
 
 class Gate:
-    """One device's. This class is the preset `streams`: no classes."""
+    """Of one device. This class is the preset `streams`, which ignores classes."""
 
-    #: Classes are told apart at every boundary, and one of several workers is kept free of best-effort work.
+    #: Real-time rows go first at every boundary, and one of several workers is kept free of best-effort work.
     separates = False
     #: Best-effort rows may run as the padding of a real-time unit.
     fills = False
-    #: Real-time rows of a fast model may overtake those of a slow one, see `models`.
+    #: Real-time rows of a fast model may overtake those of a slow one, see `model_order`.
     overtakes = False
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
@@ -70,14 +70,16 @@ class Gate:
     # order
 
     def rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
-        """Of the sets that could be served, the one with the smallest rank of its first row goes first."""
+        """The rank of a set, by its first row. The set with the smallest rank is served first."""
         return row.order
 
     def level(self, row: Row) -> Level:
-        """A row that waits goes before a unit that runs if its level is smaller than that of the unit's rows."""
+        """A waiting row takes precedence over a running unit if its level is smaller than that of the unit's
+        first row.
+        """
         return (0, row.call.priority)
 
-    # what the dispatcher reports
+    # reports of the dispatcher
 
     def begin_step(self, now: int) -> None:
         """A new step begins."""
@@ -86,7 +88,7 @@ class Gate:
         """The device has no room for any row of this set."""
 
     def hold(self, ready: ReadySet, until: int | None) -> None:
-        """The policy holds these real-time rows back until a time; None: it does not, or until no known one."""
+        """The policy holds these real-time rows until a time. None: it does not hold them, or the time is unknown."""
 
     def realtime_arrived(self, program: int, at: int) -> None:
         """A real-time call has arrived."""
@@ -100,15 +102,15 @@ class Gate:
         return Allowance(usable, limit, limit)
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
-        """Of the usable workers, those for a real-time unit."""
+        """Those of the usable workers that a real-time unit may take."""
         return usable
 
     def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
-        """How many of these stages or steps a worker may run as one best-effort unit."""
+        """How many of `steps` stages or steps a worker may run as one best-effort unit."""
         return steps
 
     def preempts(self, unit: Unit) -> bool:
-        """Whether a unit is to end at its next boundary because it is best effort."""
+        """Whether a best-effort unit is to end at its next boundary."""
         return False
 
     # accounts

@@ -1,22 +1,25 @@
-"""Which of several models goes first, of real-time rows of one priority.
+"""Chooses which of several models is served next, among real-time rows of one priority.
 
-The oldest row first is not best for models of different batch times: a batch of 1 ms waits for one of 10 ms whose row
-came a moment before. So a model may overtake by its index: the age of its oldest row times the rows that its next batch
-ends per nanosecond. That is M-LWDF (M. Andrews et al., Scheduling in a Queueing System with Asynchronously Varying
-Service Rates, 2004), under which queues are bounded wherever any order keeps them so; and the generalised c-mu rule
-where a wait costs its square (J. A. Van Mieghem, Dynamic Scheduling with Convex Delay Costs, 1995). Without the age,
-the mean would be least and the slow model could starve.
+Serving the oldest row first is not best if batch times differ: a batch of 1 ms would wait for one of 10 ms whose row
+arrived a moment earlier. So a model may overtake by its index: the age of its oldest row times the throughput of its
+next batch. This is M-LWDF (M. Andrews et al., Scheduling in a Queueing System with Asynchronously Varying Service
+Rates, 2004), which keeps queues bounded whenever any order does. It is also the generalised c-mu rule for a cost that
+is the square of the wait (J. A. Van Mieghem, Dynamic Scheduling with Convex Delay Costs, 1995). Without the age the
+mean latency would be lowest, but the slow model could starve.
 
-What the fast model gains the tail of the slow one pays (`python -m experiments.many`). Two bounds keep that small. An
-index must be `_GAIN` times that of the oldest row, so that models of about one speed go in order of arrival. And no row
-is overtaken by one that arrived much later: by no more than each model that waits needs for a batch, times the part of
-a row's time that full batches save, over the units that run at once. A row that waits while others of its model come
-shares a batch with them, which makes up for the delay; where batches save nothing, all go in order of arrival. So in
-overload of one model the others wait about as long as in order of arrival.
+The fast model gains at the expense of the slow model's tail latency (`python -m experiments.many`). Two bounds limit
+that:
+    1. An index must be `_GAIN` times that of the oldest row. So models of similar speed are served in order of arrival.
+    2. A row is not overtaken by one that arrived much later. The bound is a sum over the waiting models: the time of
+       their next batch times the share of a row's time that full batches save, over the units that run at once. A row
+       that waits shares its batch with later rows of its model, which makes up for the delay. If batches save nothing,
+       all are served in order of arrival.
+So while one model is overloaded, the others wait about as long as in order of arrival.
 
-Where the weights of the models that wait differ, the largest weight times index goes first, without these bounds. In
-overload of all, with queues of one length, that shares the device's time in proportion to the weights: a queue of n
-rows of which x are served per second is n / x old, weight mu n / x is the same for all, and x / mu is a share of time.
+If the weights of the waiting models differ, the largest weight times index is served first, without these bounds. If
+all are overloaded and have queues of one length, they share the device's time in proportion to their weights: a queue
+of n rows of which x are served per second is n / x old, weight mu n / x is the same for all, and x / mu is a share of
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from app.scheduler.types import Row
 
 _GAIN = 3.0
 
-#: The first set of a program in order of arrival, with its rank and its first row.
+#: Of a program: the rank of its first set, that set, and its first row.
 Head = tuple[tuple[int, ...], ReadySet, Row]
 
 
@@ -59,8 +62,8 @@ def next_set(
     level, oldest, row = min(heads.values())
     if len(heads) == 1 or oldest.klass:
         return oldest
-    heads_alike = [head for head in heads.values() if head[0][:2] == level[:2]]
-    return _soonest(heads_alike, oldest, row, states, running, now)
+    same_level = [head for head in heads.values() if head[0][:2] == level[:2]]
+    return _soonest(same_level, oldest, row, states, running, now)
 
 
 def _soonest(
@@ -73,7 +76,7 @@ def _soonest(
 ) -> ReadySet:
     """Of real-time sets of one priority: `oldest`, or one that overtakes it.
 
-    One whose times are not known, or whose rows make several steps, does not overtake, and is not overtaken as oldest.
+    A program with unknown times, or whose rows make several steps, neither overtakes nor is overtaken.
     """
     lead_ns, least, weighted = 0.0, 0.0, False
     weight = states[oldest.key[0]].program.weight
@@ -91,7 +94,7 @@ def _soonest(
         lead_ns += saved * rows / speed / running
         weighted = weighted or state.program.weight != weight
         arrived = row.call.arrived
-        index = state.program.weight * speed * (now - arrived + 1)  # of calls that came just now the fastest is first
+        index = state.program.weight * speed * (now - arrived + 1)  # + 1: of rows that arrive now the fastest is first
         found.append((index, arrived, ready))
         if ready is oldest:
             least = _GAIN * index

@@ -1,12 +1,12 @@
-"""Units of several stages or steps, which a worker makes by itself: how many, and when a unit is to end early.
+"""Units of several stages or steps, which a worker runs by itself: how many, and when a unit must end early.
 
-Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit passes through the
-stages where its policy would leave the batch unchanged, or makes steps of a cell until a row ends. It is recalled, to
-end with the stage or step that runs, when a row should leave it, when others could join it, and when others go first.
+A boundary at which nothing would change need not involve the event loop. So one unit runs through all stages that its
+policy would not use to change the batch, or makes steps of a cell until a row ends. It is recalled, that is, it ends
+with the running stage or step, if a row should leave it, if others should join it, or if other rows take precedence.
 
-When a row of a cell ends, the worker reports it and continues without it (`Unit.continue_without`). If rows wait that
-could join and are not worth a recall, the unit is to end there instead (`Step.end_at_next_row`). Either may reach the
-worker too late: then the unit has continued already, and the next step says it again.
+When a row ends at a cell, the worker reports it and continues without it (`Unit.continue_without`). If waiting rows
+could join but are not worth a recall, the unit is to end at that moment instead (`Step.end_at_next_row`). Either
+message may reach the worker too late: then the unit has continued, and the next Step repeats it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from app.scheduler.types import Klass, Row, Stage, Unit
 
 
 def steps_left(row: Row, cell: Stage) -> int:
-    """Steps that a row is still to make at its cell, as far as anybody knows."""
+    """The most steps that a row has left at its cell: a cell may end it earlier."""
     most, length = cell.most_steps, 0 if cell.own_steps else row.length
     return min(length or most, most or length) - row.steps
 
 
 def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
-    """How many steps or stages a worker is to make by itself, unless it is recalled: until something would change.
+    """How many steps or stages a worker is to run by itself: until something would change at a boundary.
 
-    `rows` have been launched in the batch table, and run as a batch of `size`.
+    `rows` are already launched in the batch table, and run as a batch of `size`.
     """
     stages = state.program.stages
     cell = stages[stage].repeats
     if state.waiting_of(rows[0].call.klass) and _takes_more(len(rows), stage, state, worker):
-        return 1  # others may join behind it
+        return 1  # others may join at the next boundary
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     if not whole(rows):
-        return 1  # one of the next boundaries is where the other part waits, or will
+        return 1  # the other part of the batch waits at one of the next boundaries, or will
     steps, passes_through = 1, state.policy.passes_through
     longest = longest_of(rows) if state.facts.lengths else 0
     for following in range(stage + 1, len(stages)):
@@ -56,8 +56,10 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
 
 
 def continues_without(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
-    """Whether a worker is to continue with the others when rows of a unit of a cell end: real-time ones, if no rows
-    wait to join them. Best-effort units end, so that the time they have used is accounted for."""
+    """Whether a worker is to continue with the other rows when rows of a unit end at a cell.
+
+    It does for real-time units if no rows wait to join. Best-effort units end, so that their time is accounted for.
+    """
     klass = rows[0].call.klass
     if klass is not Klass.REALTIME or not state.program.stages[stage].repeats:
         return False
@@ -68,19 +70,19 @@ class Until(Enum):
     """When a unit of several stages or steps is to end."""
 
     COMPLETE = "after all its steps"
-    ROW_ENDS = "with the first of its rows that does, because others wait for that"
-    NOW = "with the stage or step that runs"
+    ROW_ENDS = "when its next row ends, because other rows wait to join"
+    NOW = "with the running stage or step"
 
 
 def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) -> Until:
-    """Whether a row of the unit should leave it, or others of its class should join it, and when.
+    """When a unit is to end so that a row can leave it, or others of its class can join it.
 
-    `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
+    `ready`: the rows of its class that wait at its cell, None if its stage is no cell. `room`: new rows that may start.
     """
     if any(not row.call.alive and row.call.klass is unit.klass for row in unit.rows):
         return Until.NOW
     if ready is None and not whole(unit.rows):
-        return Until.NOW  # rows have joined its batch and are to catch up: it waits for them at the next boundary
+        return Until.NOW  # rows have joined its batch: it waits at the next boundary until they have caught up
     takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
     if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
         return Until.COMPLETE
@@ -88,12 +90,11 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
 
 
 def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:
-    """Whether the policy would have a running cell end for the rows that wait there. Always, where times are unknown,
-    and where others wait at stages before it.
+    """Whether the policy would end a running unit of a cell for the rows that wait there.
 
-    And of a program of one unit: what rows read is not in the times of its steps, nor is it known how much they write.
-    Predicted by the most that they may, fewer join, and first tokens come later (`python -m
-    experiments.writing.simulated`).
+    Always true if times are unknown, if rows wait at earlier stages, and for a program of one unit (a decoder): the
+    times of its steps do not include reading prompts, and how much a row writes is not known. Predictions from the most
+    that it may write would let fewer rows join, and delay first tokens (`python -m experiments.writing.simulated`).
     """
     latency, rows = state.latency[unit.stage], len(unit.rows)
     cell = state.program.stages[unit.stage]
@@ -115,7 +116,7 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
 
 
 class MultiStep:
-    """Of one device: which of its units are to end early, and those that workers have continued by themselves."""
+    """Of one device: which of its units must end early, and which ones workers have continued by themselves."""
 
     def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views) -> None:
         self._ledger = ledger
@@ -124,8 +125,9 @@ class MultiStep:
         self._views = views
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
-        """The units that are to end with the step or stage that runs, and those that are to end with the first of their
-        rows that does."""
+        """The units that are to end with the running step or stage, and those that are to end when their next row
+        ends.
+        """
         waiting = self._ledger.ready.next_set((), self._gate.rank)
         head = None if waiting is None else waiting.head()
         level = None if head is None else self._gate.level(head)
@@ -151,7 +153,7 @@ class MultiStep:
         return until(unit, state, ready, self._views.room(state, unit.klass))
 
     def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
-        """The worker of a unit of a cell has continued with these rows, as a unit like it, when others of it ended."""
+        """Other rows of a unit have ended at a cell, and its worker has continued with `rows`: the unit of these."""
         state = self._ledger.states[unit.program]
         latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
         batches = state.batches
@@ -180,11 +182,11 @@ class MultiStep:
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
-    """Whether others may join so many rows behind this stage or step."""
+    """Whether others may join so many rows at the next boundary."""
     joins = state.sees_stages or state.program.stages[stage].repeats
     return joins and rows < _most(stage, state, worker)
 
 
 def _most(stage: int, state: ProgramState, worker: int) -> int:
-    """Rows that one unit of a worker can have there."""
+    """The largest unit of a worker at a stage."""
     return min(state.full[stage], state.capacity[stage][worker])

@@ -11,7 +11,7 @@ from app.scheduler.types import DeviceSpec, Row
 
 
 class Seq(Gate):
-    """One unit at a time, real-time ones first; what has begun passes all its stages before others begin."""
+    """One unit at a time, real-time rows first. Rows that have begun pass all their stages before others begin."""
 
     @classmethod
     def limit(cls, device: DeviceSpec) -> DeviceSpec:
@@ -28,7 +28,7 @@ PRESETS: dict[str, type[Gate]] = {"reef": Reef, "seq": Seq, "streams": Gate}
 
 
 def preset_class(name: str) -> type[Gate]:
-    """Raises ValueError that names the presets there are."""
+    """The preset of this name. Raises ValueError that lists the names there are."""
     try:
         return PRESETS[name]
     except KeyError:

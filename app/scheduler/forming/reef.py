@@ -1,21 +1,22 @@
-"""Real-time work before best-effort work, on stage boundaries: the preset `reef` (REEF, R1 to R8).
+"""Real-time work before best-effort work, with preemption at stage boundaries: the preset `reef` (REEF, R1 to R8).
 
-The scheduler is in real-time mode while a real-time row waits or runs, else in normal mode. Work on a device can be
-taken back at a boundary only, so little best-effort work is handed to it:
+The scheduler is in real-time mode while a real-time row waits or runs, else in normal mode. Work on a device can only
+be taken back at a boundary, so little best-effort work is handed to it:
 
-    normal mode      best-effort units start on idle workers while all those that run are predicted to take at most the
-                     budget together; one at a time, of one row, where even that takes longer. A unit of several stages
-                     or steps counts with the one that runs, at which it can be recalled. Of several workers one is
-                     kept free of them.
-    real-time mode   none starts unless it fills what is left free (dynamic kernel padding, by admission):
-                     rule 1  it is within the budget, or it is the only one and ends sooner than real-time work does
-                     rule 2  it and those that run already slow no real-time program by more than the bound, by the
-                             measured slowdown of each pair (their sum: nothing was measured of three)
-                     and no real-time row waits. Units that break these rules are recalled.
+    normal mode      Best-effort units start on idle workers while the predicted times of all that run add up to at most
+                     the budget. If one row alone takes longer than the budget, units of one row run one at a time. A
+                     unit of several stages or steps counts with the running one only, since it can be recalled there.
+                     Of several workers one is kept free of best-effort work.
+    real-time mode   Best-effort units start only if no real-time row waits and they fit into what real-time work leaves
+                     free (dynamic kernel padding, by admission):
+                     rule 1  the unit is within the budget, or it is the only one and ends before real-time work does
+                     rule 2  it and those that run slow no real-time program by more than the bound. The slowdowns
+                             measured for each pair are added up, because three at once were not measured.
+                     Running units that break rule 2, or run while a real-time row waits, are recalled.
 
 Real-time rows that cannot start yet, because the device has no room or their policy holds them, do not count as waiting
-(`upcoming`); best-effort units must end before they are due. Where no worker is kept, the next call of a program with
-regular real-time calls counts the same.
+(`upcoming`). Best-effort units must end before such rows may start. If no worker is kept free, the same holds for the
+next expected call of a program with regular real-time calls.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from app.scheduler.rows.ready import Level, ReadySet, rank
 from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
-UNBOUNDED = 1 << 62  # a budget that no sum of times reaches; the slowdown of a pair that was not measured
+UNBOUNDED = 1 << 62  # as a budget: no bound; as a slowdown: the pair was not measured
 
 
 class Reef(Gate):
@@ -46,7 +47,7 @@ class Reef(Gate):
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         super().__init__(device, ledger, workers)
-        self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
+        self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers that may run best-effort units
         self._upcoming = Upcoming()
         self._budget_ns = device.classes.budget_ns
         self.kept = kept_worker(device)
@@ -63,7 +64,7 @@ class Reef(Gate):
     def level(self, row: Row) -> Level:
         return (row.call.klass, row.call.priority)
 
-    # what the dispatcher reports
+    # reports of the dispatcher
 
     def begin_step(self, now: int) -> None:
         self._upcoming.begin_step(now)
@@ -94,7 +95,7 @@ class Reef(Gate):
         return self._within_budget(ready, state, workers, limit, now)
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
-        """The worker that is kept, unless it is busy and another is free."""
+        """The worker kept for real-time units, unless it is busy and another is idle."""
         if self.kept is None or self.kept not in usable:
             return usable
         if self._workers.of(self.kept) and self._workers.idle(usable):
@@ -102,7 +103,7 @@ class Reef(Gate):
         return [self.kept]
 
     def _realtime_waits(self) -> bool:
-        """Whether real-time rows wait that could start."""
+        """Whether real-time rows that could start are waiting."""
         waiting = sum(state.waiting - state.best_effort for state in self._ledger.states.values())
         return waiting > self._upcoming.waiting
 
@@ -110,7 +111,7 @@ class Reef(Gate):
         return [unit for unit in self._workers.units.values() if unit.id not in self.units]
 
     def _open_to_best_effort(self, usable: Sequence[int]) -> Sequence[int]:
-        if not self.share.due:  # behind another unit it would be in the way of real-time calls that come meanwhile
+        if not self.share.due:  # a unit pushed behind another would delay real-time calls that arrive meanwhile
             usable = [worker for worker in usable if not self._workers.of(worker)]
         busy = {unit.worker for unit in self.units.values()}
         if len(busy) >= self._most:
@@ -118,12 +119,12 @@ class Reef(Gate):
         return [worker for worker in usable if worker != self.kept]
 
     def _may_join(self, program: int, realtime: list[Unit]) -> bool:
-        """Rule 2 for a unit that is to start, on a worker that is idle."""
+        """Rule 2 for a unit that would start on an idle worker."""
         beside = {unit.worker: unit.program for unit in reversed(self.units.values())}
         return self._slows_little([program, *beside.values()], realtime)
 
     def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
-        """Rule 2 for best-effort programs that run at once."""
+        """Rule 2 for these best-effort programs, running at once."""
         most, pairs = self._classes.slowdown, self.pairs
         return all(
             sum(pairs.get((program, other), UNBOUNDED) for other in programs) <= most
@@ -133,7 +134,7 @@ class Reef(Gate):
     def _within_budget(
         self, ready: ReadySet, state: ProgramState, workers: Sequence[int], limit: int, now: int
     ) -> Allowance | Hold:
-        """The most rows that keep the budget and end before upcoming real-time rows start."""
+        """The largest unit that keeps the budget and ends before upcoming real-time rows start."""
         stage = ready.key[1]
         latency = state.latency[stage]
         due = None if self.share.due else self._upcoming.starts_at(now)
@@ -142,7 +143,7 @@ class Reef(Gate):
                 return Hold(until)
             busy = self.units and self._budget_ns < UNBOUNDED
             return Hold(None) if busy else Allowance(workers, limit, limit)
-        running, _ = self._workers.room(workers)
+        running, _ = self._workers.running_and_free(workers)
         length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
         left = self._budget_left(now)
@@ -155,7 +156,7 @@ class Reef(Gate):
         return Allowance(workers, exact if state.program.stages[stage].repeats else largest, exact)
 
     def _one_row(self, time: int, left: int, most_ns: int, workers: Sequence[int], now: int) -> Allowance | Hold:
-        """Whether a unit of one row starts although it takes longer than it should. `left`: of the budget."""
+        """Whether a unit of one row starts although it takes longer than `most_ns`. `left`: of the budget."""
         if most_ns < min(left, time) and (until := self._upcoming.wait_until(time, now)) is not None:
             return Hold(until)
         if time <= left:
@@ -169,11 +170,11 @@ class Reef(Gate):
         return Allowance(workers, 1, 1)
 
     def _budget_left(self, now: int) -> int:
-        """Nanoseconds of best-effort work that may be handed over beside what is."""
+        """Nanoseconds of best-effort work that may be handed over in addition."""
         return self._budget_ns - sum(left_ns(unit, now) for unit in self.units.values())
 
     def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
-        """At the end of each a best-effort unit can be recalled, so each has to be within the budget."""
+        """A unit can be recalled after each stage or step, so each single one must be within the budget."""
         if steps == 1:
             return steps
         repeats = state.program.stages[stage].repeats
@@ -190,16 +191,16 @@ class Reef(Gate):
     # whether a unit continues
 
     def preempts(self, unit: Unit) -> bool:
-        """Also one behind others on its worker: it ends with its first stage or step."""
+        """Recall it in real-time mode unless it keeps rule 2. One behind others ends with its first stage or step."""
         if unit.klass is not _BEST_EFFORT or unit.id in self._of_share:
             return False
         padding = self._padding()
         return padding is not None and padding.get(unit.worker) != unit.program
 
     def _padding(self) -> dict[int, int] | None:
-        """In real-time mode the workers that continue with best-effort units, and their programs; None: all continue.
+        """In real-time mode: the workers whose best-effort units may continue, with their programs. None: all may.
 
-        Together they keep rule 2. The first worker is tried first, so that from step to step it is the same ones.
+        Together they keep rule 2. Workers are tried in order, so that the result is stable from step to step.
         """
         realtime, found = self._realtime_units(), dict[int, int]()
         if self._realtime_waits():
@@ -225,9 +226,9 @@ class Reef(Gate):
 
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
-    """Predicted time until a unit has ended, or can be recalled where it is one of several steps; `whole`: its end.
+    """Predicted time until a unit ends or, if it has several stages or steps, can be recalled. `whole`: until it ends.
 
-    Stages that it has yet to run count where they are longer: its worker begins them by itself.
+    A later stage that takes longer counts instead, because the worker begins it by itself.
     """
     begun = max(0, now - unit.begins)
     if whole or unit.steps == 1 or unit.recalled:
@@ -240,9 +241,9 @@ def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
 
 
 def kept_worker(device: DeviceSpec) -> int | None:
-    """The worker that is kept free of best-effort work: that of the highest priority, then the largest.
+    """The worker that is kept free of best-effort work: the one of the highest priority, then the largest.
 
-    None where one unit runs at a time.
+    None if only one unit runs at a time.
     """
     workers = device.workers
     if min(len(workers), device.max_running) == 1:

@@ -1,31 +1,32 @@
-"""Real-time rows that cannot start now, and real-time calls that are expected: best-effort units may run until then.
+"""When the next real-time rows can start that do not wait yet or cannot start yet: best-effort units may run until
+then.
 
-Rows that their policy holds back may start at a known time, and calls that arrive at a regular rate are expected at
-one. A best-effort unit may start if it is predicted to end by then. A unit of one row that would end later starts once
-none could for `_PATIENCE` times its predicted time: a device that only holds rows is idle.
+A policy holds rows until a known time, and calls that arrive at a regular rate are expected at one. A best-effort unit
+may start if it is predicted to end by then. A unit of one row that would end later may still start if no best-effort
+unit could for `_PATIENCE` times its predicted time: otherwise a device that only holds rows would stay idle.
 
-Rows for which the device has no room wait for best-effort rows to free it, and so do not keep these from running.
+Real-time rows for which the device has no room do not count, because best-effort rows must run to free that room.
 """
 
 from __future__ import annotations
 
 from app.scheduler.rows.ready import ReadySet
 
-_PATIENCE = 10  # so at most a tenth of the time that real-time rows are held is lost to units that end too late
+_PATIENCE = 10  # so units that end too late take at most a tenth of the time in which real-time rows are held
 
-_WEIGHT = 0.2  # of one gap in the mean and in the deviation
-_GAPS = 8  # that must have been seen
+_WEIGHT = 0.2  # of one gap between calls, in the running mean and deviation
+_GAPS = 8  # gaps that must have been seen before a call is expected
 _REGULAR = 0.125  # of the mean gap: the largest mean deviation of calls that count as regular
 
 
 class Upcoming:
-    """Of one device."""
+    """The real-time rows of one device that cannot start yet, and the calls expected."""
 
     def __init__(self) -> None:
         self._blocked: list[ReadySet] = []  # in this step, for want of room
         self._held: dict[ReadySet, tuple[int, int]] = {}  # until when, and how many rows
         self._arrivals: dict[int, RegularArrivals] = {}  # of real-time calls, by program
-        self._refused: int | None = None  # since when no best-effort unit could start because of held rows
+        self._refused: int | None = None  # since when no best-effort unit could start because of upcoming rows
 
     def begin_step(self, now: int) -> None:
         """A new step begins."""
@@ -54,17 +55,19 @@ class Upcoming:
 
     @property
     def waiting(self) -> int:
-        """Real-time rows that wait and cannot start. Those that arrived since a hold began may end it: not counted."""
+        """Waiting real-time rows that cannot start. Rows that arrived after their hold began may end it: they do not
+        count.
+        """
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
         return held + sum(ready.count for ready in self._blocked)
 
     def starts_at(self, now: int) -> int | None:
-        """When the first real-time rows that are held, or expected, may start."""
+        """When the first real-time rows that are held or expected may start; None if there are none."""
         held = (until for ready, (until, _) in self._held.items() if ready.count)
         return min((*held, *(soonest for soonest, _ in self._expected(now))), default=None)
 
     def wait_until(self, time: int, now: int) -> int | None:
-        """Until when a unit of this predicted time, which would end too late, has to wait; None: no longer."""
+        """Until when a unit that would end too late must wait, by its predicted time; None: it may start."""
         if self._refused is None:
             self._refused = now
         until = self._refused + _PATIENCE * time
@@ -100,7 +103,7 @@ class RegularArrivals:
         self._mean += weight * (gap - self._mean)
 
     def expected(self, now: int) -> tuple[int, int] | None:
-        """From when to when the next call is expected; None where calls are not regular, or the call is overdue."""
+        """Between which times the next call is expected; None if calls are not regular, or the call is overdue."""
         if self._gaps < _GAPS or self._deviation > _REGULAR * self._mean:
             return None
         due = self._last + self._mean

@@ -1,4 +1,4 @@
-"""What a policy sees of a key: the rows that wait there, what lies beside them, and what the device has room for."""
+"""Builds what a policy sees of a key (`KeyView`): the waiting rows, the other stages, and the room on the device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import LengthWindow, ReadySet
 from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
-LATE_TIMER_NS = 2_000_000  # at least: event loops wake up to a millisecond late
+LATE_TIMER_NS = 2_000_000  # timers count as at least so late: event loops wake up to a millisecond late
 _TIMER_STEP_NS = 500_000
-_ON_TIME = 0.99  # of timers: a hold that ends sooner costs only device time
+_ON_TIME = 0.99  # share of timers that are no later than expected; a hold that ends too soon costs only device time
 
 
 class Views:
-    """Of the keys of one device."""
+    """Views of the keys of one device."""
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, *, leaves_room: bool = False) -> None:
         """`leaves_room`: best-effort rows leave room for real-time ones, see `room`."""
@@ -27,14 +27,15 @@ class Views:
         self._leaves_room = leaves_room
         self._ledger = ledger
         self._workers = workers
-        #: Nanoseconds by which the driver's timers are late: a hold must not end too late for a deadline.
+        #: How late the driver's timers are, in nanoseconds: a hold must end that much before a deadline requires it.
         self.timers = RunningQuantile(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
-        """Rows of a program and a class that may start now: as many as the device has room for, and the program.
+        """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
+        program.
 
-        Where classes are told apart, best-effort rows leave room for one real-time batch more, but have half of all
-        room at least. Otherwise real-time rows would wait until theirs have passed all stages.
+        With `leaves_room`, best-effort rows leave room for one more real-time batch, but get at least half of all room.
+        Otherwise real-time rows would have to wait until best-effort rows have passed all their stages.
         """
         most, own = self._device.max_alive, state.program.max_alive
         if klass and self._leaves_room:
@@ -45,9 +46,9 @@ class Views:
     def of(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> KeyView:
-        """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
+        """The view of a ready set. At most `limit` rows of it may start as one unit on one of the usable workers."""
         facts, most = state.facts, min(ready.count, limit)
-        running, free = self._workers.room(usable)
+        running, free = self._workers.running_and_free(usable)
         due, schedule = NEVER, None
         if state.time_quantile is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
@@ -76,13 +77,14 @@ class Views:
     def _schedule(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> Schedule | None:
-        """The deadlines of the first rows; None where they have none, or no times are known."""
+        """The deadlines of the first rows, and batch times; None if no row has a deadline, or times are unknown."""
         rows = ready.first(limit, room)
         deadlines = _deadlines(rows)
         sizes, quantile = state.facts.sizes, state.time_quantile
         if quantile is None or not sizes or min(deadlines, default=NEVER) == NEVER:
             return None
-        begins, running, longest = self._workers.soonest(usable, now), self._workers.room(usable)[0], longest_of(rows)
+        begins, longest = self._workers.soonest(usable, now), longest_of(rows)
+        running, _ = self._workers.running_and_free(usable)
         padded = sizes[0][min(running, len(sizes[0])) - 1]
 
         def time(rows: int, length: int = longest) -> int:
@@ -101,10 +103,10 @@ class Views:
         return waiting or any(unit.program != program for unit in self._workers.units.values())
 
     def _column(self, state: ProgramState, usable: Sequence[int], now: int) -> int:
-        """Of the control tables of several workers, for what the others have left; 0 where no other runs, or only units
-        that should have ended so long ago as the largest batch takes.
+        """The column of the control tables of several workers, by the time that the other workers have left.
 
-        A unit that has begun with fewer beside it takes longer from now on, as the tables assume.
+        0 if no other worker runs, or only units overdue by more than the largest batch takes. A unit that began with
+        fewer beside it is assumed to take longer from now on, as in the tables.
         """
         facts = state.facts
         if facts.control is None or (beside := facts.control.beside) is None:
@@ -122,11 +124,11 @@ class Views:
         return beside.column(size, total / (most - 1)) if units else 0
 
     def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
-        """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
+        """The batches and other stages around this key, of its class. `most`: the largest unit of this key now."""
         program, stage, bucket = ready.key
         stages = state.program.stages
         room = self.room(state, ready.klass)
-        same_bucket, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
+        same_bucket, waiting = [0] * len(stages), [0] * len(stages)  # by stage: in this length bucket, in all buckets
         oldest, other_buckets = ready.oldest(), 0
         for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
@@ -168,29 +170,29 @@ class Views:
             missing=self._late(batch, stage, state, now),
         )
         if state.facts.lengths:
-            self._compare(neighbours, first, ready)
+            self._add_lengths(neighbours, first, ready)
         return neighbours
 
     def _under_way(self, batch: Batch | None, state: ProgramState) -> Unit | None:
-        """The unit of a batch that a worker takes through several stages by itself."""
+        """The running unit of several stages that holds this batch, if there is one."""
         if batch is None:
             return None
         stages = state.program.stages
-        units = (unit for unit in self._workers.units.values() if unit.rows[0].batch is batch)  # so of this program
+        units = (unit for unit in self._workers.units.values() if unit.rows[0].batch is batch)
         return next((unit for unit in units if unit.steps > 1 and not stages[unit.stage].repeats), None)
 
     def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
         """Rows of a batch that have not reached a stage.
 
-        Rows that a worker takes through several stages by itself are where they are predicted to be.
+        Rows in a unit of several stages count as being where they are predicted to be.
         """
         if batch is None or not stage:
             return 0
         late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch, state)
         return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
 
-    def _compare(self, neighbours: Neighbours, first: Sequence[Row], ready: ReadySet) -> None:
-        """Fill in the lengths of the rows around a set, of which these are the first."""
+    def _add_lengths(self, neighbours: Neighbours, first: Sequence[Row], ready: ReadySet) -> None:
+        """Fill in the lengths of rows at the other stages, compared with the `first` rows of this set."""
         program, stage, bucket = ready.key
         neighbours.longest = longest_of(first)
         for other in self._ledger.ready.of_program(program, ready.klass):
@@ -207,7 +209,7 @@ class Views:
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
         """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
 
-        `lead_ns`: so long before that it is handed over.
+        `lead_ns`: how long before that it is handed over.
         """
         first = ready.first(rows, self.room(state, ready.klass))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
@@ -218,7 +220,7 @@ class Views:
 
 
 def _stage_of(unit: Unit, now: int) -> int:
-    """The stage at which a unit of several is predicted to be; the last of them where times are unknown."""
+    """The stage that a unit of several stages is predicted to run now; its last one if times are unknown."""
     return unit.stage + running_stage(unit, now)[0]
 
 
@@ -227,11 +229,13 @@ def _deadlines(rows: Iterable[Row]) -> list[int]:
 
 
 def longest_of(rows: Iterable[Row]) -> int:
-    """The length of the longest row, 0 for none. What it has made at a cell counts: a decoder reads that again."""
+    """The length of the longest row, 0 for none. Steps made at a cell count: a decoder attends to what it has
+    written.
+    """
     return max((row.length + row.steps for row in rows), default=0)
 
 
 def _length_window(ready: ReadySet, most: int) -> LengthWindow:
-    """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
+    """The lengths that a policy may pick from, for a unit of at most `most` rows."""
     ready.sort_by_length()
     return ready.length_window(most - 1)

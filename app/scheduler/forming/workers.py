@@ -1,9 +1,8 @@
-"""The units that each worker has, when it will have done them, and which worker is handed the next one.
+"""The units that each worker has, when they are predicted to end, and which worker gets the next one.
 
-A worker that is busy may be handed a second unit, but only shortly before it ends what it has (`push_ahead_ns`): a unit
-that is pushed earlier is cut from fewer rows than it would be a moment later. Simulated on one worker, a second unit
-pushed at once costs up to 57 % in mean latency (`python -m experiments.stages.ahead`); not pushed at all, the device
-waits for a launch after each unit.
+A busy worker may be handed a second unit, but only shortly before its first one ends (`push_ahead_ns`): a unit pushed
+earlier is cut from fewer rows. Simulated on one worker, pushing a second unit at once costs up to 57 % in mean latency
+(`python -m experiments.stages.ahead`). If none is ever pushed, the device waits for a launch after each unit.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Unit
 
 
 def lead_of(device: DeviceSpec) -> int:
-    """Nanoseconds by which units are handed over before their worker ends the last one: so much of it costs nothing."""
+    """Nanoseconds by which units are pushed before their worker is idle: so much of the hand-over costs no time."""
     return device.push_ahead_ns if device.push_depth > 1 else 0
 
 
 class Workers:
-    """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
+    """The workers of one device. At most `max_running` have units, each at most `push_depth`.
 
-    `full`: nobody may be handed a unit, known without a look at each.
-
-    `units`: all of them by id, oldest first. `multi_step`: those of several stages or steps, unless recalled.
+    `busy`: the number of workers with a unit. `full`: no worker may be handed a unit (a short cut for `usable`).
+    `units`: all units by id, oldest first. `multi_step`: those of several stages or steps that are not recalled.
     """
 
     __slots__ = (
@@ -37,20 +35,20 @@ class Workers:
         self._ahead_ns = device.push_ahead_ns
         self._most = device.max_running
         self._queues: list[deque[Unit]] = [deque() for _ in device.workers]  # the first is running
-        self._ends = [0] * len(device.workers)  # predicted, of all that each has; AT_ONCE: not known
-        self._returns = 0  # of workers that became idle
-        self._idle_since = [0] * len(device.workers)  # in returns; equal workers serve in turn
+        self._ends = [0] * len(device.workers)  # predicted end of all units of each; AT_ONCE: unknown
+        self._returns = 0  # how often a worker became idle
+        self._idle_since = [0] * len(device.workers)  # the value of `_returns` then: equal workers serve in turn
         self.units: dict[int, Unit] = {}
         self.multi_step: dict[int, Unit] = {}
         self.busy = 0
         self.full = False
-        self._busy_ns = self._seen = 0  # of all workers together, until it was last brought up to date
-        self._before: dict[int, int] = {}  # by unit that was handed over: the same then, where several run at once
+        self._busy_ns = self._seen = 0  # busy time of all workers, added up, and when that was last updated
+        self._before: dict[int, int] = {}  # by unit: `_busy_ns` when it was handed over, if several run at once
 
     def usable(self, now: int) -> list[int]:
-        """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
+        """Workers that may be handed a unit now: idle ones, and those whose units are about to end."""
         may_begin = self.busy < self._most
-        if self._depth == 1:  # the device most servers have
+        if self._depth == 1:  # most devices
             return [worker for worker, queue in enumerate(self._queues) if not queue] if may_begin else []
         return [
             worker
@@ -59,7 +57,7 @@ class Workers:
         ]  # fmt: skip
 
     def next_opening(self, now: int) -> int | None:
-        """When the next busy worker may be handed another unit, if that is known."""
+        """When the next busy worker may be handed another unit; None if unknown."""
         if self._depth == 1:
             return None
         times = [time for worker, queue in enumerate(self._queues) if queue and now < (time := self._opens(worker))]
@@ -71,14 +69,14 @@ class Workers:
         if len(self._queues[worker]) >= self._depth:
             return AT_ONCE
         if self._queues[worker][-1].continue_without:
-            return AT_ONCE  # it goes on when rows of it end: how far is not known
+            return AT_ONCE  # it continues when rows of it end: its end is unknown
         if self._ahead_ns == AT_ONCE:
             return 0
         ends = self._ends[worker]
         return ends - self._ahead_ns if ends < AT_ONCE else AT_ONCE
 
     def begins(self, worker: int, now: int) -> int:
-        """When a worker would turn to a unit that it is handed now."""
+        """When a worker would begin a unit that it is handed now."""
         ends = self._ends[worker]
         return max(now, ends) if ends < AT_ONCE else now
 
@@ -87,29 +85,26 @@ class Workers:
         return self._queues[worker]
 
     def has_cell(self, worker: int, program: int, stage: int, klass: Klass) -> bool:
-        """Whether a worker has a unit of a cell, of one class. Rows that wait there join it between two steps."""
+        """Whether a worker has a unit of this cell and class. Waiting rows join that between two steps."""
         return any(
             unit.program == program and unit.stage == stage and unit.klass is klass for unit in self._queues[worker]
         )
 
     def idle(self, usable: Sequence[int]) -> bool:
-        """Whether one of some workers has nothing to do."""
+        """Whether one of these workers is idle."""
         return any(not self._queues[worker] for worker in usable)
 
     def soonest(self, usable: Sequence[int], now: int) -> int:
-        """When the first of some workers would turn to a unit."""
+        """When the first of these workers would begin a unit that it is handed now."""
         return min(self.begins(worker, now) for worker in usable)
 
-    def room(self, usable: Sequence[int]) -> tuple[int, int]:
-        """Units at work when one of these usable workers has turned to one more.
-
-        Also how many units may start now, each on a worker of its own.
-        """
-        idle = self._depth == 1 or self.idle(usable)  # a worker that holds one unit at most is usable when it is idle
+    def running_and_free(self, usable: Sequence[int]) -> tuple[int, int]:
+        """How many units run once one of the usable workers has begun one more, and how many may start now at most."""
+        idle = self._depth == 1 or self.idle(usable)  # with depth 1 a usable worker is idle
         return min(self.busy + idle, self._most), min(len(usable), max(1, self._most - self.busy))
 
     def last_units(self, usable: Sequence[int]) -> list[Unit]:
-        """Of the workers that are not usable: the unit that each ends with, where its end is predicted."""
+        """The last unit of each worker that is not usable, if its end is predicted."""
         return [
             queue[-1]
             for worker, (queue, ends) in enumerate(zip(self._queues, self._ends, strict=True))
@@ -117,21 +112,21 @@ class Workers:
         ]
 
     def place(self, usable: Sequence[int], size: int, capacity: Sequence[int], now: int) -> tuple[int, int, int]:
-        """The worker for a unit of `size` rows, when it would turn to it, and the units that would be at work then."""
+        """The worker for a unit of `size` rows, when it would begin it, and how many units would run then."""
         worker = usable[0] if len(usable) == 1 else self._choose(usable, size, capacity)
         running = self.busy if self._queues[worker] else min(self.busy + 1, self._most)
         return worker, self.begins(worker, now), running
 
     def _choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
-        """An idle worker before a busy one, and the smallest that takes `size` rows, so that larger ones stay free.
+        """An idle worker before a busy one, then the smallest that takes `size` rows, so that larger ones stay free.
 
-        Among equals the one with the least to do, and then the one that has been idle longest.
+        Among equals the one that is free first, then the one that has been idle longest.
         """
         fits = (worker for worker in usable if capacity[worker] >= size)
         return min(fits, key=lambda w: (len(self._queues[w]) > 0, capacity[w], self._ends[w], self._idle_since[w], w))
 
     def take(self, unit: Unit) -> None:
-        """A worker is handed a unit, which it is predicted to turn to at `unit.begins`, see `begins`."""
+        """Hand a unit to its worker, which is predicted to begin it at `unit.begins`."""
         worker = unit.worker
         queue = self._queues[worker]
         unit.behind = bool(queue)
@@ -148,21 +143,21 @@ class Workers:
         self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
 
     def continued(self, unit: Unit, now: int) -> None:
-        """A worker has continued with this unit by itself, before those behind it. Nobody handed it over."""
+        """A worker has continued with this unit by itself, before its other units. It was not handed over."""
         queue = self._queues[unit.worker]
         if not queue:
             self._busy(now)
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self._most
         queue.appendleft(unit)
-        unit.behind = True  # so that nothing is learnt of its hand-over
+        unit.behind = True  # so its hand-over time is not learnt
         self.units[unit.id] = unit
         if unit.steps > 1 or unit.continue_without:
             self.multi_step[unit.id] = unit
         self._plan(unit.worker, now)
 
     def give_back(self, unit_id: int, now: int) -> Unit | None:
-        """A unit has ended: its worker turns to the next one. None for an unknown id."""
+        """A unit has ended, and its worker begins its next one. Returns the unit, None for an unknown id."""
         unit = self.units.pop(unit_id, None)
         if unit is None:
             return None
@@ -187,13 +182,13 @@ class Workers:
         return unit
 
     def _busy(self, now: int) -> int:
-        """Nanoseconds for which workers have had units, added up."""
+        """Busy time of all workers, added up, in nanoseconds."""
         self._busy_ns += self.busy * (now - self._seen)
         self._seen = now
         return self._busy_ns
 
     def recall(self, unit: Unit, now: int) -> None:
-        """A unit is to end with the step or stage that runs: of a cell about a `steps`-th is still to come."""
+        """A unit is to end with the running step or stage. At a cell one step of it is assumed to be left."""
         unit.recalled = True
         del self.multi_step[unit.id]
         step = running_stage(unit, now)[1] if unit.times else unit.predicted // unit.steps
@@ -203,7 +198,7 @@ class Workers:
             self._plan(unit.worker, self._queues[unit.worker][0].begins)
 
     def _plan(self, worker: int, now: int) -> None:
-        """The first unit of a worker begins now, the others as each before them ends."""
+        """Predict again: a worker's first unit begins now, each other one when the unit before it ends."""
         ends = now
         for unit in self._queues[worker]:
             unit.begins = ends if ends < AT_ONCE else now
@@ -211,15 +206,17 @@ class Workers:
         self._ends[worker] = ends
 
     def remaining_ns(self, now: int, klass: int = Klass.BEST_EFFORT) -> int:
-        """Predicted time of all units of this class or a better one until they have ended, added up.
+        """The predicted time that all units of this class or a better one have left, added up.
 
-        What is not known counts as nothing.
+        Unknown times count as 0.
         """
         return sum(_remaining(queue, now, klass) for queue in self._queues)
 
 
 def running_stage(unit: Unit, now: int) -> tuple[int, int]:
-    """Of a unit of several stages: which of them runs now, and in how many nanoseconds it ends, both as predicted."""
+    """For a unit of several stages: which one is predicted to run now (0 is its first), and how long until that
+    ends.
+    """
     ends = unit.begins
     for place, time in enumerate(unit.times):
         ends += time

@@ -1,6 +1,6 @@
-"""When to form a batch: the policies, which describe themselves, by their names.
+"""The batching policies by name, and what is asked of one by its name.
 
-`POLICIES` lists them in the order of the help texts.
+`POLICIES` is in the order of the help texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLICIES = {policy.name: policy for policy in _ALL}
 
 
 def policy_class(name: str) -> type[Policy]:
-    """Raises ValueError that names the policies there are."""
+    """The policy of this name. Raises ValueError that lists the names there are."""
     try:
         return POLICIES[name]
     except KeyError:
@@ -33,16 +33,16 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def policy_for(policy: str, objective: str | float) -> str:
-    """The name of the policy that serves a program: for the objective `deadline`, another one in place of adaptive."""
+    """The name of the policy that serves a program: `deadline` in place of `adaptive` if that is the objective."""
     return Deadline.name if (policy, objective) == (Adaptive.name, Deadline.name) else policy
 
 
 def check_names(policy: str, objective: str | float) -> None:
-    """Raise ValueError for a policy or an objective that there is not."""
+    """Raise ValueError for an unknown policy or objective."""
     policy_class(policy)
     weight_of(objective)
 
 
 def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
-    """The capacities of the workers where none are given. Raises ValueError for an unknown policy."""
+    """The capacities of the workers if none are given. Raises ValueError for an unknown policy."""
     return policy_class(policy).workers(max_batch)

@@ -1,31 +1,30 @@
-"""The exact control table for the measured curve: the default.
+"""The default policy: looks up the exact control table for the measured curve of batch times.
 
-For each load there is a table, solved off the loop, that says how many of the rows that wait to run now (`optimal`).
-The queue is the table's state; the arrival rate of the last windows chooses the table. A burst is seen before a window
-ends: when many rows wait, the rate at which they arrived is known from them alone, and where the table for the known
-rate would run fewer than wait, the busier table of the two is taken. (A table for a low rate cuts a long queue into
-small batches, which then never gets shorter.)
+For each load there is a table, solved off the event loop (`optimal`): it maps the number of waiting rows to the number
+of rows to run now. The arrival rate of the last windows chooses the table. A burst shows before a window ends: if many
+rows wait, their arrivals alone give a rate, and if the table for the known rate would run only some of them, the busier
+table of the two is used. (A table for a low rate would cut a long queue into small batches, and the queue would never
+get shorter.)
 
-The state of several workers has a second part, what the others have left: one that is free may wait for them, so
-that the workers start in turn, with larger batches. These tables know one model: while rows of others wait or run,
-workers are not free when they expect it, and all rows that wait are run. When the last batches of two workers all ran
-beside each other, one worker waits once for the other to end, to see how fast a batch is alone (`SharedSlowdown`).
-Otherwise, under the objective `latency`, no usable worker idles while rows wait; under others rows may be held for
-company, until
+With several workers the state also contains the time that the others have left. A free worker may wait for them, so
+that the workers start in turn, with larger batches. These tables assume a single model: while rows of other models wait
+or run, all waiting rows are run instead. If all recent batches of two workers ran side by side, one worker waits once
+for the other to end, to measure how fast a batch is alone (`SharedSlowdown`). Otherwise, under the objective `latency`,
+no usable worker idles while rows wait. Under other objectives rows may be held until
 
-    more arrive, and the table says run; or
+    more rows arrive and the table says run; or
     the first row would miss its deadline; or
-    it has waited several times what the wait was expected to last.
+    it has waited several times longer than expected.
 
-Before there is a table it does as `no_wait` does.
+Before there is a table this works like `no_wait`.
 
-Where batch times by length are known, tables say nothing of rows of different lengths: `by_length` picks them around
-the oldest, so that of one class and priority rows may start before earlier ones. Rows of about one length are served by
-the table, for the load as it is with that length; that is exact where times at two lengths differ by one factor.
+If batch times by length are known, a table cannot tell rows of different lengths apart. Then `by_length` picks rows
+around the oldest, so a row may start before an earlier one of its class and priority. If all rows have about one length
+the table decides, for the load at that length. That is exact if times at two lengths differ by a constant factor.
 
-A program of several stages has the table of the whole at its first stage, and between stages what `boundary` says; of
-rows that join others downstream no more begin than fit. Cells are served as by `late`, but that rows which arrive join
-others between two steps only if this lowers the mean latency (`Adaptive.joins`); if not, when one of those ends.
+A program of several stages uses the table of the whole at its first stage, and `boundary` between stages. Of rows that
+join others downstream, only as many start as fit. Cells are served as by `late`, except that rows join others between
+two steps only if this lowers the mean latency (`Adaptive.joins`); otherwise they join when one of those ends.
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed
 
-_CROWD = 8  # rows that wait: fewer say little of the rate
-#: Of a Poisson count. A lower threshold mistakes noise for a burst (`python -m experiments.policies.simulated`: a CNN
-#: at high load); a higher one reacts late (`python -m experiments.papers.ebird`: one worker).
+_CROWD = 8  # waiting rows: fewer say little about the rate
+#: Standard deviations of a Poisson count. A lower threshold mistakes noise for a burst (`python -m
+#: experiments.policies.simulated`: a CNN at high load); a higher one reacts late (`python -m experiments.papers.ebird`:
+#: one worker).
 _DEVIATIONS = 3.0
-_SAME = 1.01  # times of which one is at most so much longer are of one length
+_SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
 class Adaptive(Policy):
-    """Runs what the control table says, at the size that it says."""
+    """Runs as many rows as the control table says, padded to the size that it says."""
 
     name = "adaptive"
     uses_tables = True
@@ -62,10 +62,10 @@ class Adaptive(Policy):
         return boundary.passes_through(facts, stage, rows, longest)
 
     def joins(self, offer: JoinOffer) -> bool:
-        """Where that lowers the sum of latencies; every row has one more end and beginning then.
+        """Whether that lowers the sum of latencies, including the cost of one more boundary for every row.
 
-        The joiners would make `now` of their steps with the unit's rows, and not behind its end: `later` of these with
-        those that stay, which so are slowed now and not then, and the others by themselves.
+        If they join, the joiners make `now` of their steps together with the unit's rows. If not, they make these steps
+        after the unit's end: `later` of them together with the rows that stay, the others by themselves.
         """
         left, steps, joiners, time = offer.left, offer.steps, offer.joiners, offer.time
         staying, together = len(offer.stay), min(offer.stay, default=0)
@@ -112,10 +112,10 @@ class Adaptive(Policy):
 
 
 def _held(view: KeyView, control: ControlTables, level: int, now: int) -> Hold | Formed:
-    """Hold rows for company or for another worker, or the reason why no longer.
+    """Hold rows so that more can join, or until another worker ends; or the reason to start.
 
-    How long rows have waited says nothing where they wait for another worker. If it counted, units that slow each other
-    would all run at once in a long queue, which so would never get shorter.
+    The time that rows have waited does not matter if they wait for another worker. Otherwise, with a long queue, units
+    that slow each other would all run at once, and the queue would never get shorter.
     """
     if not view.column:
         return held(view, round(control.hold_ns[level] * view.facts.scale), now)
@@ -123,13 +123,13 @@ def _held(view: KeyView, control: ControlTables, level: int, now: int) -> Hold |
 
 
 def _until_other_ends(view: KeyView, control: ControlTables, now: int) -> Hold:
-    """The end of another worker's unit is an input: a timer is needed only for one that is overdue."""
+    """Wait for another worker's unit to end. That is an input, so the time is only for one that is overdue."""
     assert control.beside is not None  # there are no columns without
     return Hold(min(view.due, now + round(control.beside.times[-1] * view.facts.scale)))
 
 
 def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:
-    """No more rows than fit beside those downstream, of those about as long, or else the first row alone."""
+    """Rows about as long as those downstream, as many as fit in one batch with them; or the first row alone."""
     rows = min(view.ready, view.limit, view.full - neighbours.downstream)
     places = window.joining(neighbours.longest_downstream) or range(window.place, window.place + 1)
     rows = min(rows, len(places))
@@ -138,15 +138,15 @@ def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:
 
 
 def _of_one_length(view: KeyView, window: LengthWindow) -> bool:
-    """Whether it makes no difference which rows are picked, so that the table is asked how many."""
+    """Whether all rows take about the same time, so that the table can say how many to run."""
     shortest, longest = (view.facts.lengths[0].at(length).times for length in (window.shortest, window.longest))
     return longest[0] <= _SAME * shortest[0] and longest[-1] <= _SAME * shortest[-1]
 
 
 def _level(view: KeyView, control: ControlTables, now: int) -> int:
-    """The table for the known rate, or for the rate of those that wait where that is higher beyond chance.
+    """The level of the table for the known rate, or for the burst rate if that is significantly higher.
 
-    With times by length, rows of the mean length that waits are counted with, where one unit runs at a time.
+    With times by length and one unit at a time, the load is that of rows of the mean waiting length.
     """
     facts, window = view.facts, view.length_window
     burst = _burst(view, now) if view.ready >= _CROWD else 0.0
@@ -157,7 +157,7 @@ def _level(view: KeyView, control: ControlTables, now: int) -> int:
 
 
 def _burst(view: KeyView, now: int) -> float:
-    """Rows per second at which those that wait arrived, where that is beyond chance for the known rate; else 0."""
+    """Rows per second at which the waiting rows arrived, if significantly above the known rate; else 0."""
     if view.ready >= _CROWD and (span := now - view.oldest()) > 0:
         expected = view.facts.rate * span / 1e9
         if view.ready - 1 > expected + _DEVIATIONS * sqrt(expected):
@@ -166,7 +166,7 @@ def _burst(view: KeyView, now: int) -> float:
 
 
 def _picked(view: KeyView, window: LengthWindow, free: int, idle: Sequence[int], now: int) -> Cut:
-    """Rows around the oldest by length, as each of `free` workers would pick them of its share."""
+    """Rows around the oldest by length, picked as if each of `free` workers had an equal share of the rows."""
     times = view.facts.lengths[0]
     rate = max(view.facts.rate, _burst(view, now)) * view.facts.scale / 1e9
     share = view.ready / free
@@ -177,7 +177,7 @@ def _picked(view: KeyView, window: LengthWindow, free: int, idle: Sequence[int],
 
 
 def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
-    """Run `rows` at the size that is fastest for them, where a worker that is idle takes it."""
+    """Run `rows`, padded to the size that is fastest for them if the largest usable worker takes that."""
     control = view.facts.control
     if view.neighbours is not None and view.length_window is None:  # each stage has its own best sizes
         return boundary.begin(view, view.neighbours, rows, idle, reason)

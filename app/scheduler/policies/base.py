@@ -1,8 +1,8 @@
-"""What a policy answers, and what it says of itself.
+"""The interface of a policy, and its two answers: Cut and Hold.
 
-A policy decides about one key and one unit at a time: it is asked again, with one worker fewer and the rows that are
-left, until it holds or nothing is idle. Asking again after each unit is what lets another key with an older head take
-the next worker; a plan for all workers at once would not.
+A policy decides about one unit of one key at a time. It is asked again, with one worker fewer and the remaining rows,
+until it holds or no worker is left. So after each unit another key with an older row can take the next worker, which a
+plan for all workers at once would prevent.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from app.scheduler.types import Batch, DeviceSpec, Formed
 
 
 class Cut(NamedTuple):  # one is made for each unit, and a tuple costs a third of a frozen dataclass
-    """Start a unit of the first `rows` rows as a batch of `size` >= rows, for the reason given.
+    """Start a unit of the first `rows` rows as a batch of `size` >= rows.
 
-    `joins`: rows that begin are to belong to this batch and catch up with it. `divide`: the first row's batch, as far
-    as it is here, is split into batches of so many rows first. `shorter` of at least 0: not the first rows but the
-    first one and its neighbours in order of length, so many of them before it (`KeyView.length_window`).
+    `joins`: new rows become part of this batch and catch up with it. `divide`: first split the rows here of the first
+    row's batch into batches of so many rows. `shorter`, if at least 0: take the first row and its neighbours in order
+    of length instead, `shorter` of them before it (`KeyView.length_window`).
     """
 
     rows: int
@@ -31,13 +31,13 @@ class Cut(NamedTuple):  # one is made for each unit, and a tuple costs a third o
 
 
 class Hold(NamedTuple):
-    """Start nothing of this key before `until`; None: not before something else happens."""
+    """Start nothing of this key before `until`; None: until the next input."""
 
     until: int | None
 
 
 def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
-    """Hold rows for company, or the reason why no longer: the oldest has waited `longest` ns, or one is due."""
+    """Hold rows so that others can join, or the reason to start: the oldest has waited `longest` ns, or one is due."""
     ends = min(view.oldest() + longest, view.due)
     if now < ends:
         return Hold(ends)
@@ -45,13 +45,13 @@ def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
 
 
 def cut_rows(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
-    """Run so many rows now, or as many of them as can run."""
+    """A cut of so many rows, or of as many as can run."""
     rows = min(rows, view.limit)
     return Cut(rows, rows, Formed.FULL if rows == view.full else reason)
 
 
 def cut_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
-    """The same as a batch of the size that is fastest for them, where a worker that is idle takes it."""
+    """The same, padded to the size that is fastest for these rows if the largest usable worker takes that."""
     cut = cut_rows(view, rows, reason)
     if not view.facts.sizes:
         return cut
@@ -61,31 +61,31 @@ def cut_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = F
 
 
 class Policy:
-    """How units are cut from one key, and what a policy needs of its device. This one is `no_wait`'s."""
+    """How units are cut from one key, and what the policy needs of its device. By itself this is `no_wait`."""
 
     #: The only place where a policy's name is written.
     name = ""
-    #: It may hold rows back, whatever the control tables say.
+    #: It may hold rows, whatever the control tables say.
     holds = False
-    #: It has a device for itself: threads, workers and bounds follow it alone, never the profiles of its models, no
-    #: program of another policy runs there, and no worker is given a unit behind the one at work.
+    #: It needs a device for itself: it alone sets threads, workers and bounds, no program of another policy runs there,
+    #: and no worker is handed a second unit.
     owns_device = False
-    #: It looks its decisions up in control tables, which the driver must solve.
+    #: It uses control tables, which the driver must solve.
     uses_tables = False
-    #: It looks at the batches and at other stages of a program that has several.
+    #: It uses `KeyView.neighbours` for a program of several stages.
     sees_stages = False
-    #: It looks at batches of a program that is one cell and nothing else.
+    #: It also uses them for a program that is a single cell.
     sees_lone_cells = True
-    #: A cell runs no more rows than are nearly as fast as any; others wait until some of these have ended.
+    #: A unit of a cell has no more rows than give nearly the highest throughput; others wait until some of these end.
     trims_cells = False
-    #: Within a key, class and priority it may let rows start before earlier ones, by their length.
+    #: It picks rows by length: within a key, class and priority a row may start before an earlier one.
     reorders = False
-    #: It looks at the deadlines of the rows that wait, and at how long units take at most.
+    #: It uses `KeyView.schedule`: the deadlines of waiting rows, and a high quantile of unit times.
     sees_deadlines = False
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
-        """The capacities of the workers that it wants: one of the largest batch."""
+        """The capacities of the workers that it wants: here one worker of the largest batch."""
         return (max_batch,)
 
     def target(self, facts: Facts) -> int | None:
@@ -93,18 +93,18 @@ class Policy:
         return None
 
     def passes_through(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
-        """Whether a batch of so many rows would run through `stage` as it is, if nothing else waits or arrives.
+        """Whether a batch of so many rows would run `stage` unchanged if nothing else waits or arrives.
 
-        `longest`: the length of the longest of them, 0 where it is not known what lengths change.
+        `longest`: the length of its longest row, 0 if no times by length are known.
         """
         return True
 
     def joins(self, offer: JoinOffer) -> bool:
-        """Whether a unit of a cell is to end now, so that rows which wait can join those that it has."""
+        """Whether a running unit of a cell is to end now, so that waiting rows can join it."""
         return True
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
-        """Raise ValueError if the policy cannot serve on this device beside these others, by name."""
+        """Raise ValueError if the policy cannot serve on this device together with these others, by name."""
         different = sorted(name for name in others if name != self.name)
         alone = [name for name in different if others[name].owns_device]
         if different and (alone or self.owns_device):
@@ -115,9 +115,9 @@ class Policy:
             raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        """Start a unit or hold. Here: serve what waits, up to the largest batch, as soon as a worker may take a unit.
+        """Start a unit or hold. Here: start all waiting rows, up to the largest batch, as soon as a worker is usable.
 
-        `idle`: capacities of the workers that may be handed a unit now, largest first, never empty. They are what the
-        workers can take; what the device has room for is in the view.
+        `idle`: capacities of the workers that may be handed a unit now, largest first, never empty. The device may have
+        room for fewer rows: see `view.limit`.
         """
         return cut_rows(view, view.ready)

@@ -1,23 +1,22 @@
-"""What `adaptive` does between two stages: go on, wait for rows behind, or run fewer rows first.
+"""Decides for `adaptive` what rows do between two stages: continue, wait for rows upstream, or run in parts.
 
-    go on    the b rows here run to the end; those that have begun behind them after that
-    wait     m of those behind run to this boundary; then b + m rows go on together
-    split    parts of the b rows run to the end one after the other
+    continue  the b rows here run to the end; rows that have started upstream run after that
+    wait      m rows from upstream run to this boundary; then b + m rows continue together
+    split     parts of the b rows run to the end one after another
 
-Each choice costs the rows in the system, integrated over time until the device is free again, plus the value that the
-program's control table gives the rows that wait then, less the average cost of the time that has passed: from then on
-the program is served by its table, as if it had one stage (one step of policy iteration, or a rollout).
+The cost of a choice is the number of rows in the system, integrated over time until the device is free again, plus the
+value that the program's control table gives the rows waiting then, less the average cost of the time that has passed.
+From then on the program is served by its table, as if it had one stage (one step of policy iteration, or a rollout).
 
-To go on is what the whole model does, but that each stage pads a batch and runs it in parts as is fastest for it
-(`StagePlan`); the table is solved for such times. Another choice is taken only where it costs less, so that with
-Poisson arrivals, exact batch times and one unit at a time a model in stages is no slower on average than a whole one.
-That is exact for a single deviation from the table; further ones can only make it better. Values are of the nearest
-load that has a table; the number of rows that arrive during a run is weighed exactly while few are expected, else by
-two points.
+To continue is what the whole model would do, except that each stage pads a batch and runs it in the parts that are
+fastest for it (`StagePlan`); the table is solved for these times. Another choice is made only if it costs less. So with
+Poisson arrivals, exact batch times and one unit at a time, a model in stages is on average no slower than a whole one.
+That is exact for a single deviation from the table; further ones can only improve it. The values are of the nearest
+load that has a table. The number of rows that arrive during a run is weighted by its exact distribution while few are
+expected, else by two points.
 
-Where times by length are known, a run takes the time of its longest row, stages run batches as they are, and at the
-first stage only rows about as long as those here are waited for. The values are still those of the table, for one
-length.
+If times by length are known, a run takes the time of its longest row, stages run batches unchanged, and rows here wait
+only for rows at the first stage of about their length. The values are still the table's, which knows one length.
 """
 
 from __future__ import annotations
@@ -32,17 +31,19 @@ from app.scheduler.policies.base import Cut, Hold, cut_padded, cut_rows
 from app.scheduler.policies.view import Facts, KeyView, Neighbours
 from app.scheduler.types import Formed
 
-_FEW = 4.0  # rows expected to arrive: below it each number is weighed by its chance
-_TERMS = 16  # of a Poisson mean of at most `_FEW`; the chance of more is below 1e-5
-_TRIED = 8  # rows: so many numbers of them are all tried
-_GAIN = 1e-6  # of a cost: what is gained beyond rounding
+_FEW = 4.0  # up to so many expected arrivals each number is weighted by its probability
+_TERMS = 16  # numbers of arrivals considered: with a mean of `_FEW` the probability of more is below 1e-5
+_TRIED = 8  # up to so many rows, every number of rows is tried
+_GAIN = 1e-6  # share of a cost: a smaller gain may be rounding
 
-#: A run of the device: how long it takes, and how many rows end with it.
+#: A run of the device: its time in nanoseconds, and how many rows end with it.
 Run = tuple[float, int]
 
 
 class _Wait(NamedTuple):
-    """So many rows are waited for so long; then these runs take all rows to the end, the wait included."""
+    """Wait for `joining` rows, which takes `wait_ns`; then `runs` bring all rows to the end. The first run includes the
+    wait.
+    """
 
     joining: int
     wait_ns: float
@@ -50,16 +51,16 @@ class _Wait(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """What the rows at a boundary could do."""
+    """The choices of the rows at a boundary."""
 
     here: Sequence[float]  # by size: nanoseconds from here to the end
-    on: list[Run]  # they go on together
-    begun: list[Run]  # those that have begun behind them, after that
+    on: list[Run]  # the rows here continue together
+    begun: list[Run]  # rows that have started upstream, after that
     waits: Iterator[_Wait]
 
 
 def decide(view: KeyView, neighbours: Neighbours, idle: Sequence[int], now: int) -> Cut | Hold:
-    """`view` is of a stage behind the first that is no cell."""
+    """The decision at a stage that is not the first one and no cell."""
     rows = min(view.ready, view.limit)
     costs = _costs(view, neighbours)
     options = None if costs is None or neighbours.downstream else _options(view, neighbours, rows, costs)
@@ -70,7 +71,7 @@ def decide(view: KeyView, neighbours: Neighbours, idle: Sequence[int], now: int)
     least = costs.of([*options.on, *options.begun]) * (1 - _GAIN)
     for joining, wait_ns, runs in options.waits:
         if not first_stage and joining < neighbours.upstream:
-            continue  # the others would be left behind
+            continue  # the others would not be in the batch
         cost = costs.of(runs, joining if first_stage else 0)
         if cost < least and now + wait_ns <= view.due:
             holds, least = True, cost
@@ -83,7 +84,7 @@ def decide(view: KeyView, neighbours: Neighbours, idle: Sequence[int], now: int)
 
 
 def join(view: KeyView, neighbours: Neighbours, idle: Sequence[int]) -> Cut:
-    """Rows begin to join others that wait for them at a later stage: as many of them as costs least."""
+    """Start rows that join others waiting at a later stage: the number of them that costs least."""
     rows = min(view.ready, view.limit, view.full - neighbours.downstream)
     costs, plan = _costs(view, neighbours), view.facts.plan
     if costs is not None and plan is not None:
@@ -94,7 +95,7 @@ def join(view: KeyView, neighbours: Neighbours, idle: Sequence[int]) -> Cut:
 
 
 def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
-    """Run so many rows, or the first part of them where parts are faster and the rest can catch up with it."""
+    """Run so many rows, or the first part of them if parts are faster; the rest catches up later."""
     plan = view.facts.plan
     rows = min(rows, view.limit)
     if plan is not None and _costs(view, neighbours) is not None:
@@ -104,9 +105,9 @@ def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int],
 
 
 def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
-    """Whether a batch runs through `stage` as it is, where nothing waits: neither padded nor split to gain by it.
+    """Whether a batch would run `stage` unchanged if nothing waits: neither padding nor splitting it would be faster.
 
-    `longest`: of its rows, which tells what parts of it take where times by length are known.
+    `longest`: the length of its longest row, used if times by length are known.
     """
     plan = None if facts.lengths else facts.plan
     if plan is not None and facts.sizes and facts.sizes[stage][0][rows - 1] != rows:
@@ -118,7 +119,7 @@ def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
     here: Sequence[float] = facts.remaining[stage] if plan is None else plan.remaining_ns[stage]
     if facts.lengths:
         here = facts.lengths[stage].at(longest).times
-    return not any(_splits(rows, here))  # one that may gain is weighed by `decide`, with what has arrived meanwhile
+    return not any(_splits(rows, here))  # a split that may gain is left to `decide`, which sees what has arrived
 
 
 def _run(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed) -> Cut:
@@ -126,7 +127,7 @@ def _run(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], 
 
 
 def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
-    """None where the times of some stage are not known."""
+    """The choices; None if the times of some stage are unknown."""
     if view.facts.lengths:
         return _options_by_length(view, neighbours, rows)
     plan, stage, upstream = view.facts.plan, neighbours.upstream_stage, neighbours.upstream
@@ -141,7 +142,9 @@ def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) ->
 def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Options:
     lengths, stage, upstream = view.facts.lengths, neighbours.upstream_stage, neighbours.upstream
     longest = neighbours.longest
-    longest_upstream = neighbours.longest_upstream or longest  # at the first stage, those that join are no longer
+    longest_upstream = (
+        neighbours.longest_upstream or longest
+    )  # rows that join from the first stage are no longer than that
     here = lengths[view.stage].at(longest).times
     source = lengths[max(stage, 0)].at(longest_upstream).times
     together = lengths[view.stage].at(max(longest, longest_upstream)).times
@@ -155,7 +158,7 @@ def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Opt
 
 
 class _Costs:
-    """What choices cost by the table of one load, in rows x ns. `waiting`: rows that have not begun."""
+    """Costs of choices by the table of one load, in rows x ns. `waiting`: rows that have not started."""
 
     __slots__ = ("_control", "_inside", "_level", "_rate", "_values", "_waiting")
 
@@ -167,11 +170,11 @@ class _Costs:
         self._waiting = waiting
 
     def table_batch(self, more: int) -> int:
-        """Rows of which the table would make a batch, if so many more were waiting."""
+        """The batch that the table would run if so many more rows were waiting."""
         return self._control.serve(self._level, self._waiting + more)
 
     def of(self, runs: Sequence[Run], begun: int = 0) -> float:
-        """These runs one after the other; `begun` of the rows that wait are part of them."""
+        """The cost of these runs, one after another; `begun` of the waiting rows are part of them."""
         left = self._waiting - begun
         present = left + sum(rows for _, rows in runs)
         total = over = 0.0
@@ -183,7 +186,7 @@ class _Costs:
         return total + arriving * over / 2 - self._inside * over + self._expected(left, arriving)
 
     def _expected(self, left: int, arriving: float) -> float:
-        """The mean value of `left` rows and a Poisson number of others, `arriving` on average."""
+        """The mean value of `left` rows plus a Poisson number of others with mean `arriving`."""
         if arriving > _FEW:
             spread = sqrt(arriving)
             return (self._value(left + arriving - spread) + self._value(left + arriving + spread)) / 2
@@ -194,14 +197,14 @@ class _Costs:
         return mean
 
     def _value(self, waiting: float) -> float:
-        """On the line between whole numbers, and beyond the last state on that through the last two."""
+        """Interpolated between whole numbers of rows, and extrapolated beyond the last state."""
         values = self._values
         low = min(int(waiting), len(values) - 2)
         return values[low] + (waiting - low) * (values[low + 1] - values[low])
 
 
 def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
-    """None where other units run meanwhile, or the table has no values: nothing can be foreseen then."""
+    """The costs at this load; None if other units run at the same time, or the table has no values."""
     level, control = view.facts.level, view.facts.control
     if control is None or not control.values or level < 0 or view.free != 1 or view.running != 1:
         return None
@@ -212,16 +215,16 @@ def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
 
 
 def _wait(plan: StagePlan, stage: int, rows: int, source: int, joining: int) -> _Wait:
-    """Rows at `stage` wait for others of an earlier one, and then go on together."""
+    """`rows` rows at `stage` wait for `joining` rows from the stage `source`, and then continue with them."""
     wait_ns = plan.remaining_ns[source][joining - 1] - plan.remaining_ns[stage][joining - 1]
     (first, ended), *others = _together(plan, stage, rows + joining)
     return _Wait(joining, wait_ns, [(wait_ns + first, ended), *others])
 
 
 def _counts(plan: StagePlan, stage: int, most: int, planned: int) -> Iterator[int]:
-    """Numbers of rows worth a try: all up to a few, else 1, 2, 4, ... of the parts in which they would run, and all.
+    """Numbers of rows worth trying: every one up to a few, else the rows of 1, 2, 4, ... parts of the plan, and all.
 
-    `planned`: with so many the table's batch would be complete.
+    `planned`: the number that completes the batch of the table.
     """
     if most <= _TRIED:
         yield from range(1, most + 1)
@@ -237,7 +240,7 @@ def _counts(plan: StagePlan, stage: int, most: int, planned: int) -> Iterator[in
 
 
 def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
-    """Rows go from a stage to the end together; at the last one they end part by part."""
+    """The runs of rows that continue together from a stage to the end; at the last stage they end part by part."""
     parts, unit_ns = plan.part[-1], plan.unit_ns[-1]
     lead = plan.remaining_ns[stage][rows - 1] - plan.remaining_ns[-1][rows - 1]
     runs: list[Run] = []
@@ -249,9 +252,9 @@ def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
 
 
 def _splits(rows: int, times: Sequence[float]) -> Iterator[tuple[int, list[Run]]]:
-    """Ways to run rows in parts one after the other that end earlier on average: the size of the parts, and their runs.
+    """Splits with which rows end earlier on average: the size of the parts, and their runs one after another.
 
-    `times`: by size, of a part from here to the end.
+    `times`: by size, the time of a part from here to the end.
     """
     size = rows
     while size > 1:

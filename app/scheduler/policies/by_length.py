@@ -1,17 +1,18 @@
-"""Which rows go together where batch times depend on the longest row: those around the oldest that make a unit pay.
+"""Picks the rows of a unit if batch times depend on the longest row: the oldest row and others of similar length.
 
-The first row in the order of service is always in the unit, so nothing waits for ever. The others are its neighbours
-in order of length. How many, and how many of them shorter, is chosen by mean latency: rows in the system, integrated
-over time. The unit of the least cost per time is taken (the greedy step of an average-cost decision process):
+The first row in order of service is always in the unit, so no row waits for ever. The others are its neighbours in
+order of length. How many, and how many of them shorter, is chosen by mean latency, that is, by the number of rows in
+the system integrated over time. The unit of the lowest cost per time is chosen (the greedy step of an average-cost
+decision process):
 
     (n x T(b, longest), rows that arrive meanwhile included, + V(rest) - V(all)) / T(b, longest)
 
     V(m rows) = W x (m + beta) / 2  +  rate x W^2 / (2 x (1 - load))
 
-m rows take c each, W = m x c: the least time per row at their mean length, in batches of beta, of which none has more
-rows than there are. They wait for half of one another; the second part is what they cost those that arrive while they
-are served. For batches of one size and one length V is exact (the queue M/D/1), and so is the choice. Otherwise V is a
-price and the choice no optimum: how well the lengths of the rest match is not looked ahead for.
+V estimates the cost of m waiting rows. Each takes c, the least time per row at their mean length, in batches of beta
+rows (at most m); W = m x c. On average a row waits for half of the others; the second term is the cost to rows that
+arrive while these are served. For batches of one size and one length V is exact (the queue M/D/1), and so is the
+choice. Otherwise it is an estimate: how well the lengths of the remaining rows match is not considered.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from math import inf
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.rows.ready import LengthWindow
 
-_FULLEST = 0.95  # load that is counted with: the price of time would grow without bound
-_LOOKED_AT = 3  # windows of a size
-_PLACES = 8  # windows of a size of which the one with the least padding is tried
-#: Rows of a unit that are tried, in steps of a half at most.
+_FULLEST = 0.95  # highest load assumed: V grows without bound towards 1
+_LOOKED_AT = 3  # windows tried of each size
+_PLACES = 8  # windows of each size compared for the least padding
+#: Numbers of rows tried for a unit.
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
 def pick(
     window: LengthWindow, times: LengthTimes, waiting: float, most: int, rate: float, within: float = inf
 ) -> tuple[int, int]:
-    """Rows of the next unit, and how many of them come before the first row in order of length.
+    """How many rows the next unit has, and how many of them are before the first row in order of length.
 
-    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that arrive for it;
-    `within`: nanoseconds of profiled time that it may take, unless it is the first row alone.
+    `waiting`: rows waiting for this worker; `most`: the largest unit; `rate`: rows per ns that arrive for this worker;
+    `within`: the most profiled time in nanoseconds that it may take, unless it is the first row alone.
     """
     lengths, place = window.lengths, window.place
     queue = _Queue(times, waiting, window.total / window.count, rate)
     sums = [0, *accumulate(lengths)]
     chosen, least = (1, 0), queue.cost(1, lengths[place], lengths[place])
     most = min(most, len(lengths))
-    for size in (*_SIZES[: bisect_left(_SIZES, most)], most):  # the most there is is often all that waits
+    for size in (*_SIZES[: bisect_left(_SIZES, most)], most):  # `most` is often all waiting rows
         for first in _windows(lengths, sums, place, size):
             longest = lengths[first + size - 1]
             cost = queue.cost(size, longest, sums[first + size] - sums[first])
@@ -54,7 +55,7 @@ def pick(
 
 
 def _windows(lengths: Sequence[int], sums: Sequence[int], place: int, size: int) -> Sequence[int]:
-    """First places of windows of this size worth a look that hold `place`: both ends, and the one padded least."""
+    """Starts of windows of this size that contain `place`: the first, the last, and the one with the least padding."""
     low, high = max(0, place - size + 1), min(place, len(lengths) - size)
     if high - low < _LOOKED_AT:
         return range(low, high + 1)
@@ -64,7 +65,7 @@ def _windows(lengths: Sequence[int], sums: Sequence[int], place: int, size: int)
 
 
 class _Queue:
-    """The rows that wait, and what it costs to run some of them first."""
+    """The waiting rows, and the cost of running some of them first."""
 
     __slots__ = ("_all", "_load", "_mean", "_rate", "_times", "_waiting")
 
@@ -77,14 +78,17 @@ class _Queue:
         self._all = self._value(waiting, waiting * mean)
 
     def cost(self, size: int, longest: int, length: int) -> float:
-        """Rows in the system on average, if the unit is so many, of this length together, plus what V grows by."""
+        """The mean number of rows in the system during a unit of `size` rows, plus the growth of V per time.
+
+        `length`: the sum of the lengths of its rows.
+        """
         time = self._times.at(longest).times[size - 1]
         arriving = self._rate * time
         rest = self._value(self._waiting - size + arriving, (self._waiting + arriving) * self._mean - length)
         return self._waiting + arriving / 2 + (rest - self._all) / time
 
     def _value(self, rows: float, length: float) -> float:
-        """V of so many rows of this length together, in rows x ns."""
+        """V of so many rows, in rows x ns. `length`: the sum of their lengths."""
         if rows <= 0:
             return 0.0
         at = self._times.at(max(1, round(length / rows)))

@@ -1,8 +1,8 @@
 """DVABatch's three policies.
 
-I, for inputs of different lengths: similar ones together, and batches side by side. II, for stages of different
-preferred sizes: a batch is split where smaller ones are as fast. III, for changing load: latecomers catch up with a
-batch that is under way.
+I, for inputs of different lengths: batch similar ones together, and run batches side by side. II, for stages with
+different preferred sizes: split a batch if smaller ones are as fast. III, for changing load: late rows catch up with a
+running batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from app.scheduler.types import Batch, Formed
 class DvaInput(Policy):
     """Policy I. Rows are clustered by length: the model's `length_buckets` are the clusters.
 
-    A window ends when as many rows wait as the largest batch, over all clusters, or after the time that the first stage
-    takes for the largest batch; then each cluster is a batch of its own (`new`), padded only to its own longest row.
-    Batches stay as they are to the end, run at once on as many workers as there are, and no more rows than the largest
-    batch are in the pipeline.
+    A window ends when the waiting rows of all clusters fill the largest batch, or after the time that the first stage
+    takes for the largest batch. Then each cluster becomes a batch (`new`), padded only to its own longest row. Batches
+    stay unchanged to the end and run at once on all workers. At most the rows of one largest batch are in the pipeline.
 
-    The window is counted from when the last batch was formed, if that is still under way: while it may be in the first
-    stage, others gather. The paper does not say from when. Counted from the first row that waits, as in Triton, each
-    row would wait for several times what it takes alone, and the paper has less latency than without a window at low
-    load. Where nothing is measured, and for a model of one stage, there is no window.
+    The window begins when the last batch was formed, if that still runs: while it may be in the first stage, other rows
+    gather. The paper does not say when it begins. Counted from the first waiting row, as in Triton, each row would wait
+    several times as long as it takes alone, but the paper reports less latency than without a window at low load. There
+    is no window if nothing is measured, or for a model of one stage.
     """
 
     name = "dva_input"
@@ -58,9 +57,9 @@ class DvaInput(Policy):
 class DvaOperator(Window):
     """Policy II. Batches are formed as by `window`.
 
-    When a batch of b rows has completed a stage, it is split in halves if what remains takes at least as long for b
-    rows as for the halves one after the other, T(b) >= 2 x T(b / 2), and each half again. The parts run serially, in
-    their order: the first is through before the second begins.
+    When a batch of b rows has completed a stage, it is split in halves if the remaining stages take at least as long
+    for b rows as for the two halves one after the other: T(b) >= 2 x T(b / 2). Each half may be split again. The parts
+    run one after another, each to the end.
     """
 
     name = "dva_operator"
@@ -85,13 +84,13 @@ class DvaOperator(Window):
 class DvaLoad(DvaOperator):
     """Policies II and III.
 
-    Rows that arrive while the latest batch runs begin as part of it (`stretch`), if it is young enough, has room for
-    them and is not going to be split: at once where a worker is free, else when the batch has reached its next
-    boundary. There it waits until they have caught up.
+    Rows that arrive while the newest batch runs become part of it (`stretch`) if it is young enough, has room for them
+    and will not be split. They start at once if a worker is free, else when the batch reaches its next boundary. There
+    it waits until they have caught up.
 
     Young enough: the paper bounds the age of the batch by a time T_comp_wait and gives no value. Here it is
-    `complete_wait` x T(1), a part of the time that one row takes through all stages. The artefact also bounds the
-    number of stages passed; here a batch may be stretched until it has begun its last stage.
+    `complete_wait` x T(1), where T(1) is the time of one row through all stages. The paper's artefact also bounds the
+    number of stages passed; here a batch may be stretched until it begins its last stage.
     """
 
     name = "dva_load"
@@ -114,7 +113,7 @@ class DvaLoad(DvaOperator):
 
 
 def part_of(rows: int, remaining: Sequence[int]) -> int:
-    """The size of the parts that a batch is split into; its own where it is not. `remaining`: by size, from here on."""
+    """The size of the parts that a batch is split into; `rows` if it is not. `remaining`: time to the end, by size."""
     while 1 < rows <= len(remaining):
         half = (rows + 1) // 2
         if remaining[rows - 1] < remaining[half - 1] + remaining[rows - half - 1]:
@@ -124,7 +123,7 @@ def part_of(rows: int, remaining: Sequence[int]) -> int:
 
 
 def stretchable(batch: Batch, view: KeyView, now: int) -> bool:
-    """Whether rows may still join a batch that is under way."""
+    """Whether rows may still join a running batch."""
     remaining = view.facts.remaining
     if not remaining or batch.closed or batch.launched[-1] or batch.size >= view.full:
         return False

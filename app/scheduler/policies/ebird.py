@@ -1,9 +1,9 @@
 """Elastic batching (Ebird, Algorithm 1): the largest idle worker that the ready rows fill, again and again.
 
-R = min(ready rows, MaxInf - rows alive). Of the idle workers, largest first, the first with a capacity of at most R is
-given exactly so many rows; then again with what is left. A batch is never padded and never partly filled: where R is
-smaller than every idle worker nothing starts, though the device has room, until a smaller worker returns. That is the
-letter, and a latency trap while the small workers are busy.
+R = min(ready rows, MaxInf - rows alive). The largest idle worker whose capacity is at most R gets exactly that many
+rows; this is repeated with the remaining rows. A batch is never padded or partly filled. So if R is smaller than every
+idle worker, nothing starts until a smaller worker is idle, although the device has room. That costs latency while the
+small workers are busy, but it is what the paper says.
 
 The paper's workers for a largest batch of 32 are (1, 1, 2, 4, 8, 16): every number up to 32 is a sum of some of them.
 """
@@ -18,14 +18,14 @@ from app.scheduler.types import DeviceSpec, Formed
 
 
 class Ebird(Policy):
-    """The paper's scheduler, to the letter. Its workers are idle or not: behind a unit at work there is no place."""
+    """The paper's scheduler, to the letter. A busy worker is never handed a second unit."""
 
     name = "ebird"
     owns_device = True
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
-        """1, and the powers of two that add up with it to `max_batch` where that is one itself."""
+        """1, and all powers of two below `max_batch`: if that is a power of two, they add up to it."""
         return (1, *(1 << i for i in range(max_batch.bit_length() - 1)))
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:

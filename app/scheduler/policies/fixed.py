@@ -1,4 +1,4 @@
-"""Fixed rules: serve what waits, or wait for a full batch."""
+"""Policies of one fixed rule: start what waits, or wait for a full batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from app.scheduler.types import Formed
 
 
 class NoWait(Policy):
-    """Serve what waits, up to the largest batch, as soon as a worker is free (also called ad hoc, or zero window).
+    """Start all waiting rows, up to the largest batch, as soon as a worker is free (also called ad hoc, or zero
+    window).
 
-    It never idles while rows wait; batches form by themselves while workers are busy.
+    No worker idles while rows wait. Batches form because rows gather while workers are busy.
     """
 
     name = "no_wait"
@@ -40,9 +41,9 @@ class Window(Policy):
 
 
 class Static(Window):
-    """As `window`, but every batch is padded to the largest that an idle worker can run.
+    """As `window`, but every batch is padded to the largest that a usable worker can run.
 
-    This is what a compiled engine with a static shape must do.
+    A compiled engine with a static shape must do this.
     """
 
     name = "static"

@@ -1,12 +1,12 @@
-"""Late Batching: rows join a running cell at the very next step, leave it at once, and nothing is padded.
+"""Late Batching: rows join a running cell at its next step, leave as soon as they end, and nothing is padded.
 
-All rows that are between two steps of a cell run the next one together, whatever step each has reached, up to the
-largest batch, the oldest first. The paper has one kind of block. With stages around the cell, as an embedding before it
-and a head behind it, joining at the next step and leaving at once mean that these go before the cell's next step: the
-rows behind it always, those before it once between two steps, and only while the cell has room for more rows.
+All rows that wait between two steps of a cell run the next one together, whatever step each has reached, up to the
+largest batch, the oldest first. The paper has only the cell. If there are other stages, such as an embedding before it
+and a head after it, the cell waits for them: always for rows that have left it, and once between two steps for rows
+that are about to join it, if it has room for more rows.
 
-The paper leaves the largest batch and the number of blocks pushed ahead open: they are the model's `max_batch` and the
-device's `push_depth` and `push_ahead`. What is pushed ahead is what a row waits for before it can join.
+The paper leaves open the largest batch and the number of units pushed ahead. Here they are the model's `max_batch` and
+the device's `push_depth` and `push_ahead`. A row that wants to join must wait for the units pushed ahead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.scheduler.policies.view import KeyView
 
 
 def waits_for_stages(view: KeyView) -> bool:
-    """Whether a cell lets rows go first that leave it, or that are about to join it."""
+    """Whether the cell of this view waits for rows at other stages that have left it or are about to join it."""
     neighbours = view.neighbours
     if neighbours is None or not neighbours.cell:
         return False
@@ -28,7 +28,7 @@ def waits_for_stages(view: KeyView) -> bool:
 
 
 class Late(Policy):
-    """The paper's join and leave. A model without a cell is served as by `no_wait`."""
+    """Joins and leaves as in the paper. A model without a cell is served as by `no_wait`."""
 
     name = "late"
     sees_stages = True

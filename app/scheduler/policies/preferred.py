@@ -1,15 +1,13 @@
 """BatchMonitor and BatchDispatcher (Khan et al., Algorithm 1): gather exactly the preferred size, dispatch, repeat.
 
-The preferred size is set at each tick from the arrival rate and the linear regression of batch times. The first scan
-comes before the first sleep, when nothing has arrived: so it is 2 from the start, and never 1. Literally the dispatcher
-has no timeout, so that a lone request waits for company for ever, and it drains a backlog no faster than one preferred
-size after another. Here the letter is kept with one bound: a row that has waited `max_delay_ms`, or that would miss its
-deadline if it waited on, leaves with what is there. Where the workers that are usable, or the room on the device, take
-fewer rows than the preferred size, so many leave.
+The preferred size is set at each tick from the arrival rate and the linear regression of batch times. In the paper the
+first scan comes before anything has arrived, so the size is 2 from the start, and never 1. The paper's dispatcher has
+no timeout: a lone request would wait for ever, and a backlog is drained one preferred size after another. Here one
+bound is added: once a row has waited `max_delay_ms`, or would miss its deadline, all waiting rows start. If the usable
+workers or the room on the device take fewer rows than the preferred size, that many start.
 
-What it costs: at the preferred size the device is nearly always busy by design (the size is the smallest whose
-throughput just exceeds the rate), so that randomness makes queues; and at low rates each row waits for a second one.
-What it buys is device time, and so energy, per row.
+The cost: the preferred size is the smallest whose throughput just exceeds the rate, so the device is nearly always busy
+and random arrivals queue. At low rates each row waits for a second one. The gain: less device time and energy per row.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from app.scheduler.types import Formed
 
 
 class Preferred(Policy):
-    """Batches of exactly the preferred size, or what is there when the oldest row has waited long enough."""
+    """Batches of exactly the preferred size, or all waiting rows once the oldest has waited long enough."""
 
     name = "preferred"
     holds = True
