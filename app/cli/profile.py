@@ -23,7 +23,7 @@ from app.cli.options import (
     typed,
 )
 from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
-from app.cli.profile_measure import REPEATS, Plan, complete, measure
+from app.cli.profile_measure import REPEATS, MeasureOptions, complete, measure
 from app.cli.profile_stages import REPEATS as STAGE_REPEATS
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
 from app.errors import ConfigError
@@ -119,8 +119,8 @@ def profile(
 
     folder = profile_dir or default_folder()
     loaded = load_model(model, models, extra or [], max_batch)
-    asked = Plan(threads, length, repeats or REPEATS, budget_s, precision, compile)
-    found: Slices | Pairs | Measured
+    asked = MeasureOptions(threads, length, repeats or REPEATS, budget_s, precision, compile)
+    found: Slices | Pairs | MeasuredProfile
     if in_stages:
         asked = replace(asked, threads=threads or max(1, cpu_cores() - 1), repeats=repeats or STAGE_REPEATS)
         found = measure_stages(loaded, number, cuts or [], asked)
@@ -133,7 +133,9 @@ def profile(
         others = [loaded if name == own else load_model(name, models, extra or [], max_batch) for name in names]
         found = measure_pairs(loaded, others, plan, folder)
     else:
-        found = Measured(*measure(loaded, complete(asked, loaded, device, workers or []), folder, suggest=suggest))
+        found = MeasuredProfile(
+            *measure(loaded, complete(asked, loaded, device, workers or []), folder, suggest=suggest)
+        )
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
         try:
@@ -147,7 +149,7 @@ def profile(
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredProfile:
     """A profile, and the file that it is kept in."""
 
     profile: ModelProfile
@@ -192,12 +194,12 @@ class Measured:
 
 def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     """Batch times of a few sizes, a column for each stage or length; nothing for none."""
-    from app.engine.profiling.sampler import coarser
+    from app.engine.profiling.sampler import size_sets
     from app.sim.report import aligned
 
     if not curves:
         return []
-    sizes = coarser(max(map(len, curves.values())))[-1]
+    sizes = size_sets(max(map(len, curves.values())))[-1]
     rows = [[str(size), *(f"{times[size - 1] / 1e6:.3f}" for times in curves.values())] for size in sizes]
     return ["", *aligned([["rows", *(f"ms, {name}" for name in curves)], *rows])]
 

@@ -1,14 +1,13 @@
-"""`starling profile A --beside B`: how much a batch of A is slowed while one of B runs on another worker."""
+"""`starling profile A --beside B`: how much slower batches of A are while B runs on another worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.profile_measure import Plan, make_device, progress
+from app.cli.profile_measure import MeasureOptions, make_device, progress
 from app.errors import ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
@@ -16,12 +15,12 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.engine.profiling.cache import Key
     from app.scheduler.estimates.pairs import Pair
 
-ALL = "all"  # in place of a name: every model there is, the one that is measured included
+ALL = "all"  # in place of a name: every model, including the one that is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What was measured of one model beside others. `kept`: the file that it is kept in."""
+    """The measurements of one model beside others. `kept`: the file that stores them."""
 
     key: Key
     pairs: Sequence[Pair]
@@ -63,41 +62,28 @@ def check_room(cores: int, threads: int, workers: Sequence[int]) -> None:
         raise ConfigError(f"{why}: {threads} of {cores} core(s) each, no second one fits{hint}")
 
 
-def measure_pairs(model: Model, others: Sequence[Model], plan: Plan, folder: Path) -> Pairs:
-    """Measure the model beside each of the others, of which it may be one; keep each where `starling serve` finds it.
+def measure_pairs(model: Model, others: Sequence[Model], plan: MeasureOptions, folder: Path) -> Pairs:
+    """Measure the model beside each of the others, for the same time; keep each pair where `starling serve` finds it.
 
-    Raises ConfigError when a model fails.
+    The model may be one of the others. Raises ConfigError when a model fails.
     """
-    from app.engine.profiling.cache import ProfileCache
-
-    cache, kept, found = ProfileCache(folder), None, []
-    for key, pair in _measured(model, others, plan):
-        kept = cache.store_pair(key, pair)
-        found.append(pair)
-    return Pairs(key, found, kept)
-
-
-def _measured(model: Model, others: Sequence[Model], plan: Plan) -> Iterator[tuple[Key, Pair]]:
-    """Each pair when it has been measured, and the key of the model's profile. Every pair gets the same time."""
     import torch
 
     from app.engine.profiling import pairs
-    from app.engine.profiling.bench import Bench
-    from app.engine.profiling.cache import architecture_of, key_of
+    from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
+    from app.engine.profiling.offline import OfflineBench
     from app.engine.profiling.profiled_model import now_utc
-    from app.engine.profiling.sampler import Visits
     from app.scheduler.estimates.pairs import Pair
 
+    cache, found = ProfileCache(folder), []
     most = plan.max_batch
     mosts = [other.info.batching.max_batch for other in others]
-    visits = [
-        Visits(product(pairs.ends_and_middle(most), pairs.ends(rows)), pairs.known, most=plan.repeats) for rows in mosts
-    ]
+    visits = [pairs.combinations(most, rows, plan.repeats) for rows in mosts]
     sizes = sum(len(one.visits) for one in visits)
     with progress(plan.budget_s, sizes, lambda: sum(one.done for one in visits)) as settled:
         for other, rows, its_visits in zip(others, mosts, visits, strict=True):
             device = make_device(replace(plan, max_batch=max(most, rows)), 2)
-            with Bench(device, model, other, length=plan.length, least_s=pairs.LEAST_S) as bench:
+            with OfflineBench(device, model, other, length=plan.length, least_s=pairs.LEAST_S) as bench:
                 pairs.measure_pair(bench, its_visits, plan.budget_s / len(others), settled)
                 placed, beside = (one.executor.model for one in bench.models)
             extra = {
@@ -106,4 +92,7 @@ def _measured(model: Model, others: Sequence[Model], plan: Plan) -> Iterator[tup
                 "precision": plan.precision,
                 "lengths": [dict(one.lengths) for one in bench.models],
             }
-            yield key_of(placed, device), Pair(other.info.name, architecture_of(beside), pairs.times(its_visits), extra)
+            key = key_of(placed, device)
+            found.append(Pair(other.info.name, architecture_of(beside), pairs.times(its_visits), extra))
+            kept = cache.store_pair(key, found[-1])
+    return Pairs(key, found, kept)

@@ -29,7 +29,7 @@ _HANDOVER_SHARE = 10  # the hand-over may take this part of the budget: it is on
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasureOptions:
     """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
 
     threads: int = 0
@@ -45,12 +45,12 @@ class Plan:
 
 def measure_model(model: Model, device: str, precision: str, budget_s: float, folder: Path) -> None:
     """Measure a model with the defaults of `starling profile`, and keep the result in the folder."""
-    measure(model, complete(Plan(budget_s=budget_s, precision=precision), model, device), folder)
+    measure(model, complete(MeasureOptions(budget_s=budget_s, precision=precision), model, device), folder)
 
 
-def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()) -> Plan:
+def complete(asked: MeasureOptions, model: Model, device: str, workers: Sequence[int] = ()) -> MeasureOptions:
     """The plan as asked for, with what follows from model and device. Raises ConfigError for an option at fault."""
-    from app.engine.profiling.sampler import levels
+    from app.engine.profiling.sampler import concurrency_levels
     from app.engine.streams.cuda import device_index
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
@@ -62,7 +62,7 @@ def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()
         raise ConfigError(f"threads: expected at most the {cores} cores of this machine, got {asked.threads}")
     gpu = device_index(device)
     threads = 1 if gpu is not None else asked.threads or max(1, cores - 1)
-    together = sorted(set(workers)) or levels(cores // threads if gpu is None else _ON_GPU)
+    together = sorted(set(workers)) or concurrency_levels(cores // threads if gpu is None else _ON_GPU)
     if gpu is None and together and together[-1] > max(1, cores // threads):
         raise ConfigError(
             f"workers: expected at most {cores // threads}, {cores} cores by {threads} threads each, got {together[-1]}"
@@ -71,7 +71,7 @@ def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()
     return replace(asked, gpu=gpu, max_batch=model.info.batching.max_batch, threads=threads, together=at_once)
 
 
-def make_device(plan: Plan, workers: int) -> Device:
+def make_device(plan: MeasureOptions, workers: int) -> Device:
     """As the server makes it, with so many workers of the largest batch."""
     from app.engine import device_factory
     from app.engine.device import DeviceOptions
@@ -81,23 +81,25 @@ def make_device(plan: Plan, workers: int) -> Device:
     return device_factory.make_device(plan.gpu, (plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
 
 
-def measure(model: Model, plan: Plan, folder: Path, *, suggest: bool = True) -> tuple[ModelProfile, Path | None]:
+def measure(
+    model: Model, plan: MeasureOptions, folder: Path, *, suggest: bool = True
+) -> tuple[ModelProfile, Path | None]:
     """The profile with all that belongs to it, and the file in the folder that it is kept in.
 
-    With coarser ones of other numbers of threads to `suggest` from, which are kept where there are none.
+    With `suggest`, other numbers of threads are measured at fewer sizes, and kept unless a profile is there already.
     """
     from app.engine.profiling import sizing
     from app.engine.profiling.cache import ProfileCache
-    from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
+    from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, length_sets, size_sets
     from app.models.checks.samples import most_length, own_length
 
     max_batch, inputs = plan.max_batch, model.info.client_inputs
     own = own_length(inputs, model.samples, plan.length)
-    lengths = shorter(most_length(inputs, own), own)[0] if own else []
-    cores = sizing.room(cpu_cores()) if plan.gpu is None else None  # threads are the CPU's
-    pairs = sizing.pairs(cores) if suggest and cores else []
+    lengths = length_sets(most_length(inputs, own), own)[0] if own else []
+    cores = sizing.cores_for_workers(cpu_cores()) if plan.gpu is None else None  # threads are the CPU's
+    pairs = sizing.counts_to_compare(cores) if suggest and cores else []
     others = sorted({threads for threads, _ in pairs} - {plan.threads})
-    *_, powers = coarser(max_batch)
+    *_, powers = size_sets(max_batch)
     sizes = cells(range(1, max_batch + 1), plan.together)
     runs = {plan: Sampler([*sizes, *at_lengths(powers, lengths)], most=plan.repeats)}
     for threads in others:
@@ -130,7 +132,7 @@ def measure(model: Model, plan: Plan, folder: Path, *, suggest: bool = True) -> 
 
 
 def _run(
-    model: Model, plan: Plan, sampler: Sampler, own: int, settled: Callable[[int], None]
+    model: Model, plan: MeasureOptions, sampler: Sampler, own: int, settled: Callable[[int], None]
 ) -> tuple[Key, ModelProfile]:
     """Measure the sampler's cells on a device with the plan's threads. `own`: length of the rows as they are.
 
@@ -140,13 +142,13 @@ def _run(
 
     from app.bench.run import in_loop
     from app.engine.device import TRIED_TOKENS
-    from app.engine.profiling import bench as benching
+    from app.engine.profiling import offline
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
     from app.engine.profiling.profiled_model import now_utc
 
     device = make_device(plan, max(cell.units for cell in sampler.visits))
-    with benching.Bench(device, model, length=plan.length) as bench:
+    with offline.OfflineBench(device, model, length=plan.length) as bench:
         benched = bench.models[0]
         key = key_of(benched.executor.model, device)
         meter = find_meter(getattr(device, "uuid", None))
@@ -154,7 +156,7 @@ def _run(
         if counted:
             threading.Event().wait(_IDLE_S)
             idle = meter.read(0.0, None).joules
-        seconds = benching.measure(bench, sampler, plan.budget_s, settled)
+        seconds = offline.measure(bench, sampler, plan.budget_s, settled)
         energy = meter.read(0.0, None)
         handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
     keys: dict[str, Any] = {}

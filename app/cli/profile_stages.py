@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from app.cli.profile_measure import Plan, make_device
+from app.cli.profile_measure import MeasureOptions, make_device
 from app.errors import ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
@@ -101,7 +101,7 @@ def parse_stages(text: str, cuts: list[str]) -> int:
     return int(text)
 
 
-def measure_stages(model: Model, stages: int, cuts: list[str], plan: Plan) -> Slices:
+def measure_stages(model: Model, stages: int, cuts: list[str], plan: MeasureOptions) -> Slices:
     """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
     cut = _sliced(model, stages, tuple(cuts))
     times = {len(one.stages): _times(one, replace(plan, budget_s=plan.budget_s / len(cut))) for one in cut}
@@ -141,16 +141,16 @@ def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
     return found
 
 
-def _times(model: Model, plan: Plan) -> Times:
+def _times(model: Model, plan: MeasureOptions) -> Times:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
-    from app.engine.profiling.bench import Bench, visit_all
-    from app.engine.profiling.measuring import Timed, median_of
-    from app.engine.profiling.sampler import Visits, coarser
+    from app.engine.profiling.measuring import UnitTime, median_of
+    from app.engine.profiling.offline import OfflineBench, visit_all
+    from app.engine.profiling.sampler import Visits, size_sets
 
     most = model.info.batching.max_batch
-    visits: Visits[int, tuple[Timed, Timed]] = Visits(coarser(most)[-1], lambda _: False, most=plan.repeats)
+    visits: Visits[int, tuple[UnitTime, UnitTime]] = Visits(size_sets(most)[-1], lambda _: False, most=plan.repeats)
     whole = replace(model, stages=(), again=(), context=None)
-    with Bench(make_device(replace(plan, max_batch=most), 2), whole, model, length=plan.length) as bench:
+    with OfflineBench(make_device(replace(plan, max_batch=most), 2), whole, model, length=plan.length) as bench:
         visit_all(
             visits,
             lambda size: visits.add(size, (bench.time({0: size})[0], bench.time({1: size})[1])),

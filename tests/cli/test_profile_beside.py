@@ -12,7 +12,7 @@ from runtimes import HostRuntime
 
 from app.cli import profile, profile_beside
 from app.cli.profile_beside import check_room
-from app.cli.profile_measure import Plan
+from app.cli.profile_measure import MeasureOptions
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
 from app.engine.streams.device import StreamDevice
@@ -62,7 +62,7 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
     with HostRuntime() as runtime:
         made = []
 
-        def device(plan: Plan, workers: int) -> StreamDevice:
+        def device(plan: MeasureOptions, workers: int) -> StreamDevice:
             made.append((plan.max_batch, workers))
             host = CpuDevice((2, 2), 1, 2)
             return StreamDevice(runtime, (WorkerSpec(2),) * workers, host=host)

@@ -1,11 +1,11 @@
 """Profiles kept on disk between runs: one JSON file per model, device and number of threads.
 
-A cache: whatever goes wrong with it is logged once and costs no more than measuring again. A file is found by what a
-batch time depends on: the model's name and architecture, the device, threads, and torch's version. The largest batch is
-not part of that; a profile of more rows than are wanted is cut, one of fewer is not used.
+Errors are logged once; the profile is then measured again. The file name is a digest of all that batch times depend on:
+the model's name and architecture, the device, threads, and torch's version. The largest batch is not in it: a profile
+of more rows than needed is cut, one of fewer is not used.
 
-Beside a profile lies a file of pairs: all that the model was measured beside. Each pair names the other's architecture;
-device, threads and torch's version are the same for both. Measuring the profile again leaves the pairs as they are.
+A second file for each profile holds pairs: how much the model is slowed beside others. Each pair names the other's
+architecture; device, threads and torch's version are the same for both. A new profile does not change the pairs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
 
-#: The key of a stored profile for what requests cost beside their batches, by format, which `starling size --measure`
-#: measures; and the key in that for what a server has counted of its own, of whatever format.
+#: FRONT: the key of a stored profile for what requests cost beside their batches, by format; `starling size --measure`
+#: measures it. SERVED: the key in that for the counts of a server's own requests, of any format.
 FRONT, SERVED = "front", "served"
 _DIGITS = 16  # of a key's digest in a file's name
 _CPUINFO = Path("/proc/cpuinfo")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What batch times depend on. `architecture` is a digest, see `architecture_of`."""
+    """All that batch times depend on. `architecture` is a digest, see `architecture_of`."""
 
     model: str
     architecture: str
@@ -69,12 +69,12 @@ class ProfileCache:
         self._warned = False
 
     def load(self, key: Key, max_batch: int) -> ModelProfile | None:
-        """The profile of `key` up to `max_batch` rows, or None where there is none that large. Reads a file."""
+        """The profile of `key` up to `max_batch` rows; None if there is none that large. Reads a file."""
         profile = self._read(self.folder / key.file_name, parse)
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
     def suggestion(self, model: str, hardware: str, precision: str) -> Size | None:
-        """What `starling profile` suggested last for a model of this name on this hardware. Reads its files."""
+        """The last suggestion of `starling profile` for a model of this name on this hardware. Reads files."""
         paths = self.folder.glob(f"{glob.escape(model)}-{'[0-9a-f]' * _DIGITS}.json")
         wanted = model, hardware, torch.__version__, precision
         return suggested(
@@ -85,7 +85,7 @@ class ProfileCache:
         )
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
-        """Write the profile; None when that cannot be done. What requests cost is kept where it holds nothing of it."""
+        """Write the profile. Returns None if that fails. Keeps the stored request costs if the new one has none."""
         before = self.load(key, 1)
         if before is not None and FRONT in before.extra:
             profile = replace(profile, extra={FRONT: before.extra[FRONT], **profile.extra})
@@ -93,7 +93,7 @@ class ProfileCache:
         return self._write(self.folder / key.file_name, profile.to_dict())
 
     def store_loads(self, key: Key, loads: Sequence[FrontLoad], made: str) -> None:
-        """Keep what requests cost a server, in place of what another one kept. Nothing where there is no profile."""
+        """Store what requests cost a server, in place of an earlier server's. Does nothing without a stored profile."""
         profile = self._read(self.folder / key.file_name, parse)
         if profile is None:
             return
@@ -103,18 +103,18 @@ class ProfileCache:
         self._write(self.folder / key.file_name, replace(profile, extra={**profile.extra, FRONT: front}).to_dict())
 
     def load_pairs(self, key: Key) -> tuple[Pair, ...]:
-        """All that the model was measured beside; nothing where there is no such file. Reads a file."""
+        """All pairs of the model. Reads a file."""
         return self._read(self.folder / f"beside-{key.file_name}", _pairs_of) or ()
 
     def store_pair(self, key: Key, pair: Pair) -> Path | None:
-        """Keep a pair with the others of this model, in place of one of the same two; None when that cannot be done."""
+        """Store a pair, in place of an older one of the same two models. Returns None if that fails."""
         others = (
             one for one in self.load_pairs(key) if (one.model, one.architecture) != (pair.model, pair.architecture)
         )
         return self._write(self.folder / f"beside-{key.file_name}", pairs_to_dict(key, (*others, pair)))
 
     def _read(self, path: Path, parsed: Callable[[Any], T]) -> T | None:
-        """What a file holds, None where there is no file, or none that can be read."""
+        """The parsed file; None if it does not exist or cannot be read."""
         try:
             return parsed(json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
@@ -138,7 +138,7 @@ class ProfileCache:
 
 
 def pairs_to_dict(key: Key, pairs: Iterable[Pair]) -> dict[str, Any]:
-    """What a file of pairs holds."""
+    """The content of a file of pairs."""
     beside = [pair.to_dict() for pair in pairs]
     return {"model": key.model, "device": key.device, "threads": key.threads, "beside": beside}
 
@@ -150,7 +150,7 @@ def _pairs_of(data: Any) -> tuple[Pair, ...]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, and its folder if need be, so that another process never sees half of it. Raises OSError."""
+    """Write a file, and make its folder, so that other processes never see half of it. Raises OSError."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,12 +170,12 @@ def default_folder() -> Path:
 
 
 def key_of(model: Model, device: Device) -> Key:
-    """Where the profile of this model on this device is kept. Not for the event loop: it looks at every weight."""
+    """The key of this model's profile on this device. Not for the event loop: it looks at every weight."""
     return Key(model.info.name, architecture_of(model), device_name(device), device.threads)
 
 
 def device_name(device: Device) -> str:
-    """The hardware behind a device, without what may be set: workers and threads."""
+    """The hardware of a device, without its settings (workers and threads)."""
     return cpu_name() if device.name.startswith("cpu") else device.name
 
 
@@ -189,10 +189,10 @@ def cpu_name() -> str:
 
 
 def architecture_of(model: Model) -> str:
-    """A digest of what the model computes, as far as it shows: tensors, class, layers, shapes of weights.
+    """A digest of what the model computes, as far as can be seen: tensors, class, layers, shapes of weights.
 
-    Not of the weights: batch times do not depend on them. A change of code alone does not show; the scale that workers'
-    own times keep true takes care of that.
+    Weights are left out, because batch times do not depend on their values. A change of code alone is not seen; the
+    scale from live batches corrects its effect.
     """
     info, call = model.info, model.call
     parts: list[object] = [[(s.name, s.datatype, s.shape, s.bounds) for s in (*info.inputs, *info.outputs)]]
@@ -207,5 +207,5 @@ def architecture_of(model: Model) -> str:
 
 
 def _shape_of(stage: object) -> str:
-    """What a stage looks like: its layers, of an exported one its code."""
+    """A stage as text: its layers, and the code of an exported one."""
     return f"{stage}{getattr(stage, 'code', '')}" if isinstance(stage, nn.Module) else type(stage).__qualname__

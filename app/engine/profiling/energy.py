@@ -1,11 +1,11 @@
-"""The energy that serving has cost since start, from the best source there is, read when somebody scrapes.
+"""The energy used since start, from the best available source, read at each scrape of the metrics.
 
     nvml            the GPU's own counter, through pynvml where that is installed
     powercap        a CPU's own counters (Linux); all packages, whatever else runs on them
-    profile         what the device draws idle and busy by a model's profile, times the time that it was
-    busy_seconds    nothing is known: seconds of work, as if the device drew 1 W
+    profile         the device's idle and busy power by a model's profile, times the idle and busy time
+    busy_seconds    without any of these: seconds of work, as if the device drew 1 W
 
-A counter that fails once is not read again; what follows starts from zero under its own name.
+A counter that fails once is not read again; the next source starts from zero under its own name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Watts = tuple[float, float]
 
 
 class EnergyMeter:
-    """Joules since it was made. `counter`: the name of a source, and what gives joules since start or raises."""
+    """Joules since construction. `counter`: the name of a source, and a function that returns its joules or raises."""
 
     def __init__(
         self, counter: tuple[str, Callable[[], float]] | None = None, clock: Callable[[], float] = time.monotonic
@@ -39,9 +39,9 @@ class EnergyMeter:
         self._began = clock()
 
     def read(self, busy_s: float, watts: Watts | None) -> Energy:
-        """`busy_s`: seconds that workers have spent on units, together; they are one device, so no more than the time.
+        """`busy_s`: seconds that all workers have spent on units. They share one device, so the elapsed time bounds it.
 
-        A few microseconds to a millisecond: for a scrape, not for a call.
+        Takes up to a millisecond: for a scrape, not for a call.
         """
         if self._counter is not None:
             name, joules = self._counter

@@ -1,16 +1,16 @@
-"""Measures a model while the server is idle: the profile that warm-up has only guessed at.
+"""Measures a model's profile while the server is idle. It replaces the rough one of warm-up.
 
 Rules
-    1. A batch is measured by the worker that serves, between calls: a model never runs where it would not otherwise.
-    2. A batch is measured only when no unit has been there for several times as long as it takes, so that few calls
-       meet one. A call that does waits for the batch at hand, at most; one that would take too long is never measured.
-    3. What a batch costs beyond computing is measured with it: measured batches are handed over as live ones are.
-    4. Rows to measure with have slots of their own, which no call is ever given.
-    5. A model in stages runs whole: each visit gives the time of each stage, and nothing is kept between them.
+    1. The workers that serve also measure, between calls, so that a model only runs where it runs anyway.
+    2. A batch is measured only after an idle time of several times its own, so that few calls coincide with one. A call
+       that does waits for that batch at most. A batch that would take too long is never measured.
+    3. Measured batches are pushed and reported as live ones are, so that the time beyond computing is measured too.
+    4. Measured rows have slots of their own, which calls never get.
+    5. A model in stages runs whole: each visit gives the time of each stage, and no activations are kept.
     6. The scheduler gets the profile once, at the end, as an input (`reprofile`).
 
-A model that raised on made-up rows is measured with the first rows that it has run without a fault. Before that the row
-check compares their answers. The model serves meanwhile, so that whatever is found becomes a warning.
+A model that raised on made-up rows is measured with the first rows that it ran without a fault. Before that the row
+check compares their answers. The model already serves then, so a finding is only a warning.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from statistics import median
 from app.contract import Array, SampleRow
 from app.engine.device import TRIED_TOKENS, Device
 from app.engine.pool import Slots
-from app.engine.profiling.measuring import Measured, Measuring, median_of
+from app.engine.profiling.measuring import MeasuredBatch, Measuring, median_of
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
-from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, concurrency_levels, length_sets, size_sets
 from app.engine.profiling.warmup import filled, lay_out, write_rows
 from app.models.checks.row_check import Comparisons, Finding, comparisons
 from app.models.checks.samples import longest, most_length, row_check_rows
@@ -33,12 +33,12 @@ from app.models.checks.trial import finding_warning, tolerance_of
 
 log = logging.getLogger("starling.engine")
 
-_QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the calls of one busy client
-_PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
-# Times per cell, and how well it is to be known. What workers report corrects it further.
+_QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps between its calls
+_PATIENCE = 4  # times a batch's own time without a call, before it is measured: a call is then unlikely to coincide
+# Visits of a cell, and the standard error to reach. Live batches correct the times later.
 _LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
-_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
-_LARGEST_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
+_PASSES = 2  # over all lengths, for which the budget must suffice: more lengths are better than a finer median
+_LARGEST_SHARE = 10  # a batch that takes more than this part of the budget keeps its time from warm-up
 
 
 class GoneError(Exception):
@@ -46,9 +46,9 @@ class GoneError(Exception):
 
 
 class IdleMeasurement:
-    """Of one model that serves and has rows to measure with. Batches may take `budget_ns` together.
+    """The measurement of one model that serves and has rows. All batches together may take `budget_ns`.
 
-    On the event loop. Both methods raise GoneError.
+    Used on the event loop. Both methods raise GoneError.
     """
 
     def __init__(self, model: ProfiledModel, device: Device, measuring: Measuring, budget_ns: int) -> None:
@@ -57,11 +57,11 @@ class IdleMeasurement:
         self._measuring = measuring
         self._budget_ns = budget_ns
         self._lengths = longest(model.rows)
-        #: The length of the rows as they are; 0 if it is fixed.
+        #: The rows' own length; 0 if lengths are fixed.
         self._own = max((max(1, length) for length in self._lengths.values()), default=0)
 
     async def check(self) -> None:
-        """The row check of a model that serves; what it finds is logged."""
+        """The row check of a model that serves; logs a finding."""
         placed = self._model.executor.model
         if placed.row_check == "off":
             return
@@ -78,9 +78,9 @@ class IdleMeasurement:
             log.warning("model %s: %s", self._model.name, finding_warning(finding))
 
     async def measure(self) -> None:
-        """Time the sampler's cells until they are settled or the budget is spent: the model's profile is new then.
+        """Time the sampler's cells until they are settled or the budget is spent; then set the model's profile.
 
-        A batch that fails at another length than its rows have is not timed there. Raises RuntimeError when the model
+        A length at which a batch fails is skipped, unless it is the rows' own. Raises RuntimeError when the model
         fails otherwise.
         """
         model = self._model
@@ -134,7 +134,7 @@ class IdleMeasurement:
     async def _replace_guess(self) -> None:
         """The first times of a model that warm-up could not run, from batches of 1, 2 and the most copies of a row.
 
-        Sizes that would take too long are not run: their time is in proportion to that of the largest that was.
+        Sizes that would take too long are not run: their times are extrapolated from the largest that ran.
         """
         model, most = self._model, self._model.profile.max_batch
         times: dict[int, int] = {}
@@ -147,7 +147,7 @@ class IdleMeasurement:
         model.origin = Origin.WARM_UP
 
     async def _run_rows(self, rows: Sequence[SampleRow], size: int) -> tuple[int, list[Array]]:
-        """Run rows as a batch of `size`; its nanoseconds, and the outputs."""
+        """Run rows as a batch of `size`. Returns its nanoseconds and the outputs."""
         model, slots = self._model, self._model.spare[:size]
         batch = [*rows, *[rows[-1]] * (size - len(rows))]
         await asyncio.to_thread(write_rows, model.executor.pool, slots, batch)
@@ -156,8 +156,8 @@ class IdleMeasurement:
         assert one.completion.ran is not None
         return one.completion.ran.busy_ns, one.completion.ran.outputs
 
-    async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int = 0) -> list[Measured]:
-        """Run batches at once when there is no call, and count them as what they are."""
+    async def _run(self, batches: Sequence[tuple[int, Slots]], expected_ns: int = 0) -> list[MeasuredBatch]:
+        """Run batches at once when there is no call, and count them as profiled batches."""
         model = self._model
         await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected_ns))
         if self._device.dead() is not None:
@@ -171,7 +171,7 @@ class IdleMeasurement:
         return measured
 
     def _batches(self, cell: Cell) -> list[tuple[int, Slots]]:
-        """One batch for each of as many workers, of spare slots of its own."""
+        """One batch for each of the cell's units: worker and spare slots."""
         spec, model = self._device.spec, self._model
         rows = len(model.spare) // len(spec.workers)
         workers = workers_for(spec, model.profile.max_batch)[: cell.units]
@@ -180,35 +180,36 @@ class IdleMeasurement:
     # which cells
 
     def _fits(self, batch_ns: int) -> bool:
-        """Whether a batch that takes so long may be measured at all."""
+        """Whether a batch of so many nanoseconds may be measured at all."""
         return batch_ns * _LARGEST_SHARE <= self._budget_ns
 
     def _expected(self, cell: Cell) -> int:
-        """Nanoseconds that a batch will take: from warm-up, in proportion to its length where rows are longer."""
+        """Nanoseconds of a cell's batches: from warm-up, in proportion to the length for longer rows."""
         own = self._own or 1
         return self._model.profile.batch_ns[cell.size - 1] * cell.units * max(own, cell.length) // own
 
     def _sizes_to_time(self, budget_ns: int) -> list[Cell]:
-        """As many sizes as there is time for, several times each, alone and several at once."""
+        """Cells of as many sizes as the budget allows, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
-        at_once = levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([cells(sizes, at_once) for sizes in coarser(largest)], _LEAST, budget_ns)
+        at_once = concurrency_levels(min(len(workers_for(spec, largest)), spec.max_running))
+        return self._first_that_fits([cells(sizes, at_once) for sizes in size_sets(largest)], _LEAST, budget_ns)
 
     def _lengths_to_time(self) -> list[Cell]:
-        """A few sizes at as many other lengths as half of the budget has room for.
+        """Cells of a few sizes at as many other lengths as half of the budget allows.
 
-        The steps of a cell take as long at any, but for those of a model that writes.
+        None for a model that runs by its cell, whose steps take the same time at any length; but decoders have some.
         """
         executor, own = self._model.executor, self._own
         most = most_length(executor.model.info.client_inputs, own)
         if not most or (executor.steps is not None and not executor.model.writes):
             return []
-        *_, sizes = coarser(self._model.profile.max_batch)
-        choices = [at_lengths(sizes, lengths) for lengths in shorter(most, own)]
+        *_, sizes = size_sets(self._model.profile.max_batch)
+        choices = [at_lengths(sizes, lengths) for lengths in length_sets(most, own)]
         return self._first_that_fits(choices, _PASSES, self._budget_ns // 2)
 
     def _first_that_fits(self, choices: Sequence[list[Cell]], times: int, budget_ns: int) -> list[Cell]:
-        """The first of these sets that there is time for so often, or the last; no batch of them takes too long."""
+        """The first of these sets that fits `times` visits into the budget, or the last; without batches that take too
+        long."""
         wanted: list[Cell] = []
         for some in choices:
             wanted = [cell for cell in some if self._fits(self._expected(cell) // cell.units)]
@@ -220,7 +221,7 @@ class IdleMeasurement:
 def _next(
     comparing: Comparisons, outputs: Sequence[Array] | None
 ) -> tuple[tuple[list[SampleRow], int] | None, Finding | None]:
-    """The next batch, or else what was found. On a thread: outputs may be large."""
+    """The next batch to run, or the finding. Called on a thread, because outputs may be large."""
     try:
         return comparing.send(outputs), None  # type: ignore[arg-type]  # None starts a generator
     except StopIteration as end:

@@ -1,7 +1,7 @@
 """Runs measured batches on the workers that serve, between the units of the engine.
 
-Measured units have ids below 0, where the scheduler's are not. A unit of the engine that is pushed meanwhile waits
-behind them in its worker's queue. All of this is on the event loop.
+Measured units have negative ids, the scheduler's are positive. A unit of the engine that is pushed meanwhile waits
+behind them in its worker's queue. Everything here runs on the event loop.
 """
 
 from __future__ import annotations
@@ -16,48 +16,46 @@ from app.engine.executor import Executor
 from app.engine.pool import Slots
 
 
-class Timed(NamedTuple):
+class UnitTime(NamedTuple):
     """Nanoseconds of a unit, and of each stage of a model in stages."""
 
     ns: int
     by_stage: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, completion: Completion) -> Timed:
-        """What a worker has reported of a unit."""
+    def of(cls, completion: Completion) -> UnitTime:
+        """The times in a worker's report."""
         ran = completion.ran
         return cls(completion.outcome.compute_ns, () if ran is None else ran.by_stage_ns)
 
 
-def median_of(timed: Sequence[Timed]) -> Timed:
-    """Of units that ran at once, or one after another."""
+def median_of(timed: Sequence[UnitTime]) -> UnitTime:
+    """The median, also by stage, of units that ran at once or one after another."""
     by_stage = zip(*(one.by_stage for one in timed), strict=True)
-    return Timed(max(1, round(median(one.ns for one in timed))), tuple(max(1, round(median(ns))) for ns in by_stage))
+    return UnitTime(max(1, round(median(one.ns for one in timed))), tuple(max(1, round(median(ns))) for ns in by_stage))
 
 
-class Measured(NamedTuple):
-    """A measured batch. `took_ns`: from pushing it until its completion got to the loop."""
+class MeasuredBatch(NamedTuple):
+    """A measured batch. `took_ns`: from its push until the loop got its completion."""
 
     completion: Completion
     took_ns: int
 
     @property
-    def timed(self) -> Timed:
-        return Timed.of(self.completion)
+    def timed(self) -> UnitTime:
+        return UnitTime.of(self.completion)
 
     @property
     def handover_ns(self) -> int:
-        """What the batch cost beyond computing, in a server that has nothing else to do.
-
-        It holds for a batch that was measured alone; of several begun together, each waits for its turn to be pushed.
-        """
+        """The time of the batch beyond computing, in an idle server. Only valid for a batch that was measured alone."""
         return self.took_ns - self.completion.outcome.compute_ns
 
 
 class Measuring:
-    """`clock` gives monotonic nanoseconds. Whoever starts the device hands completions of measured units to `ended`.
+    """Pushes measured units. The owner of the device passes completions of units with negative ids to `ended`.
 
-    `idle_since`: when the engine's last unit ended, None while it has some; set by the engine.
+    `clock`: monotonic nanoseconds. `idle_since`, set by the engine, returns when its last unit ended; None while one
+    runs.
     """
 
     def __init__(self, device: Device, clock: Callable[[], int]) -> None:
@@ -65,14 +63,14 @@ class Measuring:
         self._device = device
         self._clock = clock
         self._number = 0  # of the last measured unit
-        self._running: dict[int, asyncio.Future[Measured]] = {}
+        self._running: dict[int, asyncio.Future[MeasuredBatch]] = {}
         self._begun = 0
 
     async def quiet(self, need_ns: int) -> None:
-        """Return when the engine has had no unit for so long, from now on.
+        """Return when the engine has had no unit for `need_ns`, counted from now at the earliest.
 
-        Units do not wake it, for that would cost each of them a turn of the loop: the timer is set for the earliest
-        time at which it can be quiet, and set again if units have come until then.
+        Units do not wake this coroutine, which would cost each of them a turn of the loop. A timer rings at the
+        earliest possible time, and is set again if units have run meanwhile.
         """
         loop, began = asyncio.get_running_loop(), self._clock()
         while (wait_ns := self._until_quiet(began, need_ns)) > 0:
@@ -84,18 +82,18 @@ class Measuring:
                 timer.cancel()
 
     def _until_quiet(self, began: int, need_ns: int) -> int:
-        """Nanoseconds until there can have been no unit for so long."""
+        """Nanoseconds until the earliest possible end of `quiet`."""
         since = self.idle_since()
         return need_ns if since is None else max(began, since) + need_ns - self._clock()
 
-    async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
-        """Run one batch on each of some workers, all begun together; what came of each.
+    async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[MeasuredBatch]:
+        """Run one batch on each of some workers at once. `batches` are (worker, slots).
 
-        `batches` are (worker, slots). Once begun they run to their end, also when the caller is cancelled. They are
-        handed over as the engine's units are: pushed from the loop, and reported into it.
+        They run to their end, also when the caller is cancelled. As with the engine's units, the loop pushes them and
+        gets their reports.
         """
         loop = asyncio.get_running_loop()
-        ends: list[asyncio.Future[Measured]] = []
+        ends: list[asyncio.Future[MeasuredBatch]] = []
         self._begun = self._clock()
         for worker, slots in batches:
             self._number -= 1
@@ -112,4 +110,4 @@ class Measuring:
     def ended(self, completion: Completion) -> None:
         """A measured unit has ended."""
         end = self._running.pop(completion.outcome.unit_id)
-        end.set_result(Measured(completion, self._clock() - self._begun))
+        end.set_result(MeasuredBatch(completion, self._clock() - self._begun))

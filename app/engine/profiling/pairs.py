@@ -1,27 +1,28 @@
-"""Measures two models side by side: how much batches of the one are slowed by those of the other.
+"""Measures two models side by side: how much batches of the other model slow those of the first.
 
-The first runs on one worker, the other is repeated on another: as best-effort units do there that fill what a real-time
-unit leaves free. A visit times one combination of sizes: the first model alone and both side by side, each first in
-turn. The result of a visit is the ratio of times that follow one another, so that a machine that drifts between visits
-bends nothing; a pair is known by the medians of these ratios.
+The first model runs on one worker, and the other repeatedly on another, as best-effort units run beside real-time ones.
+A visit times one combination of sizes: the first model alone, and both side by side; which comes first alternates. Its
+result is the ratio of the two times, which follow one another, so that a drift of the machine's speed between visits
+does not matter. The result for a pair is the median of these ratios.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import floor, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from app.engine.profiling.bench import Bench, visit_all
+from app.engine.profiling.offline import OfflineBench, visit_all
 from app.engine.profiling.sampler import Visits
 from app.scheduler.estimates.pairs import PairTime
 
 LEAST_S = 0.02  # of each turn
-_TOLERANCE = 0.01  # of the first model's time, to either side
+_TOLERANCE = 0.01  # half the width of the confidence interval, as a share of the first model's time
 FIRST, OTHER = 0, 1  # the worker that each runs on
 
-Sizes = tuple[int, int]  # rows of the one, rows of the other
+Sizes = tuple[int, int]  # rows of the first model, rows of the other
 
 
 class Visit(NamedTuple):
@@ -35,20 +36,20 @@ class Visit(NamedTuple):
         return self.beside_ns / self.alone_ns - 1
 
 
-def ends_and_middle(max_batch: int) -> list[int]:
-    """One row, the largest batch, and between them the power of two nearest to the middle of the octaves."""
-    return sorted({1, 1 << (max_batch.bit_length() // 2), max_batch} & set(range(1, max_batch + 1)))
+def combinations(max_batch: int, other_max_batch: int, repeats: int) -> Visits[Sizes, Visit]:
+    """The sizes to time, each at most `repeats` times.
+
+    Of the first model: 1, the largest, and the power of two in the middle. Of the other: 1, which makes the most units
+    a second, and the largest, which has the most work in each.
+    """
+    sizes = sorted({1, 1 << (max_batch.bit_length() // 2), max_batch} & set(range(1, max_batch + 1)))
+    return Visits(product(sizes, sorted({1, other_max_batch})), is_known, most=repeats)
 
 
-def ends(max_batch: int) -> list[int]:
-    """One row and the largest batch: the most units a second, and the most work in each."""
-    return sorted({1, max_batch})
+def is_known(visits: Sequence[Visit]) -> bool:
+    """Whether the 95 % confidence interval of the median slowdown is narrow enough.
 
-
-def known(visits: Sequence[Visit]) -> bool:
-    """Whether the 95 % confidence interval of the median of what the first model is slowed by is narrow enough.
-
-    It is by ranks, so no shape is assumed.
+    The interval is by ranks, so it assumes no distribution.
     """
     ordered = sorted(visit.slower for visit in visits)
     below = max(0, floor(len(ordered) / 2 - 0.98 * sqrt(len(ordered))))
@@ -56,7 +57,7 @@ def known(visits: Sequence[Visit]) -> bool:
 
 
 def times(visited: Visits[Sizes, Visit]) -> tuple[PairTime, ...]:
-    """What came of it, by sizes; of those that were timed."""
+    """The medians, for all sizes that were timed."""
     return tuple(
         PairTime(
             *sizes,
@@ -69,7 +70,7 @@ def times(visited: Visits[Sizes, Visit]) -> tuple[PairTime, ...]:
     )
 
 
-def visit(bench: Bench, sizes: Sizes, *, alone_first: bool) -> Visit:
+def visit(bench: OfflineBench, sizes: Sizes, *, alone_first: bool) -> Visit:
     """Time the first model alone, and both side by side.
 
     `bench`: with the two models, on the workers FIRST and OTHER. Raises ConfigError when a model fails.
@@ -80,7 +81,10 @@ def visit(bench: Bench, sizes: Sizes, *, alone_first: bool) -> Visit:
 
 
 def measure_pair(
-    bench: Bench, visits: Visits[Sizes, Visit], budget_s: float, on_progress: Callable[[int], None] = lambda done: None
+    bench: OfflineBench,
+    visits: Visits[Sizes, Visit],
+    budget_s: float,
+    on_progress: Callable[[int], None],
 ) -> None:
     """Time combinations until all are settled or the time is up; each at least once.
 

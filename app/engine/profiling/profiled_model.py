@@ -1,8 +1,8 @@
-"""A placed model as far as it is measured: its batch times, where they are from, and what it is measured with."""
+"""What profiling knows of a placed model: its batch times, their origin, and the rows to measure it with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,9 +10,10 @@ from typing import Any
 
 from app.contract import SampleRow
 from app.engine.executor import Executor
-from app.engine.pool import Slots
+from app.engine.pool import Pool, Slots
 from app.engine.profiling.cache import Key
 from app.engine.profiling.review import Review
+from app.models.checks.samples import ROWS, content_of
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.front_load import FrontLoad
@@ -20,27 +21,30 @@ from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
+_LOOKED_AT = 64  # rows: repeated requests of one client must not cost a copy each for ever
+
 
 class Origin(StrEnum):
     """Where a model's batch times are from."""
 
-    GUESS = "guess"  # it raised on the rows that warm-up made up
+    GUESS = "guess"  # the model raised on made-up rows
     WARM_UP = "warm-up"
     CACHE = "cache"
     MEASURED = "measured"
-    STALE = "stale"  # from the cache, and contradicted by batches of calls
+    STALE = "stale"  # from the cache, but live batches took other times
 
 
 @dataclass(slots=True, eq=False)
 class ProfiledModel:
-    """Made by warm-up; `program` and `stats` are set when the model serves.
+    """Warm-up makes it; `program` and `stats` are set when the model serves.
 
-    `key`: where its profile is kept, None: nowhere. `rows`: to measure with; none if it raised on those made up for it.
-    `pairs`: what it was measured beside; `slowdowns`: by model, the fraction of its time by which it is slowed beside
-    that one. `spare`: slots for measuring, as many rows for each worker. `unfit`: why no batch but those of its calls
-    ran well. `on_rows` gets the slots of rows that have run without a fault. `review`: of the profile that its tables
-    were solved from. `advised`: it has been logged that its best-effort calls need stages. `spread`: how batches of
-    calls vary, as of a FrontLoad; `loads`: what its requests have cost, by steps of their rate (`served_loads`).
+    `key`: where its profile is cached, None: nowhere. `rows`: to measure with; none if it raised on made-up rows.
+    `pairs`: measurements beside other models; `slowdowns`: by model, the fraction by which batches beside that one are
+    slower. `spare`: slots for measuring, equally many for each worker. `unfit`: the error if it raised on all made-up
+    rows. `on_rows` is called with the slots of rows that ran without a fault. `review` compares the profile that the
+    tables were solved from with live batches. `advised`: the log has said that its best-effort calls need stages.
+    `spread`: how much times of live batches vary, see FrontLoad. `loads`: what requests cost, by step of their rate
+    (`served_loads`).
     """
 
     executor: Executor
@@ -66,14 +70,14 @@ class ProfiledModel:
         return self.executor.model.info.name
 
     def has_times(self, spec: DeviceSpec) -> bool:
-        """Batch times and the hand-over are measured, and for as many units at once as can be on this device."""
+        """Whether batch times and hand-over are measured, up to as many units at once as this device runs."""
         if self.origin in (Origin.GUESS, Origin.WARM_UP, Origin.STALE) or self.profile.handover_ns is None:
             return False
         at_once = min(len(workers_for(spec, self.profile.max_batch)), spec.max_running)
         return at_once <= max(self.profile.concurrency_ns, default=1)
 
     def report(self) -> dict[str, Any]:
-        """For the statistics: all but `batch_ms`, which has a key of its own there. Milliseconds."""
+        """For the statistics, in milliseconds; `batch_ms` has a key of its own there."""
         profile, data = self.profile, self.profile.to_dict()
         return {
             "origin": self.origin,
@@ -91,13 +95,38 @@ class ProfiledModel:
         }
 
 
+class FirstRows:
+    """Copies of the first different rows that ran without a fault, at most ROWS of them.
+
+    A model that raised on made-up rows is measured with these.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[SampleRow] = []
+        self._seen: set[tuple[Any, ...]] = set()
+        self._looked_at = 0
+
+    def add(self, pool: Pool, slots: Iterable[int]) -> bool:
+        """Copy new rows from their slots. Returns True when no more are needed, or enough were compared."""
+        for slot in slots:
+            row = pool.row(slot)
+            content = content_of(row)
+            self._looked_at += 1
+            if content not in self._seen:
+                self._seen.add(content)
+                self.rows.append(row)
+            if len(self.rows) == ROWS or self._looked_at == _LOOKED_AT:
+                return True
+        return False
+
+
 def _at_once_and_by_length(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a profile as it is stored."""
+    """Two keys of the statistics, from a profile as it is stored."""
     return {"concurrency_ms": data.get("concurrency", {}), "length_ms": data.get("length_ms", {})}
 
 
 def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
-    """Workers that take a batch of so many rows: as many units at once can be measured."""
+    """The workers that can take a batch of so many rows."""
     return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
 
 
@@ -109,9 +138,9 @@ def first_profile(
     *,
     error: float = ONCE,
 ) -> ModelProfile:
-    """The profile of a model whose times have hardly been measured; of one in stages each takes an equal part.
+    """A profile from few measurements. Each stage gets an equal share of the time, unless `stages` are given.
 
-    `lengths`: of the rows that it was measured with. `stages`: where their times are known. `error`: of each size.
+    `lengths`: of the rows that were run. `error`: the relative standard error of each size.
     """
     count = len(executor.model.stages)
     part = ModelProfile(tuple(max(1, ns // max(1, count)) for ns in batch_ns))

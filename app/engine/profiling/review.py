@@ -11,19 +11,19 @@ from app.scheduler.estimates.curve import Estimate, drawn
 from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.profile import ModelProfile
 
-_MOVED = 2.0  # standard errors that a size has moved, so that tables are solved again
-_SURER = 0.5  # or its error has fallen to this part of what it was
+_MOVED = 2.0  # standard errors by which a size must change, for tables to be solved again
+_SURER = 0.5  # or its error must fall to this part of the old one
 _CONTRADICTED = 4.0  # standard errors between a size's profile and its live batches
-_BENDS = 0.1  # and so much as a share: under load sizes compare a little differently
+_BENDS = 0.1  # and as a share of the time: ratios between sizes change a little under load
 _ENOUGH = 16  # live batches of a size that contradict its profile
-_SLOWER = 0.1  # by how much others must slow a batch more, or less, than tables were solved for
-_BESIDE = 32.0  # and so many live batches beside others say so
-#: Between two solutions, doubled each time. One takes about a second of a core, of which models at work may want all.
+_SLOWER = 0.1  # or the slowdown by other batches must change by this share
+_BESIDE = 32.0  # with so many live batches beside others
+#: Time between two solutions, doubled each time: a solution takes a second of a core, which busy models may need.
 _FIRST_NS, _LONGEST_NS = 10_000_000_000, 3_600_000_000_000
 
 
 class Review:
-    """Of one model, from its profile on. Times are `now`, in ns. Solving takes a second, so it is asked for seldom."""
+    """Compares a model's profile with its live batches. Solving tables takes a second, so it is rarely asked for."""
 
     def __init__(self, profile: ModelProfile, now: int, workers: int = 1) -> None:
         if workers > 1 and not profile.concurrency_ns:
@@ -35,9 +35,9 @@ class Review:
         self._due = now + _FIRST_NS
 
     def corrected(self, live: Sequence[LiveTimes], now: int) -> ModelProfile | None:
-        """The profile as live batches have corrected it; None where it has not moved, or tables are too recent.
+        """The profile corrected by live batches; None if it has hardly changed, or the tables are too recent.
 
-        `live`: of each stage.
+        `live`: the times of each stage.
         """
         if now < self._due or not self._profile.errors:
             return None
@@ -55,7 +55,7 @@ class Review:
         return _times(self._profile, live, factors, errors, slowdown)
 
     def contradicted(self, live: Sequence[LiveTimes]) -> bool:
-        """Whether live batches of some size disagree with the profile beyond both errors, as compared with others."""
+        """Whether live batches of some size differ from the profile by more than both errors and a common factor."""
         factors, errors = _whole(self._profile, live)
         seen = [size for size in range(len(factors)) if all(one.seen[size] >= _ENOUGH for one in live)]
         common = median([factors[size] for size in seen] or [1.0])
@@ -66,7 +66,7 @@ class Review:
 
 
 def _whole(profile: ModelProfile, live: Sequence[LiveTimes]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """By size: the factor of all stages together, and the standard error."""
+    """By size, for all stages together: live time over profiled time, and the standard error."""
     errors = tuple(map(max, zip(*(one.errors() for one in live), strict=True)))
     if len(live) == 1:
         return tuple(live[0].factors), errors

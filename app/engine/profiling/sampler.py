@@ -1,8 +1,8 @@
-"""Which batches to time next, and when they are known well enough.
+"""Chooses which batches to time next, and when their times are known well enough.
 
 A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited pass by pass: first in
-the order given, then in a new random order each time, so that a machine that drifts does not bend the curve. A cell is
-left alone once it is known well enough. Of a model that runs in stages each visit also gives the time of each stage.
+the order given, then in a new random order each time, so that a drift of the machine's speed does not bend the curve. A
+cell is skipped once its time is known well enough. For a model in stages each visit also gives the time of each stage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from app.engine.profiling.measuring import Timed
+from app.engine.profiling.measuring import UnitTime
 from app.scheduler.estimates import curve
 from app.scheduler.estimates.curve import Estimate
 from app.scheduler.estimates.fields import interpolate
@@ -20,7 +20,7 @@ from app.scheduler.estimates.profile import ModelProfile, parse
 
 
 class Cell(NamedTuple):
-    """Units at once, rows in each, and the length of the longest; 0: the rows to measure with as they are."""
+    """Units at once, rows in each, and the length of the rows; 0: their own length."""
 
     units: int
     size: int
@@ -28,39 +28,39 @@ class Cell(NamedTuple):
 
 
 def cells(sizes: Iterable[int], levels: Iterable[int] = ()) -> list[Cell]:
-    """The sizes alone, and at each of the numbers of units at once."""
+    """Cells of each size alone, and with each number of units at once."""
     return [Cell(units, size) for units in (1, *levels) for size in sizes]
 
 
 def at_lengths(sizes: Iterable[int], lengths: Iterable[int]) -> list[Cell]:
-    """The sizes alone, at each of the lengths."""
+    """Cells of each size alone, at each length."""
     return [Cell(1, size, length) for length in lengths for size in sizes]
 
 
-def coarser(max_batch: int) -> list[list[int]]:
-    """Sets of sizes to measure, each with fewer than the one before: all, two an octave, one an octave."""
+def size_sets(max_batch: int) -> list[list[int]]:
+    """Sets of sizes to measure, from the finest to the coarsest: all, two an octave, one an octave."""
     octaves = {1 << power for power in range(max_batch.bit_length())}
     halves = {3 * size // 2 for size in octaves if size > 1 and 3 * size // 2 <= max_batch}
     return [list(range(1, max_batch + 1)), sorted(octaves | halves | {max_batch}), sorted(octaves | {max_batch})]
 
 
-def shorter(longest: int, own: int) -> list[list[int]]:
-    """Sets of lengths to measure besides the rows' `own`, each with fewer than the one before: halves, quarters, ends.
+def length_sets(longest: int, own: int) -> list[list[int]]:
+    """Sets of lengths to measure besides the rows' `own`, the finest first: halves, quarters, the longest.
 
-    They go down to a sixteenth of the longest: what is shorter takes as long as that.
+    They go down to a sixteenth of the longest: shorter rows take about as long as that.
     """
     halves = [max(1, longest >> power) for power in (4, 3, 2, 1, 0)]
     return [sorted({*some} - {own}) for some in (halves, halves[::2], halves[-1:])]
 
 
-def levels(most: int) -> list[int]:
-    """Numbers of units at once to measure: powers of two up to `most`, and `most`; those between are interpolated."""
+def concurrency_levels(most: int) -> list[int]:
+    """Numbers of units at once to measure: `most`, and powers of two below it. Those between are interpolated."""
     doubled = [1 << power for power in range(1, most.bit_length()) if 1 << power < most]
     return [*doubled, most] if most > 1 else []
 
 
 def spread_of(times: Iterable[int]) -> float:
-    """Distance between the quartiles as a share of the median."""
+    """The interquartile range as a share of the median."""
     ordered = sorted(times)
     return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
 
@@ -70,10 +70,9 @@ V = TypeVar("V")
 
 
 class Visits(Generic[C, V]):
-    """What came of each visit to some cells; each is left alone once it is settled.
+    """The visits to each cell, until it is settled: `known(visits)` after at least `least` of them, or `most` visits.
 
-    That is when it has `least` visits and its visits are `known` well enough, or when it has `most`. Equal times give
-    equal orders.
+    The random order has a fixed seed: equal times give equal orders.
     """
 
     def __init__(
@@ -95,12 +94,12 @@ class Visits(Generic[C, V]):
 
     @property
     def complete(self) -> bool:
-        """Every cell has been visited at least once, or was dropped."""
+        """Whether every cell has been visited at least once, or was dropped."""
         return all(visits or cell in self._settled for cell, visits in self.visits.items())
 
     @property
     def done(self) -> int:
-        """Cells that are settled."""
+        """How many cells are settled."""
         return len(self._settled)
 
     def add(self, cell: C, visit: V) -> None:
@@ -120,32 +119,32 @@ class Visits(Generic[C, V]):
         return None
 
 
-class Sampler(Visits[Cell, Timed]):
-    """Which cell to time next, and what came of it.
+class Sampler(Visits[Cell, UnitTime]):
+    """Visits of cells to time, and the profile that follows from the times.
 
-    A cell is known well enough when its standard error (`curve`) is within `tolerance`. Every size is timed as often as
-    its neighbours: curves bend and jump, so none is taken for granted. The order given is to go from small to large at
-    each length, so that no batch comes as a surprise (`expected`, `drop`).
+    A cell is settled when its standard error (`curve`) is within `tolerance`. Every size is timed as often as its
+    neighbours: curves bend and jump, so no size can be left out. `wanted` must go from small to large at each length,
+    so that the time of each batch can be predicted from a smaller one (`expected`, `drop`).
     """
 
     def __init__(self, wanted: Iterable[Cell], *, least: int = 5, most: int = 100, tolerance: float = 0.015) -> None:
-        def known(visits: Sequence[Timed]) -> bool:
+        def known(visits: Sequence[UnitTime]) -> bool:
             return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= tolerance
 
         super().__init__(wanted, known, least=least, most=most)
 
     def expected(self, cell: Cell) -> int:
-        """Nanoseconds of a batch at a length, at most, from the next smaller one timed there; 0 if there is none."""
+        """An upper bound of the nanoseconds of a batch, from the next smaller one of its length; 0 if there is none."""
         table = self.table(cell.units, cell.length)
         size = max((size for size in table if size <= cell.size), default=0)
         return table[size] * cell.size // size if size else 0
 
     def drop(self, cell: Cell) -> None:
-        """Time this cell no more, nor a larger batch of its length."""
+        """Skip this cell and all larger batches of its length."""
         self._settled |= {one for one in self.visits if _group(one) == _group(cell) and one.size >= cell.size}
 
     def estimates(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, Estimate]:
-        """By size, of what has been timed while `units` ran; of one stage, if one is named."""
+        """By size, the times while `units` ran at once; of one stage if it is given."""
         cells = (cell for cell in self.visits if _group(cell) == (units, length))
         return curve.estimates({cell.size: self._times(cell, stage) for cell in cells})
 
@@ -153,22 +152,21 @@ class Sampler(Visits[Cell, Timed]):
         return [timed.ns if stage is None else timed.by_stage[stage] for timed in self.visits[cell]]
 
     def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
-        """Nanoseconds by size, as far as they are significant; of the same as `estimates`."""
+        """`estimates` as nanoseconds by size, smoothed where differences are not significant."""
         known = curve.drawn(self.estimates(units, length, stage))
         return {size: max(1, round(time)) for size, time in known.items()}
 
     def profile(
         self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, written: int = 0, **keys: Any
     ) -> ModelProfile:
-        """What was timed as a profile, its other keys as given. `length`: that of the rows as they are, if they vary.
+        """The times as a profile; `keys` are its other keys. `length`: the rows' own length, if lengths vary.
 
-        `cell`: what was timed by stage is a step of a recurrent model, which takes as long whatever the length. But not
-        of a decoder, whose rows had `written` so many tokens in the middle of their texts, and read these again, too.
+        `cell`: the only stage is a step of a recurrent model, which takes the same time at any length. A step of a
+        decoder does not: it also reads the `written` tokens that its rows had on average.
 
-        Sizes that were not timed lie between their neighbours. Beyond the largest, the curve is that of `guess` as far
-        as that goes, moved to meet it, and at another length that of the rows as they are. Numbers of units at once at
-        which not both ends of the curve were timed are left out, and lengths at which 1 was not. Raises ValueError when
-        1 was not timed alone.
+        Sizes that were not timed are interpolated. Beyond the largest timed size the curve follows `guess`, scaled to
+        meet it; at another length it follows the curve of the rows' own length. Left out are numbers of units at once
+        without both ends of the curve, and lengths without size 1. Raises ValueError if size 1 was not timed alone.
         """
         stages = max((len(timed.by_stage) for visits in self.visits.values() for timed in visits), default=0)
         guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
@@ -184,7 +182,7 @@ class Sampler(Visits[Cell, Timed]):
                 "max_batch": max(map(int, timed["batch_ms"]), default=1),
                 "stages": parts,
                 "error": {
-                    **dict.fromkeys(timed["batch_ms"], curve.ONCE),  # beyond what was timed it is a guess
+                    **dict.fromkeys(timed["batch_ms"], curve.ONCE),  # for sizes that were not timed
                     **{str(size): round(one.error, 4) for size, one in self.estimates(1).items()},
                 },
                 "spread": {str(size): round(spread_of(times), 4) for size, times in sizes.items() if len(times) >= 4},
@@ -193,7 +191,7 @@ class Sampler(Visits[Cell, Timed]):
         )
 
     def _timed(self, guess: ModelProfile | None, length: int, stage: int | None = None) -> dict[str, Any]:
-        """The curves of the whole, or of one stage, as the keys of the profile format."""
+        """The curves of the whole model, or of one stage, as keys of the profile format."""
         alone = self.table(1, stage=stage)
         if guess:
             alone = _extended(alone, dict(enumerate(guess.batch_ns, 1)))
@@ -213,17 +211,17 @@ class Sampler(Visits[Cell, Timed]):
 
 
 def _behind(by_length: Mapping[str, Any], written: int) -> dict[int, Any]:
-    """Times of steps by what rows have read and written, from those by what they had read; none without the second."""
+    """A decoder's times by tokens read and written, from those by tokens read; nothing for other models."""
     return {int(read) + written: table for read, table in by_length.items()} if written else {}
 
 
 def _group(cell: Cell) -> tuple[int, int]:
-    """Whose sizes make one curve."""
+    """Cells of one group make one curve."""
     return cell.units, cell.length
 
 
 def _extended(table: Mapping[int, int], shape: Mapping[int, int]) -> dict[int, int]:
-    """The table; beyond its largest size the curve of `shape`, moved to meet it."""
+    """The table; beyond its largest size it follows `shape`, scaled to meet it."""
     last = max(table, default=0)
     if not last or last > max(shape):
         return dict(table)

@@ -1,8 +1,8 @@
-"""What requests cost this process beside their batches, counted while models serve, for `starling size`.
+"""Measures what requests cost this process beside their batches, while models serve, for `starling size`.
 
-Counters and the CPU time of threads are read every few seconds, so that a request costs nothing more. A window counts
-if requests of one row to one model came at about one rate before, in and after it: of others, nobody could say which
-request cost what. There must be one worker, since batches that run at once slow one another down.
+Counters and the CPU times of threads are read every few seconds, so that a request costs nothing more. A window counts
+if only one model got requests, of one row each, and their rate was about the same in the windows before and after: else
+the cost cannot be attributed. There must be one worker, because batches that run at once slow one another.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.scheduler.estimates.front_load import FrontLoad
 
 _WINDOW_NS = 5_000_000_000
-_FEWEST = 50  # requests of a window: fewer cost less than what the loop does beside them
-_OTHERS = 0.02  # of the requests may fail, or have several rows
-_ALIKE = 1.5  # the largest of three rates over the least
-_EARLIER = 0.8  # of what is known of a rate, when more is: about the last five windows count
+_FEWEST = 50  # requests of a window: fewer cost less than the loop's other work
+_OTHERS = 0.02  # the share of requests that may fail, or have several rows
+_ALIKE = 1.5  # the largest of three rates over the least, at most
+_EARLIER = 0.8  # the weight of earlier windows of a rate for each new one: about the last five count
 _STEPS = 2  # rates that are kept apart, for each doubling
 
 #: Nanoseconds of CPU that the event loop's thread and the helper threads have used; None where that is not known.
@@ -51,7 +51,7 @@ class ServedLoads:
         self._windows: deque[tuple[ProfiledModel, FrontLoad]] = deque(maxlen=3)
 
     def tick(self, models: Collection[ProfiledModel], now: int) -> None:
-        """Called now and then."""
+        """Read the counters and keep what requests have cost. Called every few seconds."""
         before = self._before
         if before is not None and now - before.now < _WINDOW_NS:
             return
@@ -79,7 +79,7 @@ def _counts(model: ProfiledModel) -> _Counts:
 
 
 def _window(models: Collection[ProfiledModel], before: _Moment, now: _Moment) -> tuple[ProfiledModel, FrontLoad] | None:
-    """The only model that had requests, and what these took; None where the window does not count."""
+    """The only model that had requests, and what these cost; None if the window does not count."""
     if before.models.keys() != now.models.keys():
         return None
     used = [model for model in models if before.models[model.program] != now.models[model.program]]

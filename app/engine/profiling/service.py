@@ -1,4 +1,4 @@
-"""All that is measured and solved for the models of one engine: warm-up, the idle profiler, control tables, pairs."""
+"""Profiling of an engine's models: warm-up, measurements while idle, control tables, slowdowns of pairs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from traceback import clear_frames
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.profiling.cache import ProfileCache, key_of
-from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import GoneError, IdleMeasurement
 from app.engine.profiling.measuring import Measuring
-from app.engine.profiling.one_by_one import OneByOne
-from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc
+from app.engine.profiling.profiled_model import FirstRows, Origin, ProfiledModel, first_profile, now_utc
 from app.engine.profiling.review import Review
 from app.engine.profiling.served_loads import ServedLoads, ThreadTimes
 from app.engine.profiling.tables import solved
 from app.engine.profiling.warmup import run_on, warm_up
+from app.engine.profiling.work_queue import WorkQueue
 from app.models.checks.trial import Unfit, check_independence, nan_warning
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.latency import LiveTimes
@@ -39,10 +38,10 @@ _GUESS_ERROR = 1.0  # of each size: the first batches of calls say what it takes
 
 
 class Profiling:
-    """Owned by the engine. `measuring` runs batches beside the engine's.
+    """Owned by the engine. `measuring` runs batches between the engine's.
 
-    `budget_s` is the time that measuring a model may take once `begin` was called; 0 measures nothing. `cache`: where
-    profiles and tables are kept, None: nowhere. `threads`: CPU times of the threads that serve HTTP.
+    `budget_s`: the time that measuring a model may take after `begin`; 0 measures nothing. `cache`: where profiles and
+    tables are kept, None: nowhere. `threads` returns the CPU times of the threads that serve HTTP.
     """
 
     def __init__(
@@ -64,8 +63,8 @@ class Profiling:
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._pairs: PairSlowdowns = {}
         self._served_loads = ServedLoads(threads) if len(device.spec.workers) == 1 else None
-        self._to_measure = OneByOne("measuring its profile has failed")
-        self._to_solve = OneByOne("its tables are not solved, batches are formed as by no_wait")
+        self._to_measure = WorkQueue("measuring its profile has failed")
+        self._to_solve = WorkQueue("its tables are not solved, batches are formed as by no_wait")
         self._to_solve.begun.set()
 
     def bind(
@@ -76,19 +75,19 @@ class Profiling:
     ) -> None:
         """`on_profile` is called when a model has been measured, `on_tables` when its tables have been solved.
 
-        `on_pairs`: with how much programs slow one another, when one comes or goes for which pairs were measured.
+        `on_pairs` is called with the slowdowns of all pairs when they change: a measured model was loaded or unloaded.
         """
         self._on_profile, self._on_tables, self._on_pairs = on_profile, on_tables, on_pairs
 
     @property
     def spare(self) -> int:
-        """Batches of slots that each model needs beside those of its calls, to be measured with."""
+        """How many batches of slots each model needs for measuring, beside those of its calls."""
         return len(self.device.spec.workers) if self._budget_ns else 0
 
     # before a model serves
 
     def learn(self, executor: Executor) -> ProfiledModel:
-        """Warm the model up, check whether its rows are independent, and look for a kept profile. Blocks.
+        """Warm the model up, check whether its rows are independent, and look for a cached profile. Blocks.
 
         Raises ConfigError when it does not return what it declares, raises at some sizes only or on a sample, or when
         its rows depend on their batch. One that raises on every made-up row has `unfit`.
@@ -102,7 +101,7 @@ class Profiling:
         model.key = key_of(executor.model, self.device)
         model.pairs = self._cache.load_pairs(model.key)
         kept = self._cache.load(model.key, model.profile.max_batch)
-        guessed = model.origin is Origin.GUESS  # it knows nothing of the steps of a cell
+        guessed = model.origin is Origin.GUESS  # its steps have not been counted
         if kept is not None and (
             len(kept.stages) == len(model.profile.stages) or (guessed and len(kept.parts) == len(model.profile.parts))
         ):  # files may be edited
@@ -115,14 +114,14 @@ class Profiling:
         for warning in (check_independence(placed, run_on(self.device, executor)), nan_warning(placed)):
             if warning is not None:
                 log.warning("model %s: %s", placed.info.name, warning)
-        # Never a row of a caller's, as `rows` may become; behind a front they are not what clients send.
+        # Not from `rows`: these may become rows of clients, and with a front clients send others.
         example = rows[0] if placed.front is None else placed.front.example
         return ProfiledModel(executor, profile, Origin.WARM_UP, rows, example=example)
 
     def _guess(self, executor: Executor, unfit: Unfit) -> ProfiledModel:
         info = executor.model.info
         if unfit.__cause__ is not None:
-            clear_frames(unfit.__cause__.__traceback__)  # its lines are kept for the log, but no tensors
+            clear_frames(unfit.__cause__.__traceback__)  # keeps the lines for the log, frees the tensors
         times = [_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, info.batching.max_batch + 1)]
         profile = first_profile(executor, times, error=_GUESS_ERROR)
         return ProfiledModel(executor, profile, Origin.GUESS, unfit=unfit)
@@ -130,7 +129,7 @@ class Profiling:
     # while it serves
 
     def opened(self, model: ProfiledModel, program: int, stats: ModelStats, spare_rows: int) -> None:
-        """The model serves: solve its tables, and measure it when there is time. Before its first call."""
+        """The model serves: solve its tables, and measure it when the server is idle. Called before its first call."""
         model.program, model.stats = program, stats
         self._models[program] = model
         self._update_pairs()
@@ -150,14 +149,14 @@ class Profiling:
             self._to_measure.want(model, partial(self._measure, model, checks=True))
 
     def begin(self) -> None:
-        """Every model has been loaded: start measuring. Models that still load would disturb what is measured."""
+        """All models have been loaded: start measuring. A load would disturb measurements."""
         self._to_measure.begun.set()
 
     async def forget(self, model: ProfiledModel) -> None:
-        """The model is going. Returns when no unit of a measurement runs."""
+        """The model is being unloaded. Returns when no measured unit runs."""
         self._models.pop(model.program, None)
         self._update_pairs()
-        model.on_rows = None  # its last calls are no reason to measure it
+        model.on_rows = None  # its last calls must not start a measurement
         self._to_solve.forget(model)
         self._to_measure.forget(model)
         await self.measuring.unmeasured()
@@ -170,16 +169,15 @@ class Profiling:
         await self._to_solve.close()
 
     def tick(self, now: int) -> None:
-        """Count what requests have cost. Called now and then; cheap."""
+        """Count what requests have cost. Called every few seconds; cheap."""
         if self._served_loads is not None:
             self._served_loads.tick(self._models.values(), now)
 
     def review(self, model: ProfiledModel, live: Sequence[LiveTimes]) -> None:
-        """Compare the profile with the times of live batches at each stage. Called now and then; cheap.
+        """Compare the profile with the times of live batches at each stage. Called every few seconds; cheap.
 
-        Tables are solved again if the curve has moved by more than its error; a profile from the cache that live
-        batches contradict is measured again. While tables of the model are being solved, nothing is asked for: solving
-        takes seconds, and models take turns.
+        Tables are solved again if the curve has moved by more than its error. A cached profile that live batches
+        contradict is measured again. Does nothing while tables of the model are being solved, which takes seconds.
         """
         model.spread = max((one.spread for one in live), default=0.0)
         review = model.review
@@ -191,12 +189,12 @@ class Profiling:
         if _uses_tables(model):
             self._to_solve.want(model, partial(self._solve, model, corrected))
         if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
-            log.info("model %s: its kept profile is not what calls see, it is measured again", model.name)
+            log.info("model %s: its cached profile differs from live batches, it is measured again", model.name)
             model.origin = Origin.STALE
             self._to_measure.want(model, partial(self._measure, model))
 
     async def _measure(self, model: ProfiledModel, *, checks: bool = False) -> None:
-        """Measure the model, and have the scheduler plan with what came of it. `checks`: check its rows first."""
+        """Measure the model and give the scheduler its profile. `checks`: run the row check first."""
         before, guess = replace(model.stats.profiled), model.profile
         log.info(
             "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
@@ -212,7 +210,7 @@ class Profiling:
             return
         except RuntimeError as exc:
             log.warning("model %s: its profile is not measured: %s", model.name, exc)
-        # The rows that were measured with are written anew where others follow: until then they need no memory.
+        # Frees the memory of the measured rows; a later measurement writes them again.
         await asyncio.to_thread(model.executor.pool.forget, range(model.spare[0], model.spare[-1] + 1))
         spent = model.stats.profiled
         log.info(
@@ -227,25 +225,25 @@ class Profiling:
             await asyncio.to_thread(self._cache.store, model.key, model.profile)
 
     def _want_tables(self, model: ProfiledModel) -> None:
-        """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone.
+        """Solve the tables that say when to begin a batch and how large. A model that runs by its cell needs none.
 
-        A model of unknown batch times has none until live batches have told them: see `review`.
+        A model with guessed batch times gets them when live batches have corrected the guess: see `review`.
         """
         model.review = Review(model.profile, self._clock(), self.device.spec.max_running)
         if model.executor.steps is None and model.origin is not Origin.GUESS and _uses_tables(model):
             self._to_solve.want(model, partial(self._solve, model, None))
 
     async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
-        """A model is served from the first moment: until its tables are there it is batched as by `no_wait`."""
+        """Until the tables are solved, the model's batches are formed as by `no_wait`."""
         profile = model.profile
         tables = await solved(model, corrected, self.device.spec, self._cache.folder if self._cache else None)
-        if model.profile is profile:  # otherwise it was measured meanwhile, and is solved again
+        if model.profile is profile:  # else it was measured meanwhile, and its tables are solved again
             self._on_tables(model, tables)
 
     # pairs of models
 
     def _update_pairs(self) -> None:
-        """A program has come or is going: who is slowed by whom, of those that serve and have a key for pairs."""
+        """A program was loaded or unloaded: look up how much the programs that serve slow one another."""
         paired = {
             program: Paired(
                 model.key.model, model.key.architecture, model.executor.model.info.batching.max_batch, model.pairs

@@ -1,13 +1,13 @@
 """How many workers with how many threads each: candidates to measure, and which of them to suggest.
 
-The rule: of those that leave a core to HTTP (on a GPU all do) and answer one row alone in at most twice the least time
-any does, the one with the least mean latency at 0.3, 0.6 and 0.9 of the most rows per second that any of them serves;
-within 5 % of that the one with the fewest workers, and of these the fewest threads. More workers than needed cost
-memory and make a model run on several threads at a time. The means are those of the control tables, Poisson arrivals
-(`scheduler.optimal`). `max_alive` is the rows of all running units at the size with the most rows per second: the
-optimum of the measured curves never cuts larger ones (`starling optimum`).
+The rule:
+1. Candidates must leave a core to HTTP (on a GPU all do), and answer one row in at most twice the least time of any.
+2. They are compared by mean latency at 0.3, 0.6 and 0.9 of the most rows per second that any of them serves.
+3. Of those within 5 % of the best, the one with the fewest workers, and of these with the fewest threads, is chosen.
+   More workers than needed cost memory, and run a model on several threads at a time.
 
-What is measured is the model alone, so that one core is left to HTTP: see `room`.
+The means are those of the control tables with Poisson arrivals (`scheduler.optimal`). `max_alive` is the rows of all
+running units at the size with the most rows per second: the optimum never cuts larger ones (`starling optimum`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from app.scheduler.optimal import tables
 
 _SLOWER = 2.0
 _LOADS = (0.3, 0.6, 0.9)
-_MOST = 0.98  # of what a candidate serves: beyond it the queue hardly ends
+_MOST = 0.98  # of the rows per second of a candidate: beyond it the queue is hardly ever empty
 _NEAR = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`workers` units at once, as the profile has measured them; of `size` rows they serve `rows_per_s`.
+    """A number of workers, each with the threads of the profile. At best they serve `rows_per_s` in batches of `size`.
 
-    `compare` adds its mean latencies at `_LOADS` of the most that any serves, or why it is not compared.
+    `compare` adds the mean latencies at `_LOADS`, or why it was not compared.
     """
 
     profile: ModelProfile
@@ -45,7 +45,7 @@ class Candidate:
 
     @property
     def rows_per_s(self) -> float:
-        """At best: with all workers at once, or with one less where they slow one another too much."""
+        """At best: with all workers, or with one less if they slow one another too much."""
         return self._best[0]
 
     @property
@@ -54,7 +54,7 @@ class Candidate:
 
     @property
     def _best(self) -> tuple[float, int]:
-        """The most rows per second, hand-overs included, and the smallest batch that gives them."""
+        """The most rows per second, including hand-overs, and the smallest batch that reaches them."""
         handover_ns = (self.profile.handover_ns or 0) * len(self.profile.parts)
         rate, least = max(
             (units * rows * 1e9 / (time + handover_ns), -rows)
@@ -64,9 +64,9 @@ class Candidate:
         return rate, -least
 
     def means_at(self, rates: Sequence[float]) -> list[float]:
-        """The mean latency at each of these rates, ascending, in rows per second; infinite beyond what it serves.
+        """The mean latency at each of these ascending rates, in rows per second; infinite if it cannot serve them.
 
-        Seconds of work for several workers.
+        Takes seconds for several workers.
         """
         stage = replace(self.profile.stage(self.workers), errors=())
         served = [rate for rate in rates if rate < _MOST * self.rows_per_s]
@@ -86,21 +86,21 @@ class Candidate:
         }
 
 
-def room(cores: int) -> int:
-    """Cores that workers may take: all but one, which serves HTTP."""
+def cores_for_workers(cores: int) -> int:
+    """Cores for workers: all but one, which serves HTTP."""
     return max(1, cores - 1)
 
 
-def pairs(cores: int) -> list[tuple[int, int]]:
+def counts_to_compare(cores: int) -> list[tuple[int, int]]:
     """(threads, workers) to compare: threads 1, 2, 4, ... and all cores, with one worker and with all that fit."""
     threads = sorted({1 << power for power in range(cores.bit_length()) if 1 << power <= cores} | {cores})
     return [(count, workers) for count in threads for workers in sorted({1, cores // count})]
 
 
 def compare(candidates: Sequence[Candidate], cores: int | None) -> list[Candidate]:
-    """All in this order. `cores`: room for threads; None for no bound. Without room for any it is as without a bound.
+    """All candidates, in the order given, with their means or `why_not`. Takes seconds for several workers.
 
-    Seconds of work for each of several workers.
+    `cores`: the most threads of a candidate. None, or a bound that excludes all: no bound.
     """
     fit = [one for one in candidates if cores is None or one.threads * one.workers <= cores] or candidates
     single_ns = min(one.profile.batch_ns[0] for one in fit)
@@ -116,12 +116,12 @@ def compare(candidates: Sequence[Candidate], cores: int | None) -> list[Candidat
 
 
 def choose(compared: Sequence[Candidate]) -> Candidate:
-    """The one to suggest, see the module's text. Raises ValueError for none."""
+    """The candidate to suggest, by rule 3 above. Raises ValueError if none was compared."""
     found = [one for one in compared if one.means_ns]
     least = [min(means) for means in zip(*(one.means_ns for one in found), strict=True)]
 
     def over(one: Candidate) -> float:
-        """Its means over the least of any, on average."""
+        """How many times the least mean of any its means are, on average."""
         return fmean(mean / best for mean, best in zip(one.means_ns, least, strict=True))
 
     best = min(map(over, found))
@@ -130,7 +130,7 @@ def choose(compared: Sequence[Candidate]) -> Candidate:
 
 
 def suggestion(chosen: Candidate, max_batch: int, push_depth: int) -> dict[str, Any]:
-    """The settings that follow, as a profile stores them."""
+    """The suggested settings, as a profile stores them."""
     return {
         "workers": [max_batch] * chosen.workers,
         "threads": chosen.threads,
@@ -141,7 +141,7 @@ def suggestion(chosen: Candidate, max_batch: int, push_depth: int) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`threads` of each worker, the workers' capacities, and rows on the device at once; None: no bound."""
+    """Threads of each worker, the workers' capacities in rows, and the most rows on the device; None: no bound."""
 
     threads: int
     workers: tuple[int, ...]
@@ -149,14 +149,14 @@ class Size:
 
 
 def suggested(profiles: Iterable[ModelProfile]) -> Size | None:
-    """What `starling profile` suggested last, in one of a model's profiles."""
+    """The last suggestion of `starling profile` in any of a model's profiles."""
     told = [one.extra for one in profiles if isinstance(one.extra.get("suggested"), dict)]
     newest = max(told, key=lambda extra: str(extra.get("made", "")), default=None)
     return None if newest is None else size_in(newest["suggested"])
 
 
 def size_in(found: dict[str, Any]) -> Size | None:
-    """The size that `suggestion` wrote; None for what is not as that writes it: files may be edited."""
+    """The size that `suggestion` stored; None for malformed data, because files may be edited."""
     threads, workers, alive = found.get("threads"), found.get("workers"), found.get("max_alive")
     if not (_positive(threads) and isinstance(workers, list) and workers and all(map(_positive, workers))):
         return None

@@ -1,7 +1,7 @@
 """Solves control tables for policies that use them, off the loop, and keeps them beside the profiles.
 
-A model is served from the first moment: until its tables are there it is batched as by `no_wait`. They are solved
-anew when its profile has been measured, and enter the scheduler as an input like any other.
+Until the tables of a model are solved, its batches are formed as by `no_wait`. They are solved again when its profile
+has been measured, and enter the scheduler as an input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 8  # of what is kept; a change of the theory behind the tables raises it
+_FORMAT = 8  # of the stored tables; raise it when the theory behind them changes
 #: Batches and the event loop go first, but not so far that it takes long: with the lowest priority (19), on two busy
 #: cores, a small model at 0.85 of its peak had 1.6 times its mean latency for as long as tables were being solved.
 _NICE = 5
@@ -49,9 +49,9 @@ except BrokenPipeError:
 
 
 class DaemonThreads(Executor):
-    """A thread for each call. A process that has been told to end does not wait for those that run.
+    """A daemon thread for each call. The process does not wait for them at its exit.
 
-    Those of a ThreadPoolExecutor are waited for, and solving takes a minute on a busy machine.
+    It would wait for the threads of a ThreadPoolExecutor, and solving can take a minute on a busy machine.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -71,9 +71,9 @@ class DaemonThreads(Executor):
 async def solved(
     model: ProfiledModel, corrected: ModelProfile | None, spec: DeviceSpec, folder: Path | None
 ) -> ControlTables:
-    """The tables of this model, from the profile that it has now, or from that as live batches have corrected it."""
+    """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches."""
     weight = control.weight_of(model.executor.model.info.batching.objective)
-    # The times of a warm-up and of calls differ from start to start: their tables are of no use to the next.
+    # Times of a warm-up or of live batches differ at each start, so their tables are not stored.
     folder = None if corrected or model.origin is Origin.WARM_UP else folder
     solve = solve_aside if corrected else control.solve  # only the former while calls are served
     work = partial(tables_of, corrected or model.profile, spec.max_running, weight, folder, lead_of(spec), solve)
@@ -88,11 +88,11 @@ def tables_of(
     lead_ns: int = 0,
     solve: Callable[..., ControlTables] = control.solve,
 ) -> ControlTables:
-    """From the folder, else solved and kept there. Slow: not for the event loop."""
+    """Read the tables from the folder, or solve and store them. Slow: not for the event loop."""
     stage = profile.stage(workers)
     handovers = len(profile.parts)
     stages = () if any(part.cell for part in profile.stages) else tuple(part.stage() for part in profile.stages)
-    values = bool(stages)  # what a batch at a boundary is worth
+    values = bool(stages)  # the values of states, which batches of stages are compared by
     asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, stages)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:

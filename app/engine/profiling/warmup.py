@@ -1,4 +1,4 @@
-"""Before a model serves: it is tried where it will run, each batch size once, and the times are a first profile."""
+"""Warm-up: before a model serves, each batch size runs once on its device. The times are the first profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from time import perf_counter_ns
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from app.contract import SampleRow
 from app.engine.device import Device, Ran
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
-from app.engine.profiling.measuring import Timed
+from app.engine.profiling.measuring import UnitTime
 from app.engine.profiling.profiled_model import first_profile
 from app.errors import ConfigError
 from app.models.base import verify
@@ -29,53 +28,46 @@ from app.scheduler.estimates.profile import ModelProfile
 log = logging.getLogger("starling.engine")
 
 
-_BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the times between are interpolated
+_BUDGET_NS = 10_000_000_000  # after it only powers of two run, and the times between are interpolated
 
 
-class WarmUp(NamedTuple):
-    """The times of each size, and the rows they were measured with."""
+def warm_up(device: Device, executor: Executor) -> tuple[ModelProfile, tuple[SampleRow, ...]]:
+    """Run every batch size once and check the outputs. Returns the times, and the rows that were run. Slow.
 
-    profile: ModelProfile
-    rows: tuple[SampleRow, ...]
-
-
-def warm_up(device: Device, executor: Executor) -> WarmUp:
-    """Run every batch size once and check what comes back. Slow: not for the event loop.
-
-    Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError when the model does not return what
+    Uses the first slots: only for a pool without calls. Raises ConfigError when the model does not return what
     it declares, raises at some sizes only or on a sample; Unfit when it raises on made-up rows at any size.
     """
     model = executor.model
     inputs, max_batch = model.info.client_inputs, model.info.batching.max_batch
     run = run_on(device, executor)
     begin = perf_counter_ns()
-    row = fit_row(model, run)  # first-use costs are here, and not in the times
+    row = fit_row(model, run)  # its first batches pay for first use, so that the times do not
     warning = try_full_length(model, row, run)
     if warning is not None:
         log.warning("model %s: %s", model.info.name, warning)
     for short, size in batches_of_size_one(model, row):
-        with suppress(Exception):  # it may take none so short
+        with suppress(Exception):  # the model may not take rows so short
             run([short], size)
     rows = model.samples or (row,)
-    timed: dict[int, Timed] = {}
+    timed: dict[int, UnitTime] = {}
     for size in range(1, max_batch + 1):
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
             ran = _run(device, executor, rows, size)
-            timed[size] = Timed(ran.busy_ns, ran.by_stage_ns)
+            timed[size] = UnitTime(ran.busy_ns, ran.by_stage_ns)
     full = full_lengths(inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
-        # Or the first such batch would wait for memory.
+        # else the first such batch would wait for memory
         _run(device, executor, [stretched(inputs, row, full)], max_batch)
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
     times = filled({size: one.ns for size, one in timed.items()}, max_batch)
     by_stage = zip(*(one.by_stage for one in timed.values()), strict=True)
     stages = tuple(ModelProfile(filled(dict(zip(timed, ns, strict=True)), max_batch)) for ns in by_stage)
-    return WarmUp(first_profile(executor, times, longest(rows), stages), tuple(rows))
+    return first_profile(executor, times, longest(rows), stages), tuple(rows)
 
 
 def run_on(device: Device, executor: Executor) -> Run:
-    """Runs rows on the placed model: only while nobody is served from its pool."""
+    """A `Run` on the placed model, for a pool without calls."""
     return lambda rows, size: run_rows(device, executor, rows, size).outputs
 
 
@@ -94,7 +86,7 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
 
 
 def lay_out(executor: Executor, slots: Slots, rows: Sequence[SampleRow], length: int) -> None:
-    """Write rows of this length into the slots to measure with; 0: the rows as they are. Not for the event loop."""
+    """Write rows of this length into the slots; 0: their own length. Not for the event loop."""
     inputs = executor.model.info.client_inputs
     if length:
         rows = [stretched(inputs, row, short_lengths(inputs, length)) for row in rows]
@@ -102,7 +94,7 @@ def lay_out(executor: Executor, slots: Slots, rows: Sequence[SampleRow], length:
 
 
 def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
-    """Write the rows into the slots, from the first again where there are more slots. Not for the event loop."""
+    """Write the rows into the slots, again from the first if there are more slots. Not for the event loop."""
     alike = all(row is rows[0] for row in rows)
     for index in range(len(pool.specs)):
         if alike:
@@ -117,7 +109,7 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
 
 
 def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
-    """A time for each size 1..max_batch; sizes left out lie on the line between their neighbours."""
+    """A time for each size 1..max_batch; sizes without a time are interpolated."""
     return tuple(map(int, interpolate(times, range(1, max_batch + 1))))
 
 

@@ -15,7 +15,7 @@ import torch
 from fakes import MS, Fate, virtual
 
 from app.contract import SampleRow
-from app.engine.profiling.one_by_one import OneByOne
+from app.engine.profiling.work_queue import WorkQueue
 from app.errors import ConfigError
 from app.scheduler.types import Fault
 
@@ -186,34 +186,34 @@ async def turns() -> None:
 
 @pytest.mark.parametrize("forgotten", [0, 1])
 async def test_a_model_that_has_gone_is_freed_and_the_others_follow(forgotten: int) -> None:
-    bench, one_by_one = Bench(), OneByOne("has failed")
+    bench, queue = Bench(), WorkQueue("has failed")
     models = [model("first"), model("second"), model("third")]
     for one in models:
-        one_by_one.want(one, partial(bench.work, one))
-    one_by_one.begun.set()
+        queue.want(one, partial(bench.work, one))
+    queue.begun.set()
     await turns()
     assert bench.begun == ["first"]
     gone, left = models.pop(forgotten), models
     del one  # the loop's
-    one_by_one.forget(gone)
+    queue.forget(gone)
     freed = weakref.ref(gone)
     del gone
     await turns()
     gc.collect()
     assert freed() is None
     assert bench.begun == (["first"] if forgotten else ["first", "second"])
-    one_by_one.forget(left[0])
+    queue.forget(left[0])
     await turns()
     assert bench.begun[-1] == "third"
-    await one_by_one.close()
+    await queue.close()
 
 
 async def test_an_error_is_logged_and_the_next_model_follows(caplog: pytest.LogCaptureFixture) -> None:
-    bench, one_by_one = Bench(), OneByOne("has failed")
-    one_by_one.begun.set()
+    bench, queue = Bench(), WorkQueue("has failed")
+    queue.begun.set()
     for one in (model("broken"), model("second")):
-        one_by_one.want(one, partial(bench.work, one))
+        queue.want(one, partial(bench.work, one))
     await turns()
     assert bench.begun == ["broken", "second"]
     assert "model broken: has failed" in caplog.text
-    await one_by_one.close()
+    await queue.close()

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.profiling.sizing import Candidate, Size, choose, compare, pairs, size_in, suggested, suggestion
+from app.engine.profiling.sizing import (
+    Candidate,
+    Size,
+    choose,
+    compare,
+    counts_to_compare,
+    size_in,
+    suggested,
+    suggestion,
+)
 from app.scheduler.estimates.profile import ModelProfile, linear
 
 
@@ -26,7 +35,7 @@ def chosen(*candidates: Candidate) -> Candidate:
 
 @given(st.integers(1, 200))
 def test_pairs_fit_the_cores(cores: int):
-    found = pairs(cores)
+    found = counts_to_compare(cores)
     assert all(threads * workers <= cores for threads, workers in found)
     assert {(1, 1), (1, cores), (cores, 1)} <= set(found)
     assert len(set(found)) == len(found) <= 2 * (cores.bit_length() + 1)

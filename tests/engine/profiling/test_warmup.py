@@ -13,9 +13,10 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import Ran
 from app.engine.pool import Pool
-from app.engine.profiling.warmup import WarmUp, warm_up
+from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
 from app.models.checks.trial import Unfit
+from app.scheduler.estimates.profile import ModelProfile
 
 from ..rig import Y, make_model, tensor
 
@@ -34,8 +35,8 @@ class Timed(CpuDevice):
         return ran if self.table is None else Ran(ran.outputs, 0, self.table[size], 0)
 
 
-def warm(model: Model, device: Timed | None = None) -> WarmUp:
-    return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)))
+def warm(model: Model, device: Timed | None = None) -> ModelProfile:
+    return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)))[0]
 
 
 def ids(bound: int) -> dict[str, Any]:
@@ -58,9 +59,9 @@ def ids(bound: int) -> dict[str, Any]:
 def test_every_size_is_run_and_timed(table, budget_ns, sizes, times, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", budget_ns)
     device = Timed(table)
-    assert warm(make_model(max_batch=len(times)), device).profile.batch_ns == times
+    assert warm(make_model(max_batch=len(times)), device).batch_ns == times
     assert device.asked == sizes
-    assert min(warm(make_model(max_batch=5)).profile.batch_ns) > 0
+    assert min(warm(make_model(max_batch=5)).batch_ns) > 0
 
 
 @pytest.mark.parametrize(

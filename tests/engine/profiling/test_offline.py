@@ -15,10 +15,10 @@ from torch import nn
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Ran
-from app.engine.profiling.bench import Bench, Round, measure
-from app.engine.profiling.measuring import Timed
-from app.engine.profiling.pairs import Visit, known, visit
-from app.engine.profiling.sampler import Cell, Sampler, Visits, at_lengths, cells, coarser
+from app.engine.profiling.measuring import UnitTime
+from app.engine.profiling.offline import OfflineBench, Round, measure
+from app.engine.profiling.pairs import Visit, is_known, visit
+from app.engine.profiling.sampler import Cell, Sampler, Visits, at_lengths, cells, size_sets
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models import Recurrent
@@ -38,7 +38,7 @@ MS = 1_000_000
 
 @given(st.integers(1, 300))
 def test_coarser_sets_keep_both_ends(max_batch: int):
-    sets = coarser(max_batch)
+    sets = size_sets(max_batch)
     assert sets[0] == list(range(1, max_batch + 1))
     assert [len(sizes) for sizes in sets] == sorted((len(sizes) for sizes in sets), reverse=True)
     assert all({1, max_batch} <= set(sizes) <= set(sets[0]) and sizes == sorted(set(sizes)) for sizes in sets)
@@ -50,7 +50,7 @@ def test_coarser_sets_keep_both_ends(max_batch: int):
 def visited(sampler: Sampler, cell: Cell, *times: int) -> None:
     """Each visit took so long."""
     for ns in times:
-        sampler.add(cell, Timed(ns))
+        sampler.add(cell, UnitTime(ns))
 
 
 def test_a_cell_whose_times_agree_is_left_alone():
@@ -89,7 +89,7 @@ def test_profile_by_length_and_stage():
         if cell.size < 4 or cell.length < 32:
             ns = MS * cell.size * (cell.length or 16)
             for _ in range(2):
-                sampler.add(cell, Timed(ns, (ns // 4, ns - ns // 4)))
+                sampler.add(cell, UnitTime(ns, (ns // 4, ns - ns // 4)))
     profile = sampler.profile(length=16)
     assert profile.by_length == tuple((n, (n * MS, 2 * n * MS, 3 * n * MS, 4 * n * MS)) for n in (8, 16, 32))
     first, second = profile.stages
@@ -101,9 +101,9 @@ def test_profile_by_length_and_stage():
 # on real threads
 
 
-def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
+def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> OfflineBench:
     device = CpuDevice((max_batch,) * workers, 1, workers)
-    return Bench(device, make_model(call, max_batch=max_batch, **options))
+    return OfflineBench(device, make_model(call, max_batch=max_batch, **options))
 
 
 def test_units_run_the_rows_of_the_slots_and_times_are_the_workers_own():
@@ -140,7 +140,7 @@ def test_every_cell_is_timed_however_small_the_budget_until_all_are_settled(budg
     with HostRuntime() as runtime:
         for device in (CpuDevice((4, 4), 1, 2), StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))):
             sampler, progress = Sampler(cells(range(1, 5), [2]), least=1, most=least), []
-            with Bench(device, make_model(nn.Identity(), max_batch=4)) as measuring:
+            with OfflineBench(device, make_model(nn.Identity(), max_batch=4)) as measuring:
                 assert measure(measuring, sampler, budget_s, progress.append) > 0
                 assert asyncio.run(measuring.handover(0.0)) > 0
             assert sampler.complete
@@ -157,7 +157,7 @@ def test_steps_of_a_recurrent_model():
             return state[0] + x, (state[0] + x,)
 
     model = recurrent(Recurrent(Sums(), ((),)), [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")])
-    with Bench(CpuDevice((4,), 1, 1), model) as measuring:
+    with OfflineBench(CpuDevice((4,), 1, 1), model) as measuring:
         sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8])], least=1, most=3)
         measure(measuring, sampler, 1000.0)
         assert measuring.models[0].executor.steps is not None
@@ -205,7 +205,7 @@ def test_a_model_that_fails_is_named_with_its_company():
         return x * 2
 
     given = make_model(name="a", max_batch=2), make_model(call, name="b", max_batch=2)
-    with Bench(CpuDevice((2, 2), 1, 2), *given) as bench:
+    with OfflineBench(CpuDevice((2, 2), 1, 2), *given) as bench:
         warm.clear()
         with pytest.raises(ConfigError, match="model 'b': a batch of 2 rows beside 'a': IndexError: no more"):
             visit(bench, (1, 2), alone_first=False)
@@ -217,7 +217,7 @@ def test_a_model_that_fails_is_named_with_its_company():
 
 
 def test_what_agrees_is_left_alone_and_what_does_not_is_bounded():
-    sampler = Visits(product([1, 2], [1]), known, most=9)
+    sampler = Visits(product([1, 2], [1]), is_known, most=9)
     noise, seen = count(), Counter()
     while (sizes := sampler.next()) is not None:
         seen[sizes] += 1

@@ -1,4 +1,4 @@
-"""Work on models that takes long and goes one after the other: measuring, and solving tables."""
+"""Long work on models, one after the other: measuring, and solving tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app.engine.profiling.profiled_model import ProfiledModel
 log = logging.getLogger("starling.engine")
 
 
-class OneByOne:
-    """Does work in the order in which it was asked for, a task each. An error is logged as `failed`.
+class WorkQueue:
+    """Runs coroutines one at a time, in the order of `want`, each in a task. Errors are logged with the text `failed`.
 
     Used on the event loop.
     """
 
     def __init__(self, failed: str) -> None:
-        self.begun = asyncio.Event()  # nothing is worked on before
+        self.begun = asyncio.Event()  # no work starts before it is set
         self.tasks: dict[asyncio.Task[None], ProfiledModel] = {}
         self._failed = failed
         self._turn = asyncio.Lock()
@@ -33,7 +33,7 @@ class OneByOne:
         task.add_done_callback(self.tasks.pop)
 
     def forget(self, model: ProfiledModel | None = None) -> None:
-        """The model is going: no more work on it; None: on any."""
+        """Cancel all work on the model; None: on all models."""
         for task, one in self.tasks.items():
             if model is None or one is model:
                 task.cancel()
