@@ -1,4 +1,4 @@
-"""The engine that settings ask for: its device, scheduler and profiling. None of these reads settings itself."""
+"""Builds the engine from the settings: device, memory, scheduler and profiling. None of these sees Settings."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from app.settings import MIB, Settings
 
 log = logging.getLogger("starling")
 
-ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
+ANY_SIZE = 1 << 16  # default capacity of a worker: then only each model's largest batch limits its batches
 
 
 def open_record(settings: Settings) -> RecordFile | None:
-    """Opened before anything starts, so that a wrong path is one line. Raises ConfigError."""
+    """The file of `--record`, opened before anything starts, so that a wrong path is noticed. Raises ConfigError."""
     if settings.record is None:
         return None
     try:
@@ -56,10 +56,10 @@ def _classes(settings: Settings) -> ClassSpec:
 
 
 def resolve_workers(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
-    """The settings with workers and threads in the place of `--workers auto`; a line of the log says which.
+    """The settings with `--workers auto` replaced by a number of workers and threads, which is logged.
 
-    They are those that `starling profile` suggested for these models on this machine. One worker where it has suggested
-    nothing, where models need different ones, or where `--threads` asks for others.
+    `starling profile` has suggested them for these models on this machine. One worker if it has suggested nothing, if
+    its suggestions differ between models, or if they contradict `--threads`.
     """
     if settings.workers != "auto":
         return settings
@@ -84,7 +84,7 @@ def resolve_workers(settings: Settings, models: Iterable[str], gpu: int | None) 
 
 
 def device_of(settings: Settings, gpu: int | None) -> Device:
-    """GPU number `gpu`, or the CPU where that is None."""
+    """The device: GPU number `gpu`, or the CPU if that is None."""
     policy = policy_class(settings.policy or Batching().policy)
     assert settings.workers != "auto"
     capacities = settings.workers or (ANY_SIZE,)
@@ -112,7 +112,7 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
 
 
 def memory_of(settings: Settings, models: int, *, on_gpu: bool) -> Memory:
-    """Called before so many models are loaded: what the process holds by then is not theirs."""
+    """The memory budget, made before `models` models are loaded: what the process uses by then is not theirs."""
     limit, bodies = memory_limit(), int(settings.max_inflight_mib * MIB)
     memory = Memory(
         settings.pool_mib * MIB, settings.pool_mib * MIB, bodies,
@@ -134,7 +134,7 @@ def engine_of(
     sink: Callable[[Entry], None] | None,
     memory: Memory,
 ) -> Engine:
-    """The engine on this device. `sink` gets the scheduler's record, if one is kept."""
+    """The engine on this device. `sink` receives the scheduler's record, if one is kept."""
     spec = replace(device.spec, classes=_classes(settings))
     scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(

@@ -2,9 +2,9 @@
 
 StarlingError
  +-- BadRequest 400          a field of the request is wrong; the message names it
- |    +-- BadText 400        a text of one row cannot be read
- +-- Unauthorized 401        a key is set and the request has none, or a wrong one
- +-- Forbidden 403           the server was started without what the request asks for
+ |    +-- BadText 400        a front refuses the text of one row
+ +-- Unauthorized 401        the route needs a key; the request has none or a wrong one
+ +-- Forbidden 403           the server's settings or the key do not allow the request
  +-- NotFound 404            unknown model, version or route
  +-- MethodNotAllowed 405
  +-- BodyTimeout 408         the body did not arrive in time
@@ -14,7 +14,7 @@ StarlingError
  +-- QueueFull 429           the model's queue is full; carries a retry hint
  +-- TooManyConnections 429  of a best-effort request; carries a retry hint, and its connection closes
  +-- DeadlineUnreachable 429 predicted to end after its deadline; carries a retry hint
- +-- ClientGone 499          the caller hung up: nobody reads this answer
+ +-- ClientGone 499          the client disconnected: nobody reads this answer
  +-- ModelFailed 500         this request failed in the model
  +-- OutputNotJson 500       NaN or infinity in an output asked for as JSON
  +-- NotReady 503            starting, draining, loading, failed; carries a retry hint
@@ -34,15 +34,15 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
 def without_addresses(text: str) -> str:
-    """Text that may quote other people's code, without where in memory objects are: it helps attackers alone."""
+    """The text without memory addresses, which exceptions of a model's code may contain and only help attackers."""
     return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 class StarlingError(Exception):
     """Base of all errors that reach a caller. Raise a leaf, never this.
 
-    `cause` is what a model's own code raised, where that led to this error: whoever answers the request logs it.
-    `param` is the field of the request that is wrong, for the routes whose error bodies name it.
+    `cause`: the exception of a model's own code that led to this error, if any; it is logged when the request is
+    answered. `param`: the wrong field of the request, for routes whose error bodies name it.
     """
 
     status = 500
@@ -68,7 +68,7 @@ class BadRequest(StarlingError):
 
 
 class BadText(BadRequest):
-    """`name`: of the input; `row`: which of the call's rows, None where it has one; `wrong`: expected ..., got ..."""
+    """`name`: of the input. `row`: of the call, None if it has only one. `wrong`: "expected ..., got ..."."""
 
     def __init__(self, name: str, row: int | None, wrong: str) -> None:
         super().__init__(f"{name}{'' if row is None else f' of row {row}'}: {wrong}")
@@ -144,8 +144,8 @@ class DeadlineExceeded(StarlingError):
 class ConfigError(Exception):
     """A setting, model.toml or model file is wrong. The message names file, key and what was expected.
 
-    Never reaches a caller as such: at start it is one line and exit status 2; while serving it is the reason
-    shown for the model in the repository index.
+    Never sent to a client as such: at start it is one line and exit status 2; while serving it is the reason that the
+    repository index shows for the model.
     """
 
     def __init__(self, message: str) -> None:
@@ -153,13 +153,13 @@ class ConfigError(Exception):
 
 
 def not_installed(name: str, packages: str = "") -> ConfigError:
-    """A library that only some need. Says what to type, by the names that a package index has, and where."""
+    """The error for a missing optional library. Says what to install, by its names on PyPI, and where."""
     return ConfigError(f"{name} is not installed: pip install {packages or name}, in the environment {sys.prefix}")
 
 
 @contextmanager
 def as_config_error() -> Iterator[None]:
-    """What the user of a command got wrong becomes one line."""
+    """Turn ValueError and OSError into ConfigError: mistakes of a command's user become one line."""
     try:
         yield
     except (ValueError, OSError) as exc:

@@ -1,6 +1,6 @@
-"""The state of the server's life, and the answers to the probes.
+"""The state of the server, and the answers to the probes.
 
-STARTING (models load) -> SERVING -> CLOSING (asked to stop; still answers, and each answer closes its connection).
+STARTING (models load) -> SERVING -> CLOSING (told to stop; still answers, and each answer closes its connection).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from app.contract import Catalog, IndexEntry
 
 
 class Lifecycle:
-    """The server and the engine set its functions once they exist: `stuck` returns why the engine makes no progress, or
-    None; `abort` answers all requests with 503; `connections` counts the open ones, `malformed` the requests that were
-    no HTTP; `certificate_expires` is in seconds since the epoch. `tick_callbacks` are called at each tick of the rate
-    monitor, to look for files that have changed, or to keep a sample; they raise nothing.
+    """Shared by the server, the engine and the probes. Server and engine replace its functions when they exist.
+
+    `stuck` returns why the engine makes no progress, or None. `abort` answers all requests with 503. `connections`
+    counts open connections, `malformed` requests that were not valid HTTP. `certificate_expires` returns seconds since
+    the epoch. `tick_callbacks` run at each tick of the rate monitor, about once a second: they check files for changes,
+    or keep a sample. They raise nothing.
     """
 
     def __init__(self) -> None:
@@ -27,9 +29,9 @@ class Lifecycle:
         self.certificate_expires: Callable[[], float | None] = lambda: None
         self.tick_callbacks: list[Callable[[], None]] = []
         self.catalog: Catalog | None = None
-        self.device = ""  # what models run on, in words; set with the catalog
+        self.device = ""  # name of the device that models run on; set with the catalog
         self.closing = False
-        self.failed: str | None = None  # why the process must end with an error, if it must
+        self.failed: str | None = None  # if set, the process must end with an error, for this reason
         self.on_failure: Callable[[], None] = lambda: None
         self.loaded = asyncio.Event()  # set when every model has been tried once
 
@@ -51,11 +53,11 @@ class Lifecycle:
         return () if self.catalog is None else self.catalog.index()
 
     def tick(self) -> None:
-        for look in self.tick_callbacks:
-            look()
+        for callback in self.tick_callbacks:
+            callback()
 
     def fail(self, why: str) -> None:
-        """The engine is lost: liveness is red from now on and the process is to end."""
+        """The engine is lost: the liveness probe fails from now on, and the process must end."""
         self.failed = why
         self.on_failure()
 
@@ -63,8 +65,8 @@ class Lifecycle:
 def _why_not(index: Sequence[IndexEntry]) -> str:
     """The models that readiness waits for, as `a: loading; b: failed: REASON`; "" if every required model serves.
 
-    A required model that is unavailable has failed to load, because an unloaded one is not required any more. The
-    version is named if a model has several.
+    A required model that is unavailable has failed to load: unloading makes a model not required. The version is named
+    if a model has several.
     """
     versions = Counter(entry.name for entry in index)
     parts = []

@@ -1,4 +1,4 @@
-"""What the machine, and the containers on it, leave this process: cores and memory."""
+"""The cores and the memory that this process may use, by the machine and by its containers' limits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def helper_threads() -> int:
-    """How many threads decode and compress beside the event loop: one of them is kept for real-time requests."""
+    """How many helper threads decode and compress. One of them is reserved for real-time requests."""
     return max(2, cpu_cores())
 
 
 def memory_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
-    """Bytes that containers leave this process: the smallest memory.max on its path; None for no limit."""
+    """Bytes that this process may use: the smallest memory.max of its cgroups; None: no limit."""
     return min((int(limit) for limit in _limits("memory.max", root, own)), default=None)
 
 
 def resident_bytes(own: Path = Path("/proc/self/statm")) -> int:
-    """Bytes of memory that this process takes now; 0 where that is not known."""
+    """Bytes of memory that this process uses now; 0 if unknown."""
     try:
         return int(own.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -28,15 +28,15 @@ def resident_bytes(own: Path = Path("/proc/self/statm")) -> int:
 
 
 def cpu_cores(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
-    """Cores this process may use: those it may run on, and no more than the CPU quotas of its containers pay for."""
+    """Cores that this process may use: by its CPU affinity, and by the CPU quotas of its cgroups."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [limit.split() for limit in _limits("cpu.max", root, own)]
     return max(1, min([allowed, *(int(quota) // int(period) for quota, period in quotas)]))
 
 
 def _limits(name: str, root: Path, own: Path) -> list[str]:
-    """What the file `name` says in the process's cgroup (version 2) and in those around it, where it is a limit."""
-    path = ""  # of the root, which is all that a container may see
+    """The limits in the files `name` of the process's cgroup (version 2) and of its parents."""
+    path = ""  # the root cgroup, which may be all that a container sees
     with suppress(OSError, StopIteration):
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
     group = root / path.strip("/")

@@ -1,4 +1,4 @@
-"""The composition root: the one place that knows all parts and puts them together."""
+"""The composition root: builds the application from all parts."""
 
 from __future__ import annotations
 
@@ -53,18 +53,16 @@ from app.settings import MIB, Settings
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
-_OVERRIDES = (
-    "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check",
-)  # fmt: skip
+_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check")
 
 
 def create_app(
     settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
 ) -> HttpApp:
-    """The server as an ASGI application. `on_ready` is called when every model has been tried.
+    """The server as an ASGI application. `on_ready` is called when loading has been tried for every model.
 
-    Raises ConfigError when the models, the GPU or files of keys cannot be found, or the record cannot be written; what
-    is wrong inside one model shows in the index.
+    Raises ConfigError if the models, the GPU or the key files cannot be found, or the record cannot be written. A fault
+    of a single model is not raised: the repository index shows it.
     """
     lifecycle = lifecycle or Lifecycle()
     with as_config_error():
@@ -75,7 +73,7 @@ def create_app(
     tracer = None if spans is None else Tracer(spans.offer, settings.trace_sample)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
-    # A folder that cannot be read or has no model is known before anything starts.
+    # Raises before anything starts if the folder cannot be read or has no model.
     names = repository.names(required=not settings.allow_empty)
     settings = resolve_workers(settings, names, gpu)
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
@@ -96,7 +94,7 @@ def create_app(
                     engine.start,
                     engine.stop,
                     repository,
-                    overrides=_given(settings),
+                    overrides=_overrides(settings),
                     load=partial(load_model, check_names=check_names),
                 )
             )
@@ -130,8 +128,8 @@ def create_app(
                 "hub": hub,
             }
 
-    # The interface is documented in app/http/openapi/: FastAPI does not see requests that infer, and its pages load
-    # their scripts from another host.
+    # app/http/openapi/ makes the OpenAPI document: FastAPI does not know the inference routes, and its own pages load
+    # scripts from another host.
     app = FastAPI(lifespan=lifespan, openapi_url=None)
     app.include_router(control)
     open_paths: frozenset[str] = frozenset()
@@ -140,17 +138,15 @@ def create_app(
         app.include_router(page.router)
         open_paths |= page.open_paths
     if settings.docs:
-        app.include_router(docs_router(_document(settings, auth)))
+        keyed, admin = auth.keys is not None, auth.control == "admin"
+        app.include_router(docs_router(Document(keyed=keyed, admin=admin, root_path=settings.root_path)))
         open_paths |= OPEN_PATHS
     install_error_handlers(app, rejected)
-    log_of_access = None
-    if settings.access_log:
-        log_of_access = AccessLog(settings.root_path)
     resources = Resources(
         _limits(settings, memory.bodies),
         auth=auth,
         connections=lambda: lifecycle.connections(),
-        access_log=log_of_access,
+        access_log=AccessLog(settings.root_path) if settings.access_log else None,
         tracer=tracer,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
         root_path=settings.root_path,
@@ -158,10 +154,6 @@ def create_app(
         errors=errors if settings.ui else None,
     )
     return HttpApp(app, resources, open_paths)
-
-
-def _document(settings: Settings, auth: Auth) -> Document:
-    return Document(keyed=auth.keys is not None, admin=auth.control == "admin", root_path=settings.root_path)
 
 
 def _auth(settings: Settings) -> Auth:
@@ -173,14 +165,14 @@ def _auth(settings: Settings) -> Auth:
     )
 
 
-def _given(settings: Settings) -> dict[str, object]:
-    """Settings of models given as flags or variables: they beat every model.toml."""
+def _overrides(settings: Settings) -> dict[str, object]:
+    """The settings of models that are given as flags or variables. They override every model.toml."""
     values = {name: getattr(settings, name) for name in _OVERRIDES}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _about(device: Device, auth: Auth, device_memory: int | None) -> dict[str, Any]:
-    """For the live page: what runs here. A worker that takes any batch has no capacity of its own."""
+    """Facts about the server for the live page. The capacity of a worker is None if it takes any batch."""
     capacities = [None if worker.capacity >= ANY_SIZE else worker.capacity for worker in device.spec.workers]
     return {
         "version": __version__,
@@ -199,7 +191,7 @@ def _machine(gpu: int | None) -> Machine:
 
 
 def _limits(settings: Settings, inflight: int) -> Limits:
-    """`inflight`: the bytes that all bodies may hold, and so one."""
+    """`inflight`: the bytes that all bodies together may hold, which also limits one body."""
     return Limits(
         body=min(int(settings.max_body_mib * MIB), inflight),
         json=int(settings.max_json_mib * MIB),

@@ -1,9 +1,9 @@
-"""What the server sets for its whole process. Building an application sets none of it, so two can live in one process.
+"""Process-wide settings. Building an application sets none of them, so two can live in one process.
 
-Freed memory. glibc maps large blocks one by one and gives them back when they are freed. From which size on, it learns
-from the blocks that are freed, up to 32 MiB; until then every batch pays for its activations page by page. A model that
-only ever runs small batches stays there: a convolutional network at one row served 53 rows/s, and 69 with the threshold
-set to where it would end up (`python -m experiments.costs.heap`).
+Freed memory. glibc maps each large block separately and returns it to the system when it is freed, so every batch pays
+for its activations page by page. The threshold for "large" grows to at most 32 MiB with the blocks that are freed. With
+small batches it stays low: a convolutional network at one row served 53 rows/s, and 69 with the threshold at its
+maximum (`python -m experiments.costs.heap`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
-_MMAP_BYTES = 32 << 20  # the most that glibc takes, and comes to by itself
-_TRIM_BYTES = 2 * _MMAP_BYTES  # free memory at the top of a heap that is kept: as glibc sets it with the other
-_OTHER_FILES = 256  # open files that are no connections of clients, and probes beyond the connections allowed
-_ASIDE = "aside"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt
+_MMAP_BYTES = 32 << 20  # the largest threshold that glibc accepts
+_TRIM_BYTES = 2 * _MMAP_BYTES  # free memory kept at the top of a heap: the ratio that glibc itself uses
+_OTHER_FILES = 256  # open files besides allowed connections: files, pipes, and probes above the limit
+_HELPER_NAME = "aside"
 _PR_SET_NAME = 15  # of prctl
-_GIVEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def prepare() -> None:
-    """All that a process that computes with models sets; call it before torch and numpy are imported."""
+    """All settings for a process that runs models. Call it before torch and numpy are imported."""
     quiet_native_libraries()
     keep_freed_memory()
     switch_threads_often()
 
 
 def keep_freed_memory() -> bool:
-    """Set the thresholds, for the whole process; False where they were given or the C library has none."""
-    if any(name in os.environ for name in _GIVEN):
+    """Set glibc's thresholds. False if the environment sets them, or the C library has none."""
+    if any(name in os.environ for name in _MALLOC_VARIABLES):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -54,10 +54,10 @@ def quiet_native_libraries() -> None:
 
 
 def tune_garbage_collector() -> None:
-    """Keep the objects that exist now out of the cycle collector's way, and let it run less often.
+    """Exclude all objects that exist now from garbage collection, and collect less often.
 
-    torch brings half a million objects that live for ever; walking them costs 0.1 s a time, on the event loop. Calls
-    make few cycles: a collection per 20,000 new objects finds them early enough.
+    torch creates half a million objects that live for ever. Walking them blocks the event loop for 0.1 s each time.
+    Calls make few cycles: a collection per 20,000 new objects finds them early enough.
     """
     gc.collect()
     gc.freeze()
@@ -65,10 +65,10 @@ def tune_garbage_collector() -> None:
 
 
 def allow_open_files(connections: int) -> int | None:
-    """Raise the process's own limit of open files, so that so many connections fit; returns it where they do not.
+    """Raise the limit of open files for so many connections. Returns the new limit if it is still too low, else None.
 
-    At the limit no connection is accepted any more, not even a probe's. The limit is often 1,024, and the most that it
-    may be raised to far higher.
+    At the limit no connection is accepted any more, not even a probe's. The soft limit is often 1,024, and the hard
+    limit far higher.
     """
     try:
         import resource  # of Unix alone
@@ -85,31 +85,31 @@ def allow_open_files(connections: int) -> int | None:
 
 
 def thread_stacks(*names: str) -> str:
-    """Where the threads are at this moment whose names begin so."""
+    """The present stacks of all threads whose names begin with one of `names`."""
     frames = sys._current_frames()
     threads = [one for one in threading.enumerate() if one.name.startswith(names) and one.ident in frames]
     return "".join(f"{one.name}:\n{''.join(traceback.format_stack(frames[one.ident or 0]))}" for one in threads)
 
 
 def switch_threads_often() -> None:
-    """Let a worker wait less for the interpreter lock while the event loop is busy.
+    """Shorten a worker's wait for the interpreter lock while the event loop is busy.
 
-    With Python's 5 ms a batch of the `mlp` benchmark began 2.1 ms after it was pushed, with 0.2 ms after 0.5 ms: 13 %
-    more rows; `echo` loses at most 5 %.
+    With Python's interval of 5 ms a batch of the `mlp` benchmark began 2.1 ms after it was pushed; with 0.2 ms, after
+    0.5 ms, and 13 % more rows were served. `echo` serves at most 5 % fewer.
     """
     sys.setswitchinterval(0.0002)
 
 
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
-    """Give the loop the threads on which decoding, compression and file work run; Linux shows their name, too."""
-    loop.set_default_executor(ThreadPoolExecutor(threads, _ASIDE, _name_thread, (_ASIDE,)))
+    """Give the event loop its helper threads, for decoding, compression and files. They have a name in Linux too."""
+    loop.set_default_executor(ThreadPoolExecutor(threads, _HELPER_NAME, _name_thread, (_HELPER_NAME,)))
 
 
 def thread_times() -> tuple[int, int] | None:
-    """Nanoseconds of CPU that the calling thread has used, and the helper threads; None where that is not known."""
+    """CPU nanoseconds used by the calling thread, and by all helper threads; None if unknown."""
     if not hasattr(time, "pthread_getcpuclockid"):  # macOS, Windows
         return None
-    helpers = (one.ident for one in threading.enumerate() if one.name.startswith(_ASIDE))
+    helpers = (one.ident for one in threading.enumerate() if one.name.startswith(_HELPER_NAME))
     used = sum(time.clock_gettime_ns(time.pthread_getcpuclockid(ident)) for ident in helpers if ident is not None)
     return time.thread_time_ns(), used
 

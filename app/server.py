@@ -1,9 +1,9 @@
-"""uvicorn's server, with a shutdown in two steps.
+"""uvicorn's server, with a graceful shutdown in two steps.
 
-uvicorn alone closes its listener at once on SIGTERM and exits by the signal. Here the first signal turns readiness
-red, and the server keeps serving for a grace period, so that load balancers notice. Then the listener closes, every
-accepted request is answered, and the exit status is 0. At the drain limit, or at a second signal, the requests that are
-left are answered 503.
+On SIGTERM uvicorn alone closes its listener at once and exits by the signal. Here the readiness probe fails first, and
+the server keeps serving for a grace period, so that load balancers notice. Then the listener closes, every accepted
+request is answered, and the exit status is 0. At the drain limit, or at a second signal, the remaining requests are
+answered 503.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from app.settings import Settings
 
 log = logging.getLogger("starling.server")
 
-_ACCEPTED = 16  # connections that a turn of the loop accepts
-_ACCEPT_S = 0.1  # for the event loop to take the connections that the kernel has accepted
+_ACCEPTED = 16  # connections accepted per turn of the event loop
+_ACCEPT_S = 0.1  # time for the event loop to accept the connections in the kernel's queue
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
-#: A loop that has not ticked for so long is blocked: some code keeps the interpreter's lock. No probe ends that where
-#: no orchestrator asks. Far longer than what holds it in passing, as an import or the unpickling of a large model.
+#: If the event loop has not ticked for so long, some code holds the interpreter lock for ever, and the process ends:
+#: without an orchestrator no probe would end it. Imports and unpickling of large models hold the lock far shorter.
 _STANDSTILL_S = 60
 _FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
 
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called in a signal handler, so it only hands over to the event loop."""
+        """Called in a signal handler, so it only schedules `_stop` on the event loop."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop, sig)
 
@@ -86,13 +86,13 @@ class Server(uvicorn.Server):
         )
 
     def _close(self) -> None:
-        """Accept the connections that are established already, but no new ones; then let uvicorn close the listener."""
+        """Accept the established connections, but no new ones; then let uvicorn close the listener."""
         assert self._loop is not None
         ignore_new_connections(self._listener)
         self._loop.call_later(_ACCEPT_S, self._exit)
 
     def _exit(self) -> None:
-        """Later, while there are connections to accept: an event loop without a processor has taken none so far."""
+        """Repeat until no connection waits to be accepted: on a busy machine the event loop may not have run yet."""
         assert self._loop is not None
         if has_waiting(self._listener) and not self.should_exit:
             self._loop.call_later(_ACCEPT_S, self._exit)
@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
     def _check_progress(self) -> None:
-        """Called at each tick of the rate monitor. Logs a hung batch, and while draining waits for none."""
+        """Runs at each tick of the rate monitor. Logs a hung batch; while draining, gives up on it."""
         faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._reported_stuck:
@@ -124,11 +124,11 @@ class Server(uvicorn.Server):
 
 
 def ignore_new_connections(listener: socket.socket | None) -> None:
-    """Let the kernel drop requests for new connections, so that the queue of established ones can be emptied.
+    """Let the kernel drop new connections, so that the queue of established ones can be emptied.
 
-    To close a listener resets the connections in its queue, which their clients believe to be accepted. On Linux a
-    socket filter that passes nothing stops new ones first. On other systems, and where the filter is refused, such a
-    connection may still be reset.
+    Closing a listener resets the connections in its queue, which clients consider open. On Linux a socket filter that
+    rejects everything stops new ones first. On other systems, and if the filter is refused, such a connection may still
+    be reset.
     """
     if listener is None or sys.platform != "linux":
         return
@@ -139,12 +139,12 @@ def ignore_new_connections(listener: socket.socket | None) -> None:
 
 
 def has_waiting(listener: socket.socket | None) -> bool:
-    """Whether connections wait to be accepted. Where new ones are not ignored, never: they might come for ever."""
+    """Whether connections wait to be accepted. Always False if new ones are not ignored: they might never end."""
     if listener is None or sys.platform != "linux" or listener.fileno() < 0:
         return False
-    look = select.poll()  # which takes descriptors of any number
-    look.register(listener, select.POLLIN)
-    return bool(look.poll(0))
+    poller = select.poll()  # unlike select.select, takes descriptors above 1,023
+    poller.register(listener, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -161,10 +161,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listeners(sock: socket.socket) -> list[socket.socket]:
-    """The socket several times over: a loop accepts one connection of each in a turn.
+    """The socket and duplicates of it: the event loop accepts one connection per listener and turn.
 
-    With one alone, hundreds of clients that come anew for each request keep a probe waiting behind them for as many
-    turns.
+    With one listener, hundreds of clients that open a connection per request would delay a probe by as many turns.
     """
     return [sock, *(sock.dup() for _ in range(_ACCEPTED - 1))]
 
@@ -188,7 +187,7 @@ def serve(
             body_timeout_s=settings.body_timeout_s,
             idle=IdleConnections(settings.keep_alive_s, settings.max_connections),
         ),
-        interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
+        interface="asgi3",  # given, because uvicorn mistakes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
         access_log=False,  # its own, see app/http/access_log.py
@@ -196,7 +195,7 @@ def serve(
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,
         lifespan="on",
-        backlog=settings.max_connections,  # a place to wait for each, until the loop takes it
+        backlog=settings.max_connections,  # room in the kernel's queue for all of them
         ws="none",  # offers of websockets are declined like any other
         ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )

@@ -1,7 +1,7 @@
-"""Every setting, once: its unit, default, range and help, of which `cli/commands.py` makes flags and variables.
+"""All settings with their units, defaults, ranges and help. `cli/commands.py` makes flags and variables of them.
 
-A value of None means: not given here, so model.toml decides, and then the default named in the text.
-Libraries below never see Settings: `main.py` hands them values.
+None means not given: then model.toml decides, and after it the default that the help shows in brackets. Other modules
+never see Settings: `main.py` passes values to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
 _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
-#: How the server's own paths begin. A prefix that begins so could be the server's path or the ingress's.
+#: First parts of the server's own paths. A prefix may not begin with one: the two could not be told apart.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
 
 
@@ -221,19 +221,19 @@ class Settings(BaseModel):
 
     @property
     def repository(self) -> str | None:
-        """The folder or set to serve; None where single models are named, and it is not."""
+        """The folder or set to serve; None if only single models are named."""
         return self.models if "models" in self.model_fields_set or not self.model else None
 
     @property
     def compute_threads(self) -> int:
-        """Threads of one worker: all cores but the one that serves HTTP, unless set."""
+        """Threads of one worker. By default all cores but one, which serves HTTP."""
         return self.threads if self.threads is not None else max(1, cpu_cores() - 1)
 
 
 def capacities(text: str) -> list[str]:
-    """The capacities of workers as they are written: `4x32` is four of 32 rows. Raises ValueError.
+    """Parse `--workers`: `4x32` means four workers of 32 rows. Raises ValueError.
 
-    One small number alone would be one worker of so many rows: who writes it means so many workers.
+    A small number alone is refused: it would be one worker of so many rows, but probably means so many workers.
     """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) == 1 and parts[0].isdigit() and 0 < int(parts[0]) < _LONE_CAPACITY:
@@ -252,13 +252,13 @@ def capacities(text: str) -> list[str]:
 
 
 def shown_workers(workers: Sequence[int]) -> str:
-    """Capacities as `capacities` reads them."""
+    """Capacities in the form that `capacities` parses."""
     alone = len(workers) == 1 and workers[0] < _LONE_CAPACITY
     return f"1x{workers[0]}" if alone else ",".join(map(str, workers))
 
 
 def settings_from(given: dict[str, Any]) -> Settings:
-    """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
+    """Settings from flags and variables; others have their defaults. Raises ConfigError, one line."""
     values = {name: value for name, value in given.items() if value is not None and value != []}
     try:
         return Settings(**values)
@@ -271,7 +271,7 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """A line for each STARLING_ variable that is no setting, with the one that may have been meant."""
+    """A warning for each STARLING_ variable that is not a setting, with the most similar one."""
     prefix = "STARLING_"
     known = {name.upper() for name in Settings.model_fields}
     given = {name.removeprefix(prefix) for name in environment if name.startswith(prefix)}
@@ -284,7 +284,7 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
 
 
 def repeated_models(arguments: Iterable[str]) -> list[str]:
-    """A line if --models is given more than once: the command line takes the last."""
+    """A warning if --models is given more than once: only the last counts."""
     if [argument.partition("=")[0] for argument in arguments].count("--models") < 2:
         return []
     return ["warning: the last --models alone is served; --model NAME=FOLDER serves one more model"]

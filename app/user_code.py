@@ -1,4 +1,4 @@
-"""Which frames of a traceback are the code of a model's owner: not the server's, torch's or the standard library's."""
+"""Finds the frames of a traceback in the model owner's code: not the server's, torch's or the standard library's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 _SERVER = str(Path(__file__).parent) + os.sep  # not resolved: neither are the names in frames
-#: Models that ship with the server. Their code counts as a user's.
+#: Models that ship with the server. Their code counts as an owner's.
 _SHIPPED_MODELS = tuple(os.path.join(_SERVER, "models", name, "") for name in ("demo", "zoo"))
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
@@ -19,7 +19,7 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
 
 def links_of(error: BaseException) -> Iterator[TracebackType]:
-    """The error's traceback, one link a frame, outermost first."""
+    """The links of the error's traceback, one per frame, outermost first."""
     trace = error.__traceback__
     while trace is not None:
         yield trace
@@ -27,14 +27,14 @@ def links_of(error: BaseException) -> Iterator[TracebackType]:
 
 
 def own_links(error: BaseException) -> list[TracebackType]:
-    """Those of the owner's code, and of packages that it calls."""
+    """The links in the owner's code, and in packages that it calls."""
     return [link for link in links_of(error) if _is_own(_file(link))]
 
 
 def own_trace(error: BaseException) -> ExcInfo | None:
-    """For the log's `exc_info`: what the owner's code raised, from its first frame on. None if it raised nothing.
+    """For the log's `exc_info`: the owner's exception, from its first own frame on. None if no own frame is in it.
 
-    What led to the error counts, too: `raise ConfigError(...) from error`.
+    Follows causes: `raise ConfigError(...) from error`.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -45,7 +45,7 @@ def own_trace(error: BaseException) -> ExcInfo | None:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of the owner's own files that raised it, as `FILE:LINE in NAME`; "" if none did."""
+    """The last frame in the owner's own files, as `FILE:LINE in NAME`; "" if there is none."""
     found = own_trace(error)
     if found is None:
         return ""

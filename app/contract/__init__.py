@@ -1,4 +1,4 @@
-"""The data types and protocols that the API, the engine and the models share. Nothing here needs torch."""
+"""Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
 from app.contract.answers import Answer, FinishedBatch, Times, Waiter
 from app.contract.models import Front, Model, ModelSource, Translated

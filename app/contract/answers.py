@@ -1,4 +1,4 @@
-"""The results of a batch and of a call, and the interface of an object that waits for one."""
+"""The results of a batch and of a call, and the interface of the object that receives a call's result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Times = tuple[int, int, int]  # nanoseconds of input, model and output
 class FinishedBatch:
     """A batch of `size` rows that has run. `arrays`: one [rows, ...] per output in declared order, without padding.
 
-    `times`: of rows that have been in several batches, those of all. `texts` and `answered` are the codecs' own: what
-    they, and each front, made of all rows at once, because the answers of a batch are wanted together.
+    `times`: if rows have been in several batches, the sum of all. `texts` and `answered` are caches of the codecs: the
+    encoded rows, and what each front made of all rows at once, because the calls of a batch are answered together.
     """
 
     arrays: list[Array]
@@ -29,13 +29,13 @@ class FinishedBatch:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What a lease's run gives: one array per output in declared order, `rows` leading; times in nanoseconds.
+    """The result of a call: one array [rows, ...] per output in declared order; times in nanoseconds.
 
-    `queue_ns` is what passed from submission to the end of the batch but for `times`: waiting, and handing over. Rows
-    that ran in several batches: both are the slowest row's, `batch` is the largest. Where the answer is one row of a
-    batch as it is, `finished` is that batch and `row` its place there; its `arrays` are then made when `outputs` is
-    asked for. `lengths`: of a model with axes of its outputs' own, how long each row is along them; the arrays are as
-    long as the longest, with zeros behind the others.
+    `queue_ns`: the time from submission to the end of the batch, without `times`: waiting and handover. `batch`: rows
+    of the batch. If rows ran in several batches, the times are those of the slowest row, and `batch` is the largest.
+    If the answer is one row of a batch, `finished` is the batch and `row` its index; `outputs` then makes the arrays
+    when it is first read. `lengths`: for a model whose outputs have axes of their own (ModelInfo.own_axes), the length
+    of each row along them; the arrays are as long as the longest row, padded with zeros.
     """
 
     arrays: list[Array] | None
@@ -57,7 +57,7 @@ class Answer:
 
 
 class Waiter(Protocol):
-    """Who waits for an answer, on the event loop: an asyncio.Future is one, and may have been cancelled."""
+    """Receives the answer of a call, on the event loop. An asyncio.Future is one, and may have been cancelled."""
 
     def set_result(self, answer: Answer, /) -> None: ...
     def set_exception(self, error: Exception, /) -> None: ...

@@ -1,4 +1,4 @@
-"""A model that has been loaded, and where it is from: what the models package hands to the engine."""
+"""A loaded model, its front, and its source: what the models package passes to the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from app.contract.specs import Array, ModelInfo, SampleRow, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """What a front made of the inputs of a call: one array [rows, ...] per input that the model itself takes.
+    """The result of `Front.read` for a call: one array [rows, ...] per input of the model itself.
 
-    A row of the client may be several of the model, which then are the call's rows until the front answers it.
-    Rows may differ in length: an array is as long as the longest, `lengths` gives each variable axis that length, and
-    `own_lengths` the length of every row along it. `note` is the front's own, for when it answers the call.
+    One row of the client may become several rows of the model. These are then the call's rows until the front answers.
+    If rows differ in length, an array is as long as the longest. `lengths` gives each variable axis that length, and
+    `own_lengths` the length of every row along it. The front gets `note` back when it answers the call.
     """
 
     arrays: list[Array]
@@ -29,16 +29,16 @@ class Translated:
 class Front:
     """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
 
-    `sent`, `answered` and `own_axes` are the model as clients see it, as ModelInfo has them. Any thread may call `read`
-    and `answer`, several at once. They take their time, so they are called on the event loop for nothing but short
-    texts, and `answer` where it is `quick`.
+    `sent`, `answered` and `own_axes` are inputs, outputs and `own_axes` of the model as clients see it (ModelInfo).
+    Several threads may call `read` and `answer` at once. They are slow, so the event loop only calls `read` for short
+    texts, and `answer` if it is `quick`.
 
-    `read` makes the model's inputs of each call, from those that clients send: of bytes, [rows, ...]. It raises a leaf
-    of StarlingError, such as BadRequest, if any of the calls is wrong. What it says of rows and places holds for a call
-    that is read alone.
+    `read` takes, per call, the inputs from the client: BYTES arrays [rows, ...]. It returns the model's inputs. It
+    raises a leaf of StarlingError, such as BadRequest, if any of the calls is wrong. The row numbers in its message are
+    only right if it is given one call.
 
-    `answer(outputs, note)` gives the outputs that clients get, and Answer.lengths, from what the model made of a call.
-    Without a note each row is answered by itself and as long, so that rows of several calls may be.
+    `answer(outputs, note)` returns the outputs for the client and Answer.lengths, from the model's outputs. Without a
+    note it treats each row alone and keeps lengths, so rows of several calls may be answered together.
     """
 
     sent: tuple[TensorSpec, ...]
@@ -46,46 +46,47 @@ class Front:
     read: Callable[[Sequence[Sequence[Array]]], list[Translated]]
     answer: Callable[[Sequence[Array], Any], tuple[list[Array], list[int] | None]]
     own_axes: tuple[str, ...] = ()
-    #: Whether it reads texts: several calls at once take less than one by one, and 100 bytes some 50 us.
+    #: Whether it reads texts: reading several calls at once is faster, and 100 bytes take some 50 us.
     reads_texts: bool = True
-    #: Whether a few rows are answered in microseconds.
+    #: Whether `answer` takes microseconds for a few rows.
     quick: bool = True
-    #: A row as clients send it, that the front reads: the owner's first, or a made-up one.
+    #: A row as clients send it: the owner's first sample, or a made-up one.
     example: SampleRow | None = None
-    #: Of a model whose vectors are compared: the front of texts that gives the vectors themselves.
+    #: For a model that compares vectors of texts: the front that returns the vectors themselves.
     embedder: Front | None = None
-    #: Of a model that writes and has a chat template: the front of conversations, each the JSON of its messages.
+    #: For a text-generating model with a chat template: the front of conversations, each the JSON of its messages.
     chat: Front | None = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
-        """The model as clients see it."""
+        """The model's info as clients see it."""
         return replace(info, inputs=self.sent, outputs=self.answered, own_axes=self.own_axes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """One version of a model, loaded: what the models package hands to the engine.
+    """One loaded version of a model.
 
-    `call` takes one batch-first tensor per input in the order declared (BYTES: a numpy object array of bytes) and
-    returns a tensor, a tuple in the order of the outputs, or a mapping by output name. `decode` and `present` serve
-    the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
-    `parameters`: one mapping per row, of the call's parameters that are not reserved. `takes_fields`: besides a content
-    type and bytes, `decode` takes a keyword `fields`, the fields of the form that the file came in. `samples` are real
-    rows that the owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py.
-    `profile`: it may be measured while the server is idle. `allow_untried`: raising on every made-up row, it may still
-    replace a version that works.
-
-    `read_parameters`, of a model that takes parameters: raises BadRequest naming one that does not fit. `writes`: its
-    answer is a text that it writes token by token, so that a call may read it piece by piece. `streams`: the outputs of
-    a recurrent model, by position, of which a call may read each step when it has been made.
-
-    `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
+    `info` describes the tensors that `call` takes and returns. If there is a `front`, clients send and get something
     else, which `Front.client_info` describes.
 
-    `stages` are the parts of `call`, where rows may join and leave a batch between them: the first takes what `call`
-    does, each next one what the last returned, and then what `again` names for it by position: of the inputs, and
-    behind them of what `context` makes of the inputs of a batch. A model of one piece has none. What runs it whole uses
-    `call`.
+    `call` takes one batch-first tensor per input in declared order (BYTES: a numpy object array of bytes). It returns a
+    tensor, a tuple in the order of the outputs, or a mapping by output name.
+
+    `decode` and `present` are the owner's functions for the friendly route, or None. `takes_fields`: `decode` accepts a
+    keyword `fields`, the other fields of the form with the file. `takes_parameters`: `call` accepts a keyword
+    `parameters`, one mapping per row of the call's parameters that are not reserved. `read_parameters` raises
+    BadRequest that names a parameter which does not fit.
+
+    `writes`: the answer is a text that is generated token by token, so a call may stream it. `streams`: positions of
+    the outputs of a recurrent model that a call may stream step by step.
+
+    `samples`: real rows that the owner gave to try the model with. `row_check`: "refuse", "warn" or "off", see
+    models/checks/row_check.py. `profile`: it may be measured while the server is idle. `allow_untried`: it may replace
+    a working version even if it raises on every made-up row.
+
+    `stages`: the parts of `call`; between them rows may join and leave a batch. A model in one piece has none. The
+    first takes the inputs; each next one takes what the last returned, followed by what `again` lists for it. `again`
+    has positions in the inputs, continued by the results of `context`, which takes the inputs of a batch.
     """
 
     info: ModelInfo
@@ -109,7 +110,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where one version of a model comes from: its folder, which holds model.toml."""
+    """Where one version of a model comes from: its folder, which contains model.toml."""
 
     name: str
     version: int

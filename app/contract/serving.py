@@ -1,4 +1,4 @@
-"""What serves, as its callers see it: models, their calls, the catalog of them, the probes."""
+"""The interface of the engine and the registry for HTTP: served models, leases of calls, and the catalog."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.contract.specs import Array, ModelInfo, SampleRow
 
 
 class Lease(Protocol):
-    """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
+    """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager."""
 
-    on_close: Callable[[], None] | None  # called once, when it is closed
-    #: Of a model that `writes` texts or `streams` outputs, to be set before `submit`: called on the event loop with the
-    #: number of a row, what it has made since the last call, and its tokens or steps so far. What it has made is a
-    #: text with why that has ended, "" before it has, or an array [steps, ...] of each streamed output. The answer has
-    #: all of it all the same.
+    on_close: Callable[[], None] | None  # called once, by `close`
+    #: For a model that `writes` or `streams`; set it before `submit`. Called on the event loop with a row's number, a
+    #: piece, and the row's tokens or steps so far. The piece is what the row has produced since the last call: a text
+    #: and its finish reason ("" before its end), or an array [steps, ...] per streamed output. The answer repeats
+    #: everything.
     on_piece: Callable[[int, Any, int], None] | None
 
     # for traces
@@ -40,38 +40,34 @@ class Lease(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def write(self, index: int, values: Array | memoryview) -> None:
-        """Write input number `index` of the client's inputs: an array [rows, ...], or the bytes of one of its dtype.
+        """Write input number `index` of the client's inputs: an array [rows, ...], or the bytes of one.
 
-        The values are copied, but for inputs of text and inputs without a largest length: their arrays are kept until
+        The values are copied, except for BYTES inputs and inputs without a largest length: their arrays are kept until
         the call has ended, so they must not change.
         """
         ...
 
     def submit(self, waiter: Waiter) -> None:
-        """Submit the rows: the waiter gets their outputs, or a leaf of StarlingError."""
+        """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
         ...
 
     def run(self) -> asyncio.Future[Answer]:
-        """Submit the rows; the future gives their outputs. Raises a leaf of StarlingError."""
+        """Submit the rows. The future has their outputs, or a leaf of StarlingError."""
         ...
 
     def close(self) -> None:
-        """Nobody waits any more: slots are freed, as soon as nothing reads them. Any number of times."""
-        ...
-
-    def cancel(self) -> None:
-        """The caller has gone: waiting rows are forgotten and `run` raises ClientGone."""
+        """Free the slots as soon as nothing reads them. May be called more than once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the scheduler plans the batches of one program with, as it is at this moment.
+    """The estimates and tables by which the scheduler plans the batches of one program, at this moment.
 
-    `batch_ns[b - 1]`: what b rows take, as profiled; `origin`: where that is from. `scale`: observed over profiled
-    time. `tables[i][n]`: rows to run of n that wait, 0 for wait, at load `loads[i]`; none where the policy looks
-    nothing up, or they are not solved yet. `level`: the table for the load now, -1 below all. `stages`: those that run
-    one by one; 0: it runs in one piece. `cell`: it runs by the steps of its cell.
+    `batch_ns[b - 1]`: profiled time of a batch of b rows; `origin`: where the profile is from. `scale`: observed over
+    profiled time. `tables[i][n]`: how many of n waiting rows to run at load `loads[i]`; 0: wait. No tables if the
+    policy uses none, or they are not solved yet. `level`: index of the table for the present load, -1 below all.
+    `stages`: number of stages that run one by one; 0: the model runs in one piece. `cell`: it runs step by step.
     """
 
     program: int
@@ -87,38 +83,38 @@ class Plan:
 
 
 class Served(Protocol):
-    """One loaded, warmed version of a model as the API sees it."""
+    """One loaded, warmed-up version of a model, as HTTP sees it."""
 
     @property
     def info(self) -> ModelInfo:
-        """What clients send and get: the model's own info, or `Front.client_info`."""
+        """The model as clients see it: its own info, or `Front.client_info`."""
         ...
 
     @property
     def model(self) -> Model: ...
     @property
     def example(self) -> SampleRow | None:
-        """A row that the model was tried with and took: the owner's first, or a made-up one. None: it took none.
+        """A row that worked when the model was tried: the owner's first sample, or a made-up one. None: none worked.
 
-        Of a model with a front it is the front's: what the model was tried with is not what clients send.
+        With a front it is the front's example, because the model itself was tried with other inputs than clients send.
         """
         ...
 
     @property
     def untried(self) -> Exception | None:
-        """What the model raised on every made-up row, as long as no request has been answered; else None."""
+        """The error that the model raised on every made-up row, until a request has been answered; else None."""
         ...
 
     # `klass` is one of CLASSES, or "" for the model's default.
 
     def has_room(self, klass: str, rows: int = 1) -> bool:
-        """Whether a call of so many rows, without a deadline, can be taken now. Costs little."""
+        """Whether a call of `rows` rows without a deadline would be admitted now. Cheap."""
         ...
 
     def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
-        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now.
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of `rows` rows cannot be admitted now.
 
-        0: they are not known yet, and one must have room.
+        `rows` 0: not known yet; there must be room for one.
         """
         ...
 
@@ -137,24 +133,26 @@ class Served(Protocol):
     ) -> Lease:
         """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
 
-        `own_lengths`: where rows of the call differ in length, the length of each along those axes, `lengths` being the
-        longest. What lies beyond a row's own length is then not the row's, in what is written and in the answer. Only
-        for inputs whose axes have a bound.
-        `timeout_us` is until its first piece, `total_timeout_us` until its end; without pieces the shorter one holds.
-        Both count from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
+        `own_lengths`: if rows differ in length, the length of each row along those axes; `lengths` is then the longest.
+        What lies beyond a row's own length, in its inputs and outputs, is padding. Only for inputs whose axes have a
+        bound.
+
+        `timeout_us` bounds the time to the first piece of a streamed answer, `total_timeout_us` the time to the end.
+        Without streaming the shorter one counts. Both start at `arrived_ns` (monotonic; now if None). Raises what
+        `admit` raises.
         """
         ...
 
     def finish(self, outcome: str, total_ns: int, klass: str) -> None:
-        """A call has been answered: `outcome` is "ok" or an error's code; `total_ns` from arrival to encoded answer."""
+        """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer."""
         ...
 
     def first_piece(self, ns: int, klass: str) -> None:
-        """A call that is streamed is sent the first piece of its text, `ns` after its arrival."""
+        """Count the first piece of a streamed answer, `ns` after the call's arrival."""
         ...
 
     def next_piece(self, ns: int, tokens: int, klass: str) -> None:
-        """It is sent another, of so many tokens, `ns` after the one before."""
+        """Count a later piece of `tokens` tokens, `ns` after the piece before."""
         ...
 
     def statistics(self) -> dict[str, Any]:
@@ -166,8 +164,8 @@ class Served(Protocol):
 class IndexEntry:
     """The state of one version: a line of the repository index, of readiness and of the live page.
 
-    `state` is READY, LOADING, UNLOADING or UNAVAILABLE; UNTRIED serves, but has raised on every made-up row, and has
-    answered no request yet. `required`: it was asked for at start, and not unloaded since.
+    `state`: READY, LOADING, UNLOADING, UNAVAILABLE or UNTRIED. An UNTRIED version serves, but has raised on every
+    made-up row and not answered a request yet. `required`: named at start, and not unloaded since.
     """
 
     name: str
@@ -177,7 +175,7 @@ class IndexEntry:
     required: bool = False
 
     def as_dict(self) -> dict[str, str]:
-        """For an answer."""
+        """For JSON answers."""
         return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
 
     @property
@@ -186,12 +184,12 @@ class IndexEntry:
 
     @property
     def awaited(self) -> bool:
-        """It keeps the server from being ready."""
+        """Whether the server is not ready because of it."""
         return self.required and not self.serves
 
 
 class Catalog(Protocol):
-    """The models a server has, by name and version. No version means the highest that is ready."""
+    """The models of a server by name and version. Without a version, the highest that is ready is meant."""
 
     def find(self, name: str, version: str | None = None) -> Served:
         """Raises NotFound for an unknown model or version, NotReady for one that is known but not serving."""
@@ -202,20 +200,20 @@ class Catalog(Protocol):
         ...
 
     def ready(self) -> Sequence[Served]:
-        """All versions that serve now, by name and version."""
+        """All versions that serve now, ordered by name and version."""
         ...
 
     def index(self) -> Sequence[IndexEntry]:
-        """Every version known, with its state: whoever shows or uses a state takes it from here."""
+        """Every known version with its state. All states that are shown or used come from here."""
         ...
 
     async def load(self, name: str) -> None:
-        """Load, or load again, what the repository now holds for `name`; the old version serves until the new does.
+        """Load or reload `name` from the repository. The old version serves until the new one does.
 
-        Raises NotFound, or BadRequest with the reason when it cannot be loaded.
+        Raises NotFound, or BadRequest with the reason if it cannot be loaded.
         """
         ...
 
     async def unload(self, name: str) -> None:
-        """Finish what was accepted, then free. Raises NotFound."""
+        """Answer the accepted calls, then free the model. Raises NotFound."""
         ...

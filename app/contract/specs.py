@@ -1,4 +1,4 @@
-"""What describes a model: its tensors, how its requests are batched, a row to try it with."""
+"""The description of a model: its tensors, its batching, and rows to try it with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Array = npt.NDArray[Any]
 
-#: V2 datatype name -> numpy dtype of its memory. BF16 has no numpy dtype: its bits travel as uint16.
+#: The numpy dtype in memory of each V2 datatype. numpy has no BF16: its bits are stored as uint16.
 #: BYTES elements are Python `bytes` in object arrays.
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -36,30 +36,31 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 #: Floating-point datatypes.
 FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
-#: Service classes by name, as clients and model.toml give them, in the order of service.
+#: Names of the service classes in requests and model.toml; the first is served first.
 CLASSES = ("realtime", "best_effort")
 
-#: Pixels of the largest image that is read; its header tells. Decoded, such a one takes 150 MB.
+#: Pixels of the largest image that is decoded (150 MB), checked in its header.
 MAX_PIXELS = 50_000_000
 
-_QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # of a queue whose size is not given: at least so many of both
+_QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # default size of a queue: the larger of the two
 
-UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows
+UNBOUNDED = 0  #: as the largest length of a variable axis: only the size of a body limits it
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output, as one row has it: the batch dimension is not part of `shape`.
+    """One input or output of one row: `shape` has no batch dimension.
 
-    `axes[i]` is "" where axis i is fixed, else the axis' name: axes of one name share a length within a call, and an
-    output's named axis is cut back to it. An input's axis declared as -1 gets a name of its own (`<tensor>.<i>`).
-    `bounds` is `shape` with each variable axis replaced by its largest length, or UNBOUNDED. `minimum` and `maximum`
-    are the values that an input of integers may hold; None: any that its datatype does. `categories` are all that an
-    input may hold (text as bytes). An input that may be `missing` holds NaN, or an empty text, where a value is.
+    `axes[i]` is "" if axis i is fixed, else its name. Axes of one name have the same length within a call, and an
+    output's named axis is cut to it. An input axis declared as -1 gets a name of its own (`<tensor>.<i>`). `bounds` is
+    `shape` with each variable axis replaced by its largest length, or UNBOUNDED.
+
+    `minimum` and `maximum` limit the values of an integer input; None: its datatype does. `categories` are all values
+    that an input may have (text as bytes). If an input may be `missing`, NaN or an empty text means no value.
 
     The server itself makes an input with `lengths_of` or `mask_of`; clients do not send it. `lengths_of` names an axis:
-    the input holds each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that
-    input holds a row's values, and 0 where it holds padding.
+    the input has each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that input
+    has a row's values, and 0 where it has padding.
     """
 
     name: str
@@ -75,7 +76,7 @@ class TensorSpec:
     mask_of: str = ""
     categories: tuple[bytes | int | float, ...] = ()
     missing: bool = False
-    #: Derived once, because every call needs them: the dtype in memory, and whether every axis has one length.
+    #: Derived once, because every call needs them: the dtype in memory, and whether all axes are fixed.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
     #: Whether every axis has a largest length, so that memory for a row can be reserved.
@@ -84,7 +85,7 @@ class TensorSpec:
     count: int = field(init=False, repr=False, compare=False)
     #: Whether the server makes this input.
     made: bool = field(init=False, repr=False, compare=False)
-    #: Whether `minimum`, `maximum` or `categories` are given, and a value that keeps to them to try a model with.
+    #: Whether `minimum`, `maximum` or `categories` are given, and a value that obeys them, to try a model with.
     ranged: bool = field(init=False, repr=False, compare=False)
     example: Any = field(init=False, repr=False, compare=False)
 
@@ -102,7 +103,7 @@ class TensorSpec:
         object.__setattr__(self, "example", self.categories[0] if self.categories else example)
 
     def axes_shown(self) -> list[str]:
-        """The shape for people to read: lengths, and names of variable axes with the largest length they may have."""
+        """The shape for messages: lengths, and the names of variable axes with their largest length."""
         return [
             str(bound) if not axis else axis if bound == UNBOUNDED else f"{axis} <= {bound}"
             for axis, bound in zip(self.axes, self.bounds, strict=True)
@@ -115,7 +116,7 @@ def axis_bounds(specs: Iterable[TensorSpec]) -> dict[str, int]:
 
 
 def is_integer(datatype: str) -> bool:
-    """BF16 is none: its bits travel as integers."""
+    """False for BF16, although its bits are stored as integers."""
     return DATATYPES[datatype].kind in "iu" and datatype not in FLOATS
 
 
@@ -126,20 +127,20 @@ class Batching(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     policy: str = "adaptive"
-    objective: str | float = "latency"  # of adaptive: a name, or the weight of power, 0 to below 1
+    objective: str | float = "latency"  # for the policy adaptive: a name, or the weight of power, 0 to below 1
     max_batch: int = Field(default=32, ge=1, le=4096)
     max_delay_ms: float = Field(default=5.0, ge=0, allow_inf_nan=False)
-    #: Rows of each class; not given: as many batches as the default has, and no fewer rows.
+    #: Rows of each class. By default 32 x max_batch, and at least 1024.
     max_queue: int = Field(default=0, ge=1)
-    default_timeout_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # 0: none unless the call brings one
+    default_timeout_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of calls without one; 0: none
     default_priority: int = Field(default=2, ge=1)  # what priority 0 means; 1 is the highest
     default_class: Literal["realtime", "best_effort"] = "realtime"  # of calls that name none
-    #: Upper ends of the lengths that may share a batch; none: any may.
+    #: Upper bounds of the ranges of lengths that may share a batch; none: all may.
     length_buckets: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = ()
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
-    #: Of the policy dva_load: its T_comp_wait over what one row takes alone.
+    #: For the policy dva_load: its T_comp_wait as a multiple of the time of one row alone.
     complete_wait: float = Field(default=0.1, ge=0, allow_inf_nan=False)
-    #: Of its real-time rows, where those of the models of a server differ.
+    #: Of the model's real-time rows, relative to those of other models.
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     @field_validator("length_buckets")
@@ -156,7 +157,7 @@ class Batching(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a caller may know of one version of a model. `inputs` are all that the model is called with, in order."""
+    """The public description of one version of a model. `inputs`: all that the model is called with, in order."""
 
     name: str
     version: str
@@ -164,16 +165,16 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batching: Batching = field(default_factory=Batching)
-    #: Axes of outputs that no input has, each the first of its output: along them a row is as long as it ran. A model
-    #: with such axes returns one tensor more than `outputs`, INT64 [rows]: those lengths.
+    #: Axes of outputs that no input has, each the first axis of its output: a row is as long as the steps it ran. A
+    #: model with such axes returns one more tensor than `outputs`: these lengths, INT64 [rows].
     own_axes: tuple[str, ...] = ()
-    #: What codecs remember of requests to this version; they bound it.
+    #: A cache of the codecs for requests to this version. They limit its size.
     memo: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
     client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
-    #: Derived: the input that clients send, if it is the only one and its rows have one length; else None.
+    #: Derived: the only input that clients send, if there is one and its shape is fixed; else None.
     plain_input: TensorSpec | None = field(init=False, repr=False, compare=False)
-    #: Derived: whether there is one output, as long for each row, and JSON can hold its values as numbers.
+    #: Derived: whether there is one output, equally long for all rows, whose values are JSON numbers or booleans.
     plain_output: bool = field(init=False, repr=False, compare=False)
     #: Derived: all that the model returns, in order.
     returned: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
@@ -188,7 +189,7 @@ class ModelInfo:
         object.__setattr__(self, "returned", (*self.outputs, *made))
 
     def has_own_length(self, spec: TensorSpec) -> bool:
-        """Whether this output is as long as each row ran."""
+        """Whether each row of this output has its own length: the steps that it ran."""
         return spec.axes[:1] != () and spec.axes[0] in self.own_axes
 
 
@@ -196,7 +197,7 @@ class ModelInfo:
 class SampleRow:
     """One row to try a model with: an array per input that clients send, in order, without the batch dimension.
 
-    `lengths` gives each variable axis its length in this row; `parameters` is what those of a request would be.
+    `lengths`: of each variable axis in this row. `parameters`: as a request would have them.
     """
 
     arrays: tuple[Array, ...]

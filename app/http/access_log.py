@@ -1,4 +1,4 @@
-"""The access log, a line per HTTP request; and the observer of one call, which writes its line and its span."""
+"""The access log, one line per HTTP request; and the observer of a call, which writes its line and its trace span."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from app.observe.tracing.tracer import Tracer
 
 log = logging.getLogger(ACCESS)
 
-_GONE = 499  # nobody reads the answer; as ClientGone has it
+_GONE = 499  # the client has left: the status of ClientGone
 _LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters: a client may send more
 _TRACEPARENT = b"traceparent: %s\r\n"
 
 
 class AccessLog:
-    """Writes the lines, but none of probes. `root_path`: the prefix that an ingress may leave on paths."""
+    """Writes the lines; probes have none. `root_path`: the prefix that an ingress may leave on paths."""
 
     def __init__(self, root_path: str = "") -> None:
         self._root_path = root_path
@@ -49,7 +49,7 @@ class AccessLog:
         log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
 
     async def log_request(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let `app` answer a request that is no call, and write its line when that is done."""
+        """Let `app` answer a request that is not an inference call, then write its line."""
         if strip_prefix(self._root_path, scope["path"]) in PROBES:
             await app(scope, receive, send)
             return
@@ -71,9 +71,9 @@ class AccessLog:
 
 
 class CallObserver:
-    """Writes the line and the span of one call. A server with neither log nor tracer makes none.
+    """Writes the log line and the trace span of one call. Only made if the server has an access log or a tracer.
 
-    `url` is as the client sent it; `path` that of the span, where it is not the URL's own.
+    `url`: as the client sent it. `path`: for the span, if it differs from the URL's; else None.
     """
 
     __slots__ = ("_arrived", "_client", "_log", "_method", "_path", "_request_id", "_route", "_span", "_tracer")
@@ -111,7 +111,7 @@ class CallObserver:
             self._tracer.submitted(self._span, lease)
 
     def begun(self) -> bytes:
-        """Its answer begins before it ends. Returns more header lines for it."""
+        """The first piece of a streamed answer is sent. Returns more header lines for it."""
         return b"" if self._span is None else _TRACEPARENT % self._span.traceparent
 
     def succeeded(self, served: Served, klass: str, rows: int, answer: Answer) -> bytes:

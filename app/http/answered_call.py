@@ -1,7 +1,7 @@
-"""How a call is answered: with the outputs of its rows, or with an error.
+"""The state of a call, and how it is answered: with the outputs of its rows, or with an error.
 
-The engine calls `set_result` on the event loop when the rows have ended, which encodes the outputs and gives the answer
-to the connection. A task runs only what is slow there: code of models, compression of large answers.
+When the rows have ended, the engine calls `set_result` on the event loop. It encodes the outputs and passes the answer
+to the connection. A task is only made for slow work: a model's own code, or compression of a large answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from app.http.answers import (
     compress,
     wanted_encoding,
 )
-from app.http.body import client_request_id
-from app.http.codecs.base import DecodedCall, RequestHeaders, encode, slow_to_encode
+from app.http.body import RequestHeaders, client_request_id
+from app.http.codecs.base import DecodedCall, encode, slow_to_encode
 from app.http.connection.connection import Carrier, Exchange
 from app.http.errors import error_parts
 from app.http.inference_routes import NO_OPTIONS, Route
@@ -39,7 +39,7 @@ _CLOSING = frozenset({408, 503})
 
 
 class AnsweredCall(Exchange):
-    """Implements contract.Waiter. Answers exactly once, through its connection. `Call` begins it."""
+    """The half of `Call` that answers: exactly once, through its connection. Implements contract.Waiter."""
 
     __slots__ = (
         "admitted", "arrived", "decoded", "ended", "headers", "held", "klass", "lease", "observer", "options",
@@ -56,8 +56,8 @@ class AnsweredCall(Exchange):
         method: str = "POST",
         path: str | None = None,
     ) -> None:
-        """`url` is as the client sent it, `path` that of the URL where a proxy has changed it."""
-        # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
+        """`url`: as the client sent it. `path`: see CallObserver."""
+        # The body of Exchange.__init__, copied: calling it would cost 0.1 us.
         self.connection = connection
         self.health = connection.app_state["health"]
         self.keep_alive = True
@@ -70,12 +70,12 @@ class AnsweredCall(Exchange):
         self.request_id: bytes = (client_request_id(headers) if b"x-request-id" in headers else None) or (
             resources.id_format % next(resources.ids)
         )
-        self.options = NO_OPTIONS  # of its query
+        self.options = NO_OPTIONS  # from the query string
         self.served: Served | None = None
         self.decoded: DecodedCall | None = None
         self.lease: Lease | None = None
         self.klass = ""  # the model's default
-        self.admitted = True  # False: the queue is full, unless the body names the other class
+        self.admitted = True  # False: the queue of the default class is full, but the body may name the other class
         self.held = 0  # bytes of the body that count as held
         self.ended = False  # the answer has been given
         self.observer: CallObserver | None = None
@@ -89,7 +89,7 @@ class AnsweredCall(Exchange):
         return self.ended
 
     def set_result(self, answer: Answer) -> None:
-        """The rows have ended: encode the outputs and answer. Raises nothing."""
+        """The engine calls this when the rows have ended: encode the outputs and answer. Raises nothing."""
         self.release()
         served, decoded, codec = self.served, self.decoded, self.route.codec
         assert served is not None  # see `admit`
@@ -134,12 +134,12 @@ class AnsweredCall(Exchange):
             self.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind, len(body),
         )  # fmt: skip
         if (observer := self.observer) is not None:
-            self.observer = None  # asked once: if it raises, the error is answered without it
+            self.observer = None  # called once: if it raises, the error is answered without it
             head += observer.succeeded(served, self.klass, decoded.rows, answer)
         if self.resources.cors is not None:
             head += self.resources.cors.lines(self.headers.get(b"origin"))
-        self.ended = True  # last: what raised before is still answered, as an error
-        # The connection keeps this object until its next request, and would keep a model that is gone by then.
+        self.ended = True  # set last: anything raised above is answered as an error
+        # The connection keeps this object until its next request. It must not keep an unloaded model alive.
         self.served = self.decoded = None
         served.finish("ok", total, self.klass)
         if log.isEnabledFor(logging.DEBUG):
@@ -148,15 +148,15 @@ class AnsweredCall(Exchange):
         self.connection.send_answer(self, 200, head, body)
 
     def set_exception(self, exc: Exception) -> None:
-        """Answer with an error; nothing is written where the client has gone."""
+        """Answer with an error. Nothing is written if the client has disconnected."""
         if self.ended:
             return
         self.ended = True
         self.release()
         self.resources.count_failure(exc, self.served, self.klass, self.request_id, self.arrived, self.url)
         status, lines, body = error_parts(exc, self.route.openai)
-        # The rest of a chunked body may never end. One of a declared length is read to its end and dropped, because a
-        # client that still sends would see a broken connection in place of the answer.
+        # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its
+        # end and dropped: a client that still sends would otherwise see a reset connection instead of the answer.
         endless = status == TooLarge.status and b"content-length" not in self.headers
         self.closes = endless or status in _CLOSING or isinstance(exc, TooManyConnections)
         lines.append((b"x-request-id", self.request_id))
@@ -187,22 +187,22 @@ class AnsweredCall(Exchange):
         self.set_exception(ClientGone("the client went away before its answer"))
 
     def release(self) -> None:
-        """Nothing of the request is needed any more but its answer."""
+        """Free the body's bytes and the slots. Called when only the answer is still needed."""
         if self.held:
             self.resources.bodies.held -= self.held
             self.held = 0
         lease = self.lease
         if lease is not None:
-            self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
+            self.lease = None  # breaks a reference cycle, so that the garbage collector has no work
             lease.close()
 
     @property
     def best_effort(self) -> bool:
-        """Whether it leaves the last part of each resource to real time; False where no model was found."""
+        """Whether it belongs to the best-effort class; False if no model was found."""
         served = self.served
         return served is not None and (self.klass or served.info.batching.default_class) != REALTIME
 
-    # what takes long
+    # slow work: tasks, and the helper threads
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         tasks = self.connection.tasks

@@ -1,4 +1,4 @@
-"""Answers: their header lines, compression, and how they are sent through ASGI."""
+"""Header lines of answers, compression, and sending answers through ASGI."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from app.http.body import Headers, Message, Receive, Send
 
-COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
+COMPRESS_FROM = 1024  # bytes: in smaller answers the extra header lines cost more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
 _LINGER_S = 5.0  # how long a client may continue to send a body that is not read
-#: The header lines of a call's answer, formatted in one piece: a list of headers costs three times as much. Of its id,
-#: milliseconds in the queue, in the model and of all, the rows of its batch, the kind of the body and its length.
+#: The header lines of a call's answer as one format: a list of headers costs three times as much. Its values: request
+#: id; milliseconds in the queue, in the model and in all; rows of the batch; lines of content type; length of the body.
 HEAD = (
     b"x-request-id: %s\r\nserver-timing: queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f\r\nx-batch-size: %d\r\n"
     b"%scontent-length: %d\r\n"
@@ -24,7 +24,7 @@ COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 
 
 def wanted_encoding(accept: bytes | None, size: int) -> str | None:
-    """The compression to answer with: gzip or deflate, if the client accepts it and the answer is large enough."""
+    """The compression to use: gzip or deflate, or None if the client accepts neither or the answer is small."""
     if accept is None or size < COMPRESS_FROM:
         return None
     names = {}
@@ -35,7 +35,7 @@ def wanted_encoding(accept: bytes | None, size: int) -> str | None:
 
 
 def compress(body: bytes, encoding: str) -> bytes:
-    """Compress at level 1: higher levels hardly shrink tensors further. Slow: not for the event loop."""
+    """Compress at level 1: higher levels hardly shrink tensors further. Slow: large answers need a helper thread."""
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     return compressor.compress(body) + compressor.flush()
 
@@ -43,8 +43,8 @@ def compress(body: bytes, encoding: str) -> bytes:
 async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
     """Send a whole answer to a request whose body was not read, and close the connection.
 
-    To close a connection with unread bytes resets it, and the client loses the answer. So the answer is sent first,
-    and what the client still sends is read and dropped for a while.
+    Closing a connection that has unread bytes resets it, and the client loses the answer. So the answer is sent first.
+    Then what the client still sends is read and dropped, for at most 5 seconds.
     """
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -62,7 +62,7 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes) -> Non
 
 
 def editing_send(send: Send, edit: Callable[[int, Headers], Headers]) -> Send:
-    """`send`, where the answer has the headers that `edit` makes of its status and headers."""
+    """A `send` that passes the status and headers of the answer through `edit`, which returns the new headers."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

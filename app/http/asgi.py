@@ -1,8 +1,8 @@
 """The ASGI application of the server, in front of FastAPI.
 
-Inference requests that the fast path leaves become calls here: chunked and compressed bodies, large ones, requests
-behind others on one connection, refusals that close it. All other requests are passed on to FastAPI. Inference is no
-route of FastAPI, because such a route costs more than all the rest of a call.
+It answers the inference requests that the fast path does not take: chunked, compressed and large bodies, pipelined
+requests, streams, and refusals that close the connection. All other requests are passed on to FastAPI. Inference is not
+a FastAPI route, because such a route costs more than all the rest of a call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HttpApp:
     """ASGI application that answers inference requests and passes all others to `app`.
 
     `fast_path` takes plain requests from the HTTP connection. The lifespan's state must hold `catalog`
-    (contract.Catalog) and `health` (Lifecycle). `open_paths` need no key, nor do probes.
+    (contract.Catalog) and `health` (Lifecycle). `open_paths` and probes need no key.
     """
 
     def __init__(self, app: FastAPI, resources: Resources, open_paths: Set[str] = frozenset()) -> None:
@@ -41,7 +41,7 @@ class HttpApp:
         self.fast_path = FastPath(resources)
 
     def running(self) -> AbstractAsyncContextManager[Mapping[str, Any]]:
-        """From the startup to the end, where no server runs the lifespan; its state, which each request's scope needs.
+        """Run the lifespan, for callers without an ASGI server. Yields its state, which each request's scope needs.
 
         Raises what the startup raises.
         """
@@ -67,7 +67,7 @@ class HttpApp:
             await resources.access_log.log_request(answer, scope, receive, send)
 
     def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
-        """Why a request is refused before anything looks at it: without the key, or with too many connections open."""
+        """The error for a request without a valid key, or above the limit of connections; None: it is not refused."""
         resources = self.resources
         try:
             if resources.keyed and path not in self._open_paths:
@@ -89,7 +89,7 @@ class HttpApp:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer a request that is no call: by FastAPI, unless it is a preflight or refused."""
+        """Answer a request that is not an inference call: by FastAPI, unless it is a preflight or refused."""
         resources = self.resources
         closing = scope["state"]["health"].closing or isinstance(error, NotReady)
         added: Headers = [(b"connection", b"close")] if closing else []
@@ -113,7 +113,7 @@ class HttpApp:
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Drive a call with the messages of ASGI."""
+        """Answer one inference request: pass ASGI messages to a call, and send its answer."""
         carrier = AsgiCarrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
         call = StreamingCall(carrier, self.resources, route, url, headers, scope["method"], scope["path"])
@@ -132,7 +132,7 @@ class HttpApp:
         finally:
             if watching is not None:
                 watching.cancel()
-            call.on_disconnect()  # does nothing for one that is answered
+            call.on_disconnect()  # does nothing if it is answered
         if closes and not call.body_complete:
             await respond_and_close(send, status, lines, body, receive)
         else:
@@ -160,7 +160,7 @@ class HttpApp:
 
 
 async def _watch(call: StreamingCall, receive: Receive) -> None:
-    """Tell the call when its client disconnects."""
+    """Call `on_disconnect` when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     call.on_disconnect()

@@ -1,7 +1,7 @@
-"""Who may send which request: clients with a key, where there is one. Probes need none.
+"""Checks the keys of requests: the API key for all routes but probes, the admin key to load and unload models.
 
-Loading and unloading models is for nobody, unless the server was started with `--model-control` or an admin key. Where
-there is an admin key, it is asked for there in place of the other, and opens nothing else.
+Without `--model-control` and without an admin key, no client may load or unload models. If there is an admin key, these
+routes need it instead of the API key, and it opens no other route.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from app.errors import Forbidden, Unauthorized
 from app.http.keys import Key, Keys
 from app.http.routes.probes import LIVE_PATHS, READY_PATHS, ROOT
 
-#: Orchestrators have no key, and must be answered also when there are too many connections.
+#: Answered without a key and above the limit of connections: orchestrators have no key.
 PROBES = frozenset((*LIVE_PATHS, *READY_PATHS, ROOT))
 
-#: Who watches an overload needs it then; it takes the key.
+#: Answered above the limit of connections, because an overload is when it is needed. It needs the key.
 METRICS = "/metrics"
 
 _CONTROL = re.compile(r"/v2/repository/models/[^/]+/(?:load|unload)")
@@ -26,10 +26,10 @@ _OFF = "loading and unloading models is off: start the server with --model-contr
 
 
 class Auth:
-    """`keys` open all routes, `admin` those that load and unload models; None asks for no key.
+    """`keys`: for all routes; `admin`: for those that load and unload models. None: no key is needed.
 
-    `control`: whether models may be loaded and unloaded where there is no admin key; `origins`: of pages that may ask
-    for it, beside the server's own.
+    `control`: models may be loaded and unloaded without an admin key. `origins`: besides the server's own pages, pages
+    of these origins may do so from a browser.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Auth:
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
 
     def check(self, path: str, headers: dict[bytes, bytes]) -> None:
-        """Raise Unauthorized for a request without the API key, but for those that bring an admin key in its place.
+        """Raise Unauthorized for a request without the API key.
 
-        `check_control` decides on these, in the route itself: a path that only looks like one of them opens nothing.
+        Requests to load or unload pass if there is an admin key: `check_control` checks that one, in the route itself.
+        A path that only looks like such a request matches no route.
         """
         if self.keys is None or (self._admin is not None and _CONTROL.fullmatch(path)):
             return
@@ -56,7 +57,7 @@ class Auth:
 
     @property
     def control(self) -> str:
-        """What loading and unloading needs: "admin" for the admin key, "open" for no other key than all; "off"."""
+        """Who may load and unload: "admin", with the admin key; "open", as any other request; "off", nobody."""
         return "admin" if self._admin is not None else "open" if self._control else "off"
 
     @property
@@ -65,26 +66,26 @@ class Auth:
         return self.keys is not None and self.keys.several
 
     def key_of(self, headers: dict[bytes, bytes]) -> Key | None:
-        """The API key that a request came with; None for none, or a wrong one, and where none is asked for."""
+        """The API key that a request carries; None if it has none or a wrong one, or if no key is needed."""
         given = _given(headers)
         return None if given is None or self.keys is None else self.keys.find(given)
 
     def check_control(self, headers: dict[bytes, bytes]) -> None:
-        """Raise Forbidden or Unauthorized for a request to load or unload that may not come."""
+        """Raise Forbidden or Unauthorized if the request may not load or unload models."""
         origin = headers.get(b"origin")
         if origin is not None and not self._own(origin.lower(), headers.get(b"host", b"").lower()):
             raise Forbidden("Origin: a page of another host may not load or unload models")
         if self._admin is not None:
-            self._admin.reread()  # a key that was taken away a moment ago must not unload anything
+            self._admin.reread()  # a key removed from the file a moment ago must not work any more
             _check(headers, self._admin, "admin")
         elif not self._control:
             raise Forbidden(_OFF)
 
     def _own(self, origin: bytes, host: bytes) -> bool:
-        """Whether a browser's page is the server's own, or one that may call it.
+        """Whether the page in the browser is the server's own, or of an allowed origin.
 
-        Where no key is asked for, the host must be localhost or an address: any other name may be one that a stranger
-        has made to mean this machine (DNS rebinding).
+        If no key is needed, the host must be localhost or an IP address: an attacker can make any other name resolve to
+        this machine (DNS rebinding).
         """
         if origin in self._origins:
             return True
@@ -94,7 +95,7 @@ class Auth:
         return self._admin is not None or self.keys is not None or name == "localhost" or _is_address(name)
 
     def reread(self) -> None:
-        """Read files of keys again that have changed."""
+        """Read key files again if they have changed."""
         for keys in (self.keys, self._admin):
             if keys is not None:
                 keys.reread()

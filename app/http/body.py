@@ -16,15 +16,16 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+Headers = list[tuple[bytes, bytes]]  # as ASGI has them
+RequestHeaders = dict[bytes, bytes]  # by name in lower case
 
-_BEST_EFFORT = 0.75  # of the bytes and connections: beyond it the rest is for real-time requests alone
+_BEST_EFFORT = 0.75  # share of bytes and connections open to best-effort requests; the rest is for real time alone
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may send or hold, in bytes and seconds. `threads`: beside the event loop."""
+    """Limits of what clients may send and hold, in bytes and seconds. `threads`: helper threads."""
 
     body: int
     json: int
@@ -35,25 +36,25 @@ class Limits:
 
     @property
     def best_effort_inflight(self) -> int:
-        """Bytes that all bodies may hold together with a best-effort one. The largest body always has room alone."""
+        """Bytes that all bodies may hold when a best-effort one is read. The largest allowed body always fits alone."""
         return max(int(self.inflight * _BEST_EFFORT), min(self.body, self.inflight))
 
     @property
     def best_effort_connections(self) -> int:
-        """Connections that may be open where a best-effort request is taken."""
+        """Connections that may be open when a best-effort request is accepted."""
         return max(1, int(self.connections * _BEST_EFFORT))
 
 
 def client_request_id(headers: dict[bytes, bytes]) -> bytes | None:
-    """The id that a client gave its request, if it is one."""
+    """The `X-Request-ID` of a client, or None if it sent none or an unusable one."""
     given = headers.get(b"x-request-id")
     return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
 
 
 class BodyReader:
-    """Reads request bodies, and bounds the bytes that all requests together hold.
+    """Reads request bodies, and bounds the bytes that all requests hold together.
 
-    `most`: how many that may be with the body in question, which is less for a best-effort one.
+    `most`: that bound for the body in question. It is lower for a best-effort request.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -61,7 +62,7 @@ class BodyReader:
         self.held = 0  # bytes read and not yet released
 
     def check(self, headers: dict[bytes, bytes], most: int) -> None:
-        """Raise what is known to be wrong before a byte is read."""
+        """Check the headers before the body is read. Raises LengthRequired, BadRequest, TooLarge or QueueFull."""
         declared = headers.get(b"content-length")
         if declared is None:
             if b"transfer-encoding" not in headers:
@@ -81,7 +82,7 @@ class BodyReader:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
 
     async def read(self, receive: Receive, most: int) -> bytes:
-        """The whole body; its bytes count as held. Raises ClientGone, TooLarge, QueueFull or BodyTimeout."""
+        """Read a whole body and count its bytes as held. Raises ClientGone, TooLarge, QueueFull or BodyTimeout."""
         before = 0
 
         def take(size: int) -> None:
@@ -96,7 +97,7 @@ class BodyReader:
             raise
 
     def hold(self, size: int, most: int, before: int = 0) -> None:
-        """Count `size` more bytes of a body as held; `before` of it are already. Raises TooLarge or QueueFull."""
+        """Count `size` more bytes as held, of a body of which `before` bytes are. Raises TooLarge or QueueFull."""
         if before + size > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes")
         if self.held + size > most:
@@ -105,7 +106,7 @@ class BodyReader:
 
 
 async def read_body(receive: Receive, limit_s: float, take: Callable[[int], None]) -> bytes:
-    """A whole body. `take` is called with the bytes of each part, and raises where they are too many.
+    """Read a whole body. `take` is called with the size of each part; it raises if there are too many bytes.
 
     Raises ClientGone or BodyTimeout.
     """
@@ -125,10 +126,10 @@ async def read_body(receive: Receive, limit_s: float, take: Callable[[int], None
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """A gzip or deflate body, decompressed to at most `limit` bytes.
+    """Decompress a gzip or deflate body to at most `limit` bytes.
 
-    Raises UnsupportedMedia, TooLarge, or BadRequest for a body that cannot be decompressed. Slow: not for the event
-    loop.
+    Raises UnsupportedMedia, TooLarge, or BadRequest for a body that cannot be decompressed. Slow: call it on a helper
+    thread.
     """
     name = encoding.decode("latin-1").strip().lower()
     if name not in ("gzip", "deflate"):

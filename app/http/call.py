@@ -1,7 +1,7 @@
-"""How a call begins: its head, its body, its rows in the queue, whichever way its bytes come.
+"""One inference call, from its head to the submission of its rows. `AnsweredCall`, its base class, answers it.
 
-A plain request costs no task and no future: `FastPath` makes a call of it, from the HTTP connection itself and without
-ASGI. A task runs only what is slow: large bodies, code of models.
+The HTTP connection offers plain requests to `FastPath`, which makes calls of them without ASGI, tasks or futures. A
+task is only made for slow work: large bodies, and models' own code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, cast
 from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, NotFound, NotReady, StarlingError, TooManyConnections
 from app.http.answered_call import REALTIME, AnsweredCall
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.body import RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall
 from app.http.codecs.incremental import NOT_PLAIN
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.v2 import V2
@@ -23,21 +24,18 @@ from app.http.keys import check_permitted
 from app.http.prefix import strip_prefix
 from app.http.resources import Resources
 
-_ROUTES, _LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
 
 
 class Call(AnsweredCall):
-    """One inference request, from its head to its answer.
-
-    Whoever has the bytes calls `admit` when the head is there, and `received` with the body.
-    """
+    """The fast path or the ASGI path calls `admit` when the head has arrived, and `received` with the whole body."""
 
     __slots__ = ()
 
     # its head
 
     def admit(self) -> int:
-        """Refuse the call if it has no room, before its body is read: a refusal under load must be cheap.
+        """Admission control before the body is read, because a refusal under load must be cheap.
 
         Returns how many bytes all bodies may hold together with this one. Raises a leaf of StarlingError.
         """
@@ -64,7 +62,7 @@ class Call(AnsweredCall):
         return most_held
 
     def _refuse_unless_body_may_help(self, served: Served) -> None:
-        """Raise QueueFull or NotReady, unless the queue of real time has room and the body may name that class."""
+        """Raise QueueFull or NotReady, unless the real-time queue has room and the body may name that class."""
         klass = self.klass or served.info.batching.default_class
         if self.route.codec.names_class and klass != REALTIME and served.has_room(REALTIME):
             self.admitted = False
@@ -97,8 +95,8 @@ class Call(AnsweredCall):
     def start(self, served: Served, decoded: DecodedCall) -> None:
         """Take slots, write the inputs into them, and submit the rows.
 
-        Raises BadRequest for more rows than the queue holds, Forbidden or QueueFull if the key of the call may not have
-        them, and what `Served.lease` raises.
+        Raises BadRequest if the call has more rows than the queue holds, Forbidden or QueueFull if its key does not
+        allow them, and what `Served.lease` raises.
         """
         self.decoded = decoded
         self.klass = decoded.klass or self.klass
@@ -131,11 +129,11 @@ class Call(AnsweredCall):
             self.observer.submitted(lease)
 
     def on_piece(self, row: int, piece: Any, tokens: int) -> None:
-        """A row has made more of its answer; only a StreamingCall sends it before the end."""
+        """A row has produced a piece of its answer. StreamingCall sends it."""
         raise NotImplementedError
 
     def start_failed(self, exc: Exception, body: bytes) -> None:
-        """Answer with the error. If the model was loaded anew since the head came, the new version takes the call."""
+        """Answer with the error. If the model was reloaded since `admit`, start again with the new version instead."""
         if isinstance(exc, NotReady) and not self.ended:
             before, catalog = self.served, cast("Catalog", self.connection.app_state["catalog"])
             with suppress(StarlingError):
@@ -218,16 +216,16 @@ class Call(AnsweredCall):
 
 
 class FastPath:
-    """Makes calls of plain requests, which the HTTP connection offers it."""
+    """Makes calls of plain requests. `take` is what the HTTP connection calls for each POST."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._routes: dict[bytes, Route] = {}
 
     def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Call | None:
-        """The call that a plain POST begins, `length` being its Content-Length. Its body is to be passed to it.
+        """The call of a plain POST; `length` is its Content-Length. The connection passes the body to it.
 
-        None for a request that is left to ASGI: other paths, streams, and refusals that close the connection.
+        None leaves the request to ASGI: other paths, streams, and refusals that close the connection.
         """
         resources = self._resources
         route = self._routes.get(url) or self._find(url)
@@ -251,7 +249,7 @@ class FastPath:
         return call
 
     def _find(self, url: bytes) -> Route | None:
-        if b"%" in url:  # rare: left to ASGI, which decodes the path
+        if b"%" in url:  # rare: ASGI decodes the path
             return None
         path, _, query = url.partition(b"?")
         route = find_route(strip_prefix(self._resources.root_path, path.decode("latin-1")), query)

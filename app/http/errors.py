@@ -1,6 +1,6 @@
-"""How an exception becomes an HTTP answer: `{"error": message}`, but on the routes of OpenAI's clients.
+"""Turns exceptions into HTTP answers: `{"error": message}`, or OpenAI's form on the routes of OpenAI's API.
 
-FastAPI's handlers and the inference path use the same function, so that clients see one form of error everywhere.
+FastAPI's handlers and the inference path both call `error_parts`, so that all errors look the same.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app.errors import BadRequest, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError
+from app.http.body import Headers
 
-Headers = list[tuple[bytes, bytes]]
-
-#: Statuses whose answers always carry Retry-After: 1 second, where the error has no hint of its own.
+#: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}
-#: Codes of the framework's errors, which are those of ours with their status.
+#: Error codes of the framework's errors: the same as those of our own errors with that status.
 _CODES = {kind.status: kind.code for kind in (BadRequest, NotFound, MethodNotAllowed)}
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
-_COMMON_MESSAGE = 200  # characters of messages that are worth keeping
+_COMMON_MESSAGE = 200  # characters of a message up to which its body is cached
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
 def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to `exc`. `openai`: with the body that OpenAI's clients read.
+    """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises.
 
     A StarlingError carries its own status and message. Any exception that is neither a StarlingError nor the
-    framework's is a 500 whose message tells nothing about the server's inside; whoever catches it logs it. Never
-    raises.
+    framework's is a 500 with a fixed message, which reveals nothing; the caller logs it.
     """
     extra: Headers = []
     retry_after: int | None = None
@@ -57,20 +55,20 @@ def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, byt
         body = _openai_body(exc, status, message)
     else:
         body = _body(message) if len(message) <= _COMMON_MESSAGE else _body.__wrapped__(message)
-    if isinstance(exc, DeadlineUnreachable):  # of all that is 429, what coming back does not help
+    if isinstance(exc, DeadlineUnreachable):  # the one 429 where a retry does not help
         extra.append((b"x-error-code", exc.code.encode()))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
     return status, headers, body
 
 
 def with_jitter(seconds: int) -> int:
-    """A hint to come back, later by up to a quarter (rounded up), so that refused clients do not return together."""
+    """Retry-After with up to a quarter (rounded up) added at random, so that refused clients do not return together."""
     return seconds + randrange((seconds + 3) // 4 + 1)
 
 
 @lru_cache(maxsize=256)
 def _body(message: str) -> bytes:
-    """Kept for messages that many answers have, such as those of a full queue: a refusal must cost little."""
+    """Cached, because many answers share a message, such as that of a full queue: a refusal must be cheap."""
     # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -86,10 +84,9 @@ def _openai_body(exc: Exception, status: int, message: str) -> bytes:
 
 
 def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -> None:
-    """Answer every error of `app`, its framework's included, with `error_parts`. `rejected` counts them by their code.
+    """Answer every error in `app`, also the framework's, with `error_parts`. `rejected` counts errors by code.
 
-    An unexpected exception is answered and then raised again by Starlette's outermost layer, so that the server logs
-    its traceback.
+    Starlette's outermost layer raises an unexpected exception again after the answer, so that the server logs it.
     """
     for kind in (StarlingError, HTTPException, Exception):
         app.add_exception_handler(kind, partial(_answer, Counter() if rejected is None else rejected))
@@ -97,7 +94,7 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
 
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
-        # raised by the router, which knows neither path nor method in its detail
+        # raised by the router, whose detail names neither path nor method
         headers = dict(_headers_of(exc))
         detail = f"no such route: {request.url.path}"
         if exc.status_code == 405:
@@ -112,7 +109,7 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
 
 
 def _allowed(request: Request) -> str:
-    """The methods that a path takes. The router itself names those of one route, and a path may have several."""
+    """The methods of a path. The router names those of one route only, and a path may have several routes."""
 
     def takes(method: str) -> bool:
         scope = {**request.scope, "method": method}

@@ -1,4 +1,4 @@
-"""Bodies that work when they are sent: of the row that a model was tried with before it served."""
+"""Example request bodies, made from the row that the model was tried with when it was loaded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
 from app.errors import OutputNotJson
 from app.values.requests import row_values, v2_request, v2_tensor
 
-#: Values of a row, or bytes of its texts and files, up to which examples are written out.
+#: Most values of a row, or bytes of its texts and files, that an example shows.
 READABLE = 4096
-_SHORT = 8  # of variable axes, where the row is made up
+_SHORT = 8  # length of variable axes in a made-up row
 _TEXT = "text"
 
 
@@ -24,8 +24,7 @@ def in_json(info: ModelInfo) -> bool:
 def example_values(served: Served) -> dict[str, Any] | None:
     """One row, as JSON values by input name.
 
-    None where JSON has no room for it: a model that took no row that was made up, binary inputs, more than
-    READABLE values, NaN.
+    None if there is no such row or JSON cannot show it: binary inputs, more than READABLE values, NaN.
     """
     row = served.example
     if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > READABLE:
@@ -41,7 +40,7 @@ def _size(array: Array) -> int:
 
 
 def v2_example(served: Served, values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
-    """A V2 body of so many rows, all alike."""
+    """A V2 body of `rows` equal rows."""
     assert served.example is not None  # there are values
     return v2_request(served.info.client_inputs, served.example, values, rows)
 
@@ -51,7 +50,7 @@ def v1_example(values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
 
 
 def friendly_example(values: dict[str, Any], rows: int = 0) -> Any:
-    """One row as it is, or a list of `rows`; of several inputs an object of such."""
+    """One row, or a list of `rows` equal rows; with several inputs, an object by input name."""
     if rows:
         values = {name: [value] * rows for name, value in values.items()}
     return _element(values)
@@ -62,9 +61,9 @@ def _element(values: dict[str, Any]) -> Any:
 
 
 def form_body(served: Served) -> dict[str, Any]:
-    """A V2 body of one row to begin with, also where there is no example that can be written out.
+    """A V2 body of one row, to start from in the form of the live page.
 
-    It then has one plain value in all places, and where these are too many `data` is `{"fill": value}`.
+    Without an example it repeats one plain value. If there are too many values, `data` is `{"fill": value}`.
     """
     values = example_values(served)
     if values is not None:

@@ -1,7 +1,7 @@
-"""Paths of inference requests: protocol, model and version; and what their query and headers ask for.
+"""The inference routes: path to codec, model and version; and the options in the query string and the class header.
 
-V1 and the friendly route take a deadline and a priority in the query, `?timeout_ms=50&priority=1`, because their bodies
-have no place for them. V2 has both in its body, and its clients send queries of their own, so there it is ignored.
+V1 and the friendly route take a deadline and a priority from the query, `?timeout_ms=50&priority=1`, because their
+bodies have no place for them. V2 bodies have both, and V2 clients send queries of their own, so V2 ignores the query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.http.codecs.v2 import V2
 from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
 from app.values.tensors import shown
 
-#: What reads the bodies of a path; those of V2 and V1 are also there with a version behind the model.
+#: The codec of each path. Paths of V2 and V1 also exist with a version after the model.
 _BY_PATH: dict[str, Codec] = {
     "/v2/models/{model}/infer": V2(),
     "/v2/models/{model}/infer_stream": InferStream(),
@@ -36,12 +36,12 @@ _BY_PATH: dict[str, Codec] = {
     "/v1/models/{model}:predict": V1(),
     "/predict/{model}": Friendly(),
 }
-#: Paths whose bodies name the model.
+#: The codec of each path whose body names the model.
 _BY_BODY: dict[str, TextCodec] = {
     "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip
-#: Paths whose errors have the body of OpenAI's.
+#: Paths whose error bodies have OpenAI's form.
 OPENAI = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"})
 X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
@@ -52,9 +52,9 @@ _INTEGER = re.compile(r"[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the target of a request means. `query`: as sent, "" where the protocol ignores it.
+    """The meaning of a request's target. `query`: as sent; "" if the protocol ignores it.
 
-    `model`: "" where the body names it. `openai`: errors have the body of OpenAI's.
+    `model`: "" if the body names it. `openai`: error bodies have OpenAI's form.
     """
 
     codec: Codec
@@ -76,7 +76,7 @@ _PATTERNS = [*_patterns()]
 
 
 def find_route(path: str, query: bytes) -> Route | None:
-    """The route of a path, without an ingress's prefix; None if requests for it infer nothing."""
+    """The route of a path without an ingress's prefix; None if it is not an inference route."""
     if path in _BY_BODY:
         return Route(_BY_BODY[path], "", None, path, query, path in OPENAI)
     for pattern, template, codec in _PATTERNS:
@@ -90,7 +90,7 @@ def find_route(path: str, query: bytes) -> Route | None:
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """What a query asks for. The defaults mean that it asks for nothing, as in `DecodedCall`."""
+    """The options in a query string. The defaults mean: not given, as in `DecodedCall`."""
 
     priority: int = 0
     timeout_us: int | None = None
@@ -102,7 +102,7 @@ NO_OPTIONS = QueryOptions()
 
 @lru_cache(maxsize=256)
 def parse_query(query: bytes) -> QueryOptions:
-    """The options in a query, which is what follows the "?". Raises BadRequest that names the parameter."""
+    """Parse a query string (what follows the "?"). Raises BadRequest that names the parameter."""
     given: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in _PARAMETERS:
@@ -121,7 +121,7 @@ def _priority(text: str) -> int:
 
 
 def _timeout_us(name: str, text: str) -> int | None:
-    """Microseconds, at least 1; None for 0, which is the model's default."""
+    """Microseconds, at least 1; None for 0, which means the model's default."""
     if not _DECIMAL.fullmatch(text) or float(text) * 1000 > MAX_TIMEOUT_US:
         top = MAX_TIMEOUT_US // 1000
         raise BadRequest(f"query: {name}: expected milliseconds from 0 to {top}, got {shown(text)}")

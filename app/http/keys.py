@@ -1,9 +1,8 @@
-"""Keys that requests carry: one from a setting, any number from a file that is read again when it changes.
+"""Keys: one from a setting, any number from a file, which is read again when it changes; and queue shares per key.
 
-And how much of a model's queue the requests with one key may hold, so that no key keeps the others out.
-
-A line of the file may say behind its key what requests with it may ask for: `KEY priority=2 class=best_effort`. No
-message holds a key, nor a part of one.
+A line of the file may limit what requests with its key may ask for: `KEY priority=2 class=best_effort`. No message
+contains a key or a part of one. `Shares` bounds how much of a model's queue one key may use, so that no key starves
+the others.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from app.http.reread_files import WatchedFiles
 
 log = logging.getLogger("starling.keys")
 
-_LARGEST_FILE = 64 << 10  # bytes: a thousand long keys, each of which a request is compared with
+_LARGEST_FILE = 64 << 10  # bytes: a thousand long keys. Each request is compared with all of them
 
-_BESIDE_OTHERS = 0.5  # of a model's queue, for one key, while rows of other keys are in flight
-_ALONE = 0.9  # the same while no other key has rows in flight, so that another one finds room
+_BESIDE_OTHERS = 0.5  # share of a queue that one key may use while other keys have rows in flight
+_ALONE = 0.9  # the same while no other key has any: some room is left for a key that comes
 
-Queue = tuple[str, str, str]  # model, version and class: each class has a queue of its own
+Queue = tuple[str, str, str]  # model, version and class: each class has its own queue
 
 
 class Key(NamedTuple):
-    """A key, and what requests with it may ask for.
+    """A key, and the best class and priority that its requests may ask for.
 
-    `priority`: the best one, 0 for any; a smaller number is better. `klass`: the best class; "" for any.
+    `priority`: a smaller number is better; 0: any. `klass`: "" for any.
     """
 
     value: bytes
@@ -40,7 +39,7 @@ class Key(NamedTuple):
 
 
 class Keys:
-    """Keys of which any will do. `name` is the setting's, for messages. Raises ConfigError: see `_checked`, `_read`."""
+    """A set of keys. `name`: of the setting, for messages. Raises ConfigError: see `_checked` and `_read`."""
 
     def __init__(self, name: str, key: str | None, file: Path | None) -> None:
         self._name = name
@@ -54,10 +53,9 @@ class Keys:
         return len(self._keys) > 1
 
     def find(self, given: bytes) -> Key | None:
-        """The key that these bytes are; None if they are none.
+        """The key that equals `given`; None if there is none.
 
-        Its duration reveals neither how much of a key is right, nor which: every key is compared, in a time that
-        does not depend on where they differ.
+        Safe against timing attacks: every key is compared, each in a time that does not depend on where it differs.
         """
         found = None
         for key in self._keys:
@@ -66,7 +64,7 @@ class Keys:
         return found
 
     def reread(self) -> None:
-        """Read the file again if it has changed. A file that is broken or empty keeps the keys there were."""
+        """Read the file again if it has changed. If it is broken or empty, the previous keys stay."""
         if self._file is None or not self._watched.changed():
             return
         try:
@@ -77,9 +75,9 @@ class Keys:
             log.info("%s_file: read again: keys: %d", self._name, len(self._keys) - len(self._own))
 
     def _read(self, file: Path) -> tuple[Key, ...]:
-        """The keys of a file, one a line; empty lines and comments are skipped.
+        """The keys of a file, one per line; empty lines and comments are skipped.
 
-        Raises ConfigError for a file that cannot be read, has no key, or a line that is none.
+        Raises ConfigError if the file cannot be read, has no key, or has a line that is not a key.
         """
         where = f"{self._name}_file {file}"
         try:
@@ -102,12 +100,12 @@ class Keys:
 
 
 def keys_of(name: str, key: str | None, file: Path | None) -> Keys | None:
-    """The keys of the settings `name` and `name_file`; None where neither is given."""
+    """The keys of the settings `name` and `name_file`; None if neither is given."""
     return None if key is None and file is None else Keys(name, key, file)
 
 
 def _parsed(line: str, where: str) -> Key:
-    """A line of a file. Raises ConfigError, without the key."""
+    """Parse a line of a file. Raises ConfigError, whose message does not contain the key."""
     value, *options = line.split()
     key = Key(_checked(value, where))
     for option in options:
@@ -122,14 +120,14 @@ def _parsed(line: str, where: str) -> Key:
 
 
 def _checked(key: str, where: str) -> bytes:
-    """A key as a header has it. Raises ConfigError for one that no header can carry."""
+    """A key as bytes. Raises ConfigError if a header cannot carry it."""
     if not key or not all("!" <= character <= "~" for character in key):
         raise ConfigError(f"{where}: expected a key of visible ASCII characters, without a space")
     return key.encode()
 
 
 def check_permitted(key: Key, klass: str, priority: int) -> None:
-    """Raise Forbidden for a class or priority that a key may not name. `priority` 0 is the model's default."""
+    """Raise Forbidden if the key does not allow this class or priority. `priority` 0: the model's default."""
     if key.klass and CLASSES.index(klass) < CLASSES.index(key.klass):
         raise Forbidden(f"class: with this key only {key.klass} requests may be sent, got {klass}: set X-Class")
     if 0 < priority < key.priority:
@@ -137,15 +135,15 @@ def check_permitted(key: Key, klass: str, priority: int) -> None:
 
 
 class Shares:
-    """Rows in flight by queue and key: accepted, and not answered yet. Used on the event loop."""
+    """Counts the rows in flight (accepted, not answered yet) of each queue and key. Used on the event loop."""
 
     def __init__(self) -> None:
         self._rows: dict[Queue, dict[bytes, int]] = {}
 
     def take(self, queue: Queue, key: Key, rows: int, limit: int) -> None:
-        """Count `rows` more for a key. `limit`: rows that the queue holds.
+        """Count `rows` more for a key, of a queue of `limit` rows. Raises QueueFull beyond the key's share.
 
-        A key with nothing in flight may send a request of any size. Raises QueueFull beyond the key's part.
+        A key with nothing in flight may send a request of any size.
         """
         held = self._rows.setdefault(queue, {})
         own = held.get(key.value, 0)
@@ -159,7 +157,7 @@ class Shares:
         held[key.value] = own + rows
 
     def charge(self, lease: Lease, queue: Queue, key: Key, limit: int) -> None:
-        """Count the rows of a lease until it is closed. Raises QueueFull, having closed it, beyond the key's part."""
+        """Count the rows of a lease until it is closed. Beyond the key's share, close it and raise QueueFull."""
         rows = len(lease.rows)
         try:
             self.take(queue, key, rows, limit)

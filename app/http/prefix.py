@@ -1,7 +1,7 @@
-"""The path under which an ingress offers the server, and redirects that hold there.
+"""Path prefixes of an ingress (`--root-path`), and redirects that work behind one.
 
-An ingress may take its prefix off a path or leave it on: both are the same request here. A redirect names a path with
-the prefix and nothing else, so that scheme and host stay those that the client used, whatever is in between.
+An ingress may strip its prefix from a path or leave it: both mean the same request. A redirect names the path with the
+prefix but no scheme and host, so that the client keeps those that it used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from app.http.body import Headers, Scope
 
 
 def strip_prefix(prefix: str, path: str) -> str:
-    """A path as this server knows it. `prefix` has no slash at its end; "" is none."""
+    """The path without the prefix, if it has it. `prefix` has no trailing slash; "" means none."""
     if not prefix or not path.startswith(prefix):
         return path
     rest = path[len(prefix) :]
@@ -20,12 +20,12 @@ def strip_prefix(prefix: str, path: str) -> str:
 
 
 def scope_under_prefix(prefix: str, scope: Scope, path: str) -> Scope:
-    """The scope of a request for `path`, as ASGI has it: the whole path, and how much of it is the prefix."""
+    """The scope of a request for `path`, as ASGI wants it: the whole path, and `root_path` for the prefix."""
     return {**scope, "root_path": prefix, "path": prefix + path} if prefix else scope
 
 
 def path_redirect(status: int, headers: Headers) -> Headers:
-    """The headers of an answer, where a redirect names the path alone."""
+    """The headers, with scheme and host removed from the location of a redirect."""
     if not 301 <= status <= 308 or status == 304:
         return headers
     return [(name, _path_of(value) if name == b"location" else value) for name, value in headers]
@@ -34,6 +34,6 @@ def path_redirect(status: int, headers: Headers) -> Headers:
 def _path_of(location: bytes) -> bytes:
     parts = urlsplit(location)
     if not parts.scheme and not parts.netloc:
-        return location  # it names a path alone, which may be relative
-    path = b"/" + parts.path.lstrip(b"/")  # two slashes would begin with a host
+        return location  # a path already, perhaps a relative one
+    path = b"/" + parts.path.lstrip(b"/")  # a path that begins with // would name a host
     return path + (b"?" + parts.query if parts.query else b"")

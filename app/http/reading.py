@@ -1,9 +1,9 @@
-"""What calls of tasks send, read by their models' fronts on the helper threads: many calls in one hand-over.
+"""Calls the fronts of models (tokenizers, image decoding) on the helper threads, for many calls in one hand-over.
 
-To tokenize a sentence takes some 50 us. A thread takes longer than that to begin and to report, and while it does it
-competes for the interpreter lock with the event loop and with the worker that computes. So the calls that come in one
-turn of the loop, and those that come while all threads are busy, are read together. A turn's texts are read on the loop
-itself if they are as short as a sentence or two.
+Tokenizing a sentence takes some 50 us. Starting a thread and getting its result takes longer than that, and meanwhile
+the thread competes for the interpreter lock with the event loop and the computing worker. So the calls that arrive in
+one turn of the loop, and those that arrive while all threads are busy, are read together. If the texts of a turn are
+only a sentence or two, they are read on the event loop itself.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 from app.contract import Array, Front, Translated
 from app.http.threads import HelperThreads
 
-_SHORT_BYTES = 512  # of all texts of a turn, up to which they are read on the event loop: some 0.2 ms
-_BATCH_BYTES = 8 << 10  # of texts that are read together, but for the first: some 3 ms, for which each of them waits
+_SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the event loop: some 0.2 ms
+_BATCH_BYTES = 8 << 10  # most bytes read together, unless the first call alone has more: each waits for all, some 3 ms
 
 
 class _Unread(NamedTuple):
-    """What one call sent, `size` bytes, and the future of its rows."""
+    """The inputs of one call, `size` bytes, and the future of its rows."""
 
     sent: Sequence[Array]
     size: int
@@ -29,9 +29,9 @@ class _Unread(NamedTuple):
 
 
 class FrontReader:
-    """Calls that their fronts have yet to read, in order. Used on the event loop; as many calls as have their bodies.
+    """A queue per front and class of calls to be read. Used on the event loop; bounded by the bodies that are held.
 
-    A front and class has one task that waits for a thread, as long as calls wait.
+    While a queue has calls, one task of it waits for a thread.
     """
 
     def __init__(self, threads: HelperThreads) -> None:
@@ -40,7 +40,7 @@ class FrontReader:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Translated:
-        """What the front makes of `sent`, a body of `size` bytes. Raises what the front raises."""
+        """What `front.read` returns for these inputs, a body of `size` bytes. Raises what it raises."""
         read: asyncio.Future[Translated] = asyncio.get_running_loop().create_future()
         key = front, best_effort
         waiting = self._waiting.get(key)
@@ -56,7 +56,7 @@ class FrontReader:
         task.add_done_callback(self._tasks.discard)
 
     async def _read(self, front: Front, best_effort: bool) -> None:
-        """Have a thread read the calls that have come when it is free, or read them here if they are short."""
+        """Read the waiting calls on a thread as soon as one is free, or here and now if they are short."""
         key = front, best_effort
         waiting = self._waiting[key]
         here = front.reads_texts and sum(one.size for one in waiting) <= _SHORT_BYTES
@@ -88,7 +88,7 @@ def _next_batch(waiting: deque[_Unread], many: bool) -> list[_Unread]:
 
 
 def read_each(front: Front, calls: Sequence[Sequence[Array]]) -> list[Translated | Exception]:
-    """The rows of each call, or why it has none. If reading all at once fails, each is read alone."""
+    """The rows of each call, or the error. If reading all at once fails, each is read alone to find the wrong ones."""
     try:
         return list(front.read(calls))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Files that are looked at now and then, and read again when one of them has changed."""
+"""Detects that files have changed, so that they are read again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class WatchedFiles:
-    """Files by their paths. Links are followed: Kubernetes replaces a secret by swapping the link to its folder."""
+    """Follows symbolic links: Kubernetes replaces a secret by swapping the link to its folder."""
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
         self._seen = self._signature()
 
     def changed(self) -> bool:
-        """Whether a file is another than it was at the last look, or the first. Costs a call of the system a file.
+        """Whether a file has changed since the last call, or since the start. Costs one system call per file.
 
-        Look first and read then: what is written between the two is seen at the next look.
+        Call this first and read the file afterwards: the next call then notices what is written in between.
         """
         now = self._signature()
         before, self._seen = self._seen, now
@@ -28,7 +28,7 @@ class WatchedFiles:
 
 
 def _signature(path: Path) -> tuple[int, int, int, int] | None:
-    """What a write, a replacement or a swapped link changes; None where the file cannot be seen."""
+    """Numbers that a write, a replacement or a swapped link changes; None if there is no such file."""
     try:
         found = path.stat()
     except OSError:

@@ -29,9 +29,9 @@ log = logging.getLogger("starling.http")
 class Resources:
     """Made once for a server; used on the event loop.
 
-    `connections` returns how many connections the server has open. `access_log`, `tracer`, `cors`: None where the
-    feature is off. `rejected` counts requests that count for no model, by their error's code. `errors` keeps the last
-    of all; None where nothing shows them.
+    `connections` returns how many connections the server has open. `access_log`, `tracer`, `cors`: None if the feature
+    is off. `rejected` counts, by error code, requests that belong to no model. `errors` keeps the last errors for the
+    live page; None if there is no page.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class Resources:
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)
-        # Large JSON of a class is parsed one body at a time, for half of the time. A parser keeps the interpreter lock
-        # for milliseconds: several at once gain nothing, and everything else would wait for each of them in turn.
+        # Large JSON bodies of a class are parsed one at a time, for at most half of the time. A parser holds the
+        # interpreter lock for milliseconds: several at once gain nothing, and everything else would wait for each.
         self.parse_locks = {klass: HalfTimeLock() for klass in CLASSES}
-        # Ids of requests whose client gave none: `id_format % next(ids)`.
+        # Ids of requests that came without one: `id_format % next(ids)`.
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 
     def count_failure(
         self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes
     ) -> None:
-        """Count a call that is answered with an error, and log what people who run the server should know of it."""
+        """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", url.decode("latin-1"), exc_info=exc)
         code = exc.code if isinstance(exc, StarlingError) else "internal"
@@ -86,7 +86,7 @@ class Resources:
             served.finish(code, time.monotonic_ns() - arrived, klass)
             cause = exc.cause if isinstance(exc, StarlingError) else None
             if cause is None and isinstance(exc, ModelFailed):
-                cause = exc  # nothing was raised: the model broke its promise
+                cause = exc  # the model raised nothing, but returned something wrong
             if cause is not None:
                 self._causes.log(cause, f"{served.info.name} version {served.info.version}", request_id.decode())
         if log.isEnabledFor(logging.DEBUG):

@@ -1,13 +1,13 @@
-"""Files of the package that browsers get, for /docs and /ui: kept and asked for again, compressed, never guessed.
+"""Static files of the package, for /docs and /ui: with ETag, gzip and a fixed content type.
 
-A file is read when it is first asked for, on a thread. Nothing else of a folder is served than what is added here.
+Each file is read on a thread at its first request. Only files that were added are served, never a whole folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +16,8 @@ from fastapi import APIRouter, Request, Response
 
 from app.http.answers import compress, wanted_encoding
 
-ASK_AGAIN = "no-cache"  # keep, but ask whether it is still the same
-KEEP = "public, max-age=86400"  # files of a release
+ASK_AGAIN = "no-cache"  # browsers may cache it, but must revalidate it each time
+KEEP = "public, max-age=86400"  # for files that only change with a release
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -29,7 +29,7 @@ _TYPES = {
 
 
 class StaticContent(NamedTuple):
-    """What is sent to whoever asks: as it is, by gzip, and what it is known by."""
+    """A body as it is and gzipped, and its ETag."""
 
     body: bytes
     gzipped: bytes
@@ -37,19 +37,13 @@ class StaticContent(NamedTuple):
 
 
 def static_content(body: bytes) -> StaticContent:
-    """Compresses: not for the event loop."""
+    """Compresses: call it on a thread."""
     return StaticContent(body, compress(body, "gzip"), f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def add_file(
-    router: APIRouter,
-    path: str,
-    file: Path,
-    headers: Mapping[str, str],
-    edit: Callable[[bytes], bytes] = lambda body: body,
-) -> None:
-    """Serve one file at `path`, with its type by its suffix. `edit` is what is done to it before it is sent."""
-    read = cache(lambda: static_content(edit(file.read_bytes())))
+def add_file(router: APIRouter, path: str, file: Path, headers: Mapping[str, str], remove: bytes = b"") -> None:
+    """Serve one file at `path`; its suffix decides its type. `remove` is cut out of its content."""
+    read = cache(lambda: static_content(file.read_bytes().replace(remove, b"")))
     all_headers = {**headers, "content-type": _TYPES[file.suffix]}
 
     async def get(request: Request) -> Response:
@@ -59,7 +53,7 @@ def add_file(
 
 
 def respond_static(request: Request, found: StaticContent, headers: Mapping[str, str]) -> Response:
-    """What was asked for, or 304 where the client has it already."""
+    """The content, or 304 if the client has it already."""
     sent = {**headers, "etag": found.etag, "x-content-type-options": "nosniff", "vary": "accept-encoding"}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=sent)

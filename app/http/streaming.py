@@ -1,6 +1,6 @@
-"""A call whose answer may be a stream: the same call, which begins to answer with the first piece of it.
+"""Calls on the ASGI path, whose answers may be streams of server-sent events.
 
-Before that piece an error is an ordinary answer; behind it, an event that ends the stream.
+The answer begins with the first piece. An error before that is an ordinary answer; later, it is the last event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.http.call import Call
 from app.http.codecs.events import Stream, event
 from app.http.connection.connection import Exchange
 
-#: nginx does not buffer an answer that says so.
+#: `x-accel-buffering: no` keeps nginx from buffering the events.
 _HEAD = (
     b"x-request-id: %s\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
     b"x-accel-buffering: no\r\n"
@@ -23,7 +23,7 @@ _HEAD = (
 
 
 class AsgiCarrier:
-    """Implements Carrier for one ASGI request, which can carry a stream, too."""
+    """Implements Carrier for one ASGI request. Unlike an HttpProtocol it can also carry a stream."""
 
     def __init__(self, scope: Scope) -> None:
         self.app_state: dict[str, Any] = scope["state"]
@@ -34,7 +34,7 @@ class AsgiCarrier:
         self.stream: Stream | None = None  # once it has begun
 
     def begin(self, head: bytes, stream: Stream) -> None:
-        """Send the head of a stream, and then its events. An answer that follows is the last of them. Once."""
+        """Begin the answer with the head of a stream, whose events follow. Called once; `send_answer` then ends it."""
         if not self.answer.done():
             self.stream = stream
             self.answer.set_result((200, head, b""))
@@ -47,12 +47,12 @@ class AsgiCarrier:
 
 
 class StreamingCall(Call):
-    """A call that is carried by ASGI."""
+    """A call on the ASGI path."""
 
     __slots__ = ("_pieces",)
 
     connection: AsgiCarrier
-    _pieces: dict[int, tuple[int, int]]  # by row: when its last piece came, and its tokens up to there
+    _pieces: dict[int, tuple[int, int]]  # by row: the time of its last piece, and its tokens so far
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -73,7 +73,7 @@ class StreamingCall(Call):
 
     @property
     def _stream(self) -> Stream | None:
-        """None of a call that is answered in one piece, or has been."""
+        """None if the call is not streamed, or has been answered."""
         return None if self.decoded is None else self.decoded.stream
 
     def _begin(self, stream: Stream) -> None:

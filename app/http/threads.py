@@ -1,4 +1,4 @@
-"""The threads on which decoding, encoding and compression run, and how much of them: real time first."""
+"""Helper threads for decoding, encoding and compression. Real-time requests get them first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 class HelperThreads:
-    """Shares out the threads of the event loop's executor between the classes. Used on the event loop.
+    """Runs functions on the event loop's executor, with a limit per class. Used on the event loop.
 
-    At most `threads` functions run at once, of best-effort requests one fewer (with a single thread, one). Functions
-    that wait start in order of class, then of arrival.
+    At most `threads` functions run at once. Best-effort requests leave one thread free, unless there is only one.
+    Waiting functions start in order of class, then of arrival.
     """
 
     def __init__(self, threads: int) -> None:
@@ -24,41 +24,41 @@ class HelperThreads:
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque())  # real time, best effort
 
     async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """The result of the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
+        """Run the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
         await self.acquire(best_effort)
         return await self.run_acquired(function, *args, **named)
 
     async def acquire(self, best_effort: bool) -> None:
-        """Return when a thread is the caller's, which must call `run_acquired` at once."""
+        """Wait for a thread. The caller must then call `run_acquired` at once."""
         if self._free > (self._kept if best_effort else 0):
             self._free -= 1
         else:
             await self._queue(best_effort)
 
     async def run_acquired(self, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """`run` for a caller that has had its turn."""
+        """Like `run`, after `acquire`."""
         running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
         running.add_done_callback(self._ended)
         return await asyncio.shield(running)
 
     def _ended(self, running: asyncio.Task[_T]) -> None:
         if not running.cancelled():
-            running.exception()  # retrieves it: a caller that has left does not, and asyncio would log it
+            running.exception()  # marks it as retrieved: asyncio would log it if the caller was cancelled
         self._give_back()
 
     async def _queue(self, best_effort: bool) -> None:
-        """Return when a thread that another caller gives back is this one's."""
+        """Wait until `_give_back` passes a thread to this caller."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[best_effort].append(turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the thread was given to it in this very turn of the loop
+            if not turn.cancelled():  # it got the thread in the same turn of the loop
                 self._give_back()
             raise
 
     def _give_back(self) -> None:
-        """A thread is free: the first that may have it gets it."""
+        """A thread is free: pass it to the first waiting caller that may use it."""
         self._free += 1
         for queue, kept in zip(self._waiting, (0, self._kept), strict=True):
             while queue and self._free > kept:
@@ -69,7 +69,7 @@ class HelperThreads:
 
 
 class HalfTimeLock:
-    """A lock that stays taken for as long again as it was held: what it guards runs for at most half of the time."""
+    """A lock that stays locked for as long again as it was held, so that its code runs at most half of the time."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

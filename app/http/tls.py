@@ -1,4 +1,4 @@
-"""HTTPS without a proxy in front: a certificate that is read again when its files change."""
+"""HTTPS without a proxy in front. The certificate is read again when its files change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ log = logging.getLogger("starling.tls")
 
 
 class Certificate:
-    """A server's certificate with its key. `context` is the same object for ever; new connections get what it has.
+    """A server's certificate and key. `key` None: the certificate's file contains it.
 
-    `expires`: seconds since the epoch.
-
-    `key` None: the certificate's file holds it, too. Raises ConfigError, in one line, where the files do not fit.
+    `context` stays the same object; new connections use the certificate last loaded into it. `expires`: seconds since
+    the epoch. Raises ConfigError, in one line, if the files do not fit.
     """
 
     def __init__(self, cert: Path, key: Path | None) -> None:
@@ -27,10 +26,10 @@ class Certificate:
         self.expires = _expiry(cert)
 
     def reread(self) -> None:
-        """Read the files again if one has changed. If they do not fit, what was read before stays in use.
+        """Read the files again if one has changed. If they do not fit, the previous certificate stays in use.
 
-        A context that takes a certificate and then refuses its key is left with neither, so another one tries first.
-        That is also why certificate and key may be written one after the other: between the two nothing changes.
+        They are loaded into a new context first: a context that loads a certificate and then refuses its key is left
+        with neither. So certificate and key may also be written one after the other.
         """
         if not self._watched.changed():
             return
@@ -68,15 +67,15 @@ class Certificate:
 
 
 def _expiry(cert: Path) -> float:
-    """When the first certificate of a file, which is the server's own, is no longer valid. It has been loaded before.
+    """When the first certificate of the file, the server's own, expires. The file has been loaded before.
 
-    CPython's own tests take a certificate apart like this; the public functions do so for a peer's alone.
+    Uses the private function that CPython's tests use: the public ones only decode a peer's certificate.
     """
     return ssl.cert_time_to_seconds(ssl._ssl._test_decode_cert(cert)["notAfter"])  # type: ignore[attr-defined]
 
 
 class _Encrypted(Exception):
-    """A key needs a password, which nobody is there to type."""
+    """The key needs a password, and nobody can type it."""
 
 
 def _no_password() -> str:

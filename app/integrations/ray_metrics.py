@@ -1,8 +1,8 @@
-"""What is counted in a replica, handed to Ray's own metrics.
+"""Forwards a replica's metrics to Ray's own metrics.
 
-A request through Ray's proxy reaches one replica, whichever: so does a scrape of /metrics. Ray has one place on each
-machine to scrape, which its own Prometheus configuration knows, and labels what is counted there by deployment and
-replica. The names are ours with Ray's prefix: `ray_starling_requests_total`.
+Ray's proxy routes a scrape of /metrics to any one replica, like other requests. But each machine has one endpoint with
+Ray's metrics, which Ray's Prometheus configuration knows, labelled by deployment and replica. The names are ours with
+Ray's prefix: `ray_starling_requests_total`.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-#: Labels that only some samples of a family have. Ray wants to know all of a family's labels when it is made.
+#: Labels that only some samples of a family have. Ray needs all labels of a family when it is created.
 _OPTIONAL = ("class", "operation", "stage")
 
 Tags = tuple[tuple[str, str], ...]
 
 
 class Forwarder:
-    """Hands samples to instruments of Ray, made when a name is first met. `make` gives Ray's Counter or Gauge.
+    """Sets Ray's instruments from samples, and creates each at its first sample. `make` returns a Counter or Gauge.
 
-    Counters stay counters. The buckets, sums and counts of histograms are gauges of the same names, which Prometheus'
-    `histogram_quantile` and `rate` take all the same: Ray's histograms can only be given single observations.
+    Counters stay counters. The buckets, sums and counts of histograms become gauges of the same names, which work in
+    Prometheus' `histogram_quantile` and `rate` too: Ray's histograms only accept single observations.
     """
 
     def __init__(self, make: Callable[[str, str, str, tuple[str, ...]], Any] | None = None) -> None:
         self._make = make or _instrument
         self._instruments: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        self._told: dict[tuple[str, Tags], float] = {}
+        self._reported: dict[tuple[str, Tags], float] = {}
 
     def forward(self, families: Iterable[Metric]) -> None:
-        """Tell Ray how things are now. What is there no longer, as of an unloaded model, becomes 0."""
+        """Pass the present values to Ray. Gauges that are gone, as those of an unloaded model, become 0."""
         now: dict[tuple[str, Tags], float] = {}
         for family in families:
             for sample in family.samples:
                 counts = family.type == "counter"
-                name = family.name if counts else sample.name  # Ray appends _total itself
+                name = family.name if counts else sample.name  # Ray itself appends _total
                 key = name, tuple(sorted(sample.labels.items()))
                 now[key] = sample.value
                 if counts:
                     self._count(family, key, sample.value)
                 else:
                     self._set(family, key, sample.value)
-        for name, tags in self._told.keys() - now.keys():
+        for name, tags in self._reported.keys() - now.keys():
             instrument, labels = self._instruments[name]
             if hasattr(instrument, "set"):
-                instrument.set(0, _all(labels, tags))
-        self._told = now
+                instrument.set(0, _with_all_labels(labels, tags))
+        self._reported = now
 
     def _count(self, family: Metric, key: tuple[str, Tags], value: float) -> None:
         instrument, labels = self._instrument(family, key, "counter")
-        more = value - self._told.get(key, 0.0)
+        more = value - self._reported.get(key, 0.0)
         if more > 0:
-            instrument.inc(more, _all(labels, key[1]))
+            instrument.inc(more, _with_all_labels(labels, key[1]))
 
     def _set(self, family: Metric, key: tuple[str, Tags], value: float) -> None:
         instrument, labels = self._instrument(family, key, "gauge")
-        if self._told.get(key) != value:
-            instrument.set(value, _all(labels, key[1]))
+        if self._reported.get(key) != value:
+            instrument.set(value, _with_all_labels(labels, key[1]))
 
     def _instrument(self, family: Metric, key: tuple[str, Tags], kind: str) -> tuple[Any, tuple[str, ...]]:
         name, tags = key
@@ -69,8 +69,8 @@ class Forwarder:
         return self._instruments[name]
 
 
-def _all(labels: tuple[str, ...], tags: Tags) -> dict[str, str]:
-    """Every label has a value; an empty one is none, to Prometheus."""
+def _with_all_labels(labels: tuple[str, ...], tags: Tags) -> dict[str, str]:
+    """A value for every label. Prometheus treats an empty one as absent."""
     return {**dict.fromkeys(labels, ""), **dict(tags)}
 
 

@@ -1,11 +1,11 @@
-"""Starling as a deployment of Ray Serve: our engine inside each replica, Ray's router and autoscaler in front.
+"""Starling as a Ray Serve deployment: our engine inside each replica, Ray's router and autoscaler in front.
 
     from ray import serve
     from app.integrations.ray_serve import starling_app
 
     serve.run(starling_app(models="/srv/models", max_batch=16, num_replicas=2))
 
-Nothing here is imported by the server. Ray is imported when a deployment is made.
+The server does not import this module. Ray is imported when a deployment is made.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from app.integrations.replica import Replica, replica_settings, set_process
 from app.settings import Settings
 
 _MAX_QUEUE = 1024  # the default of `max_queue`, which model.toml may change
-_SPARE_S = 5.0  # of a replica's end over the drain limit, for the engine itself to end
+_SPARE_S = 5.0  # time beyond the drain limit for the engine itself to end
 
 
 def starling_app(**given: Any) -> Any:
-    """An application for `serve.run`. Its keyword arguments are settings of the server and options of the deployment.
+    """An application for `serve.run`. Keyword arguments are settings of the server and options of the deployment.
 
-    Settings are those of `starling serve` under their names; variables STARLING_* are not read. Options are those of
-    `serve.deployment`: `num_replicas`, `autoscaling_config`, `ray_actor_options`, ... Raises ConfigError, also where
-    Ray is not installed. A model that cannot serve makes the deployment fail, with the reason.
+    Settings have their names in `starling serve`; STARLING_* variables are not read. Options are those of
+    `serve.deployment`: `num_replicas`, `autoscaling_config`, `ray_actor_options`, ... Raises ConfigError, also if Ray
+    is not installed. If a model cannot serve, the deployment fails with the reason.
     """
     serve = _ray_serve()
     known = deployment_options(serve)
     options = {name: value for name, value in given.items() if name in known}
     values = {name: value for name, value in given.items() if name not in known}
-    # `threads` depends on the replica's machine, and is looked at there.
+    # `threads` depends on the replica's machine, and is checked there.
     settings = replica_settings({name: value for name, value in values.items() if name != "threads"})
     cores = (options.get("ray_actor_options") or {}).get("num_cpus", 1)  # Ray's default is 1
     deployment = serve.deployment(**{**_defaults(settings), **options})(_replica_class(serve))
@@ -49,7 +49,7 @@ def starling_app(**given: Any) -> Any:
 def build(arguments: Mapping[str, Any]) -> Any:
     """`starling_app` for `serve run app.integrations.ray_serve:build models=demo` and for `args:` of a config file.
 
-    A shell gives text: options of the deployment are read as JSON where they are; settings take text anyway.
+    A shell gives text. Options of the deployment are parsed as JSON if possible; settings accept text.
     """
     known = deployment_options(_ray_serve())
     return starling_app(**{name: _read(value) if name in known else value for name, value in arguments.items()})
@@ -63,15 +63,15 @@ def _read(value: Any) -> Any:
 
 
 def deployment_options(serve: ModuleType) -> frozenset[str]:
-    """The names that `serve.deployment` knows, in the version of Ray that is installed."""
+    """The parameters of `serve.deployment` in the installed version of Ray."""
     return frozenset(inspect.signature(serve.deployment).parameters) - {"_func_or_class"}
 
 
 def _defaults(settings: Settings) -> dict[str, Any]:
-    """Options where Ray's own defaults are made for models without a queue of their own.
+    """Defaults for options whose defaults in Ray suit models without their own queue.
 
-    Ray sends a replica 5 requests at a time, of which no batch could be made, and keeps the others. The engine must see
-    them all: it batches them, and refuses (429) what its queues cannot take, before Ray holds anything back.
+    By default Ray sends a replica 5 requests at a time and queues the others, too few for a batch. The engine must see
+    all requests: it batches them, and refuses (429) what its queues cannot hold.
     """
     return {
         "name": "starling",
@@ -81,7 +81,7 @@ def _defaults(settings: Settings) -> dict[str, Any]:
 
 
 class DeferredApp:
-    """The application that Ray wants to have before there is one: it passes everything on to what is behind it."""
+    """Ray needs an application before the replica has started: this one passes each request on to `target`."""
 
     target: Replica
 
@@ -90,10 +90,10 @@ class DeferredApp:
 
 
 def _replica_class(serve: ModuleType) -> type:
-    """The deployment's class. Made here, because its base is; it travels to the replicas by value."""
+    """The deployment's class. Its base is made by Ray at run time. It is pickled by value for the replicas."""
 
     class Starling(serve.ingress(lambda: DeferredApp())()):  # type: ignore[misc]  # Ray makes the class
-        """One replica. Its constructor returns when the models are loaded, so that Ray sends it no request before."""
+        """One replica. Its constructor returns when the models are loaded, so that Ray sends no request earlier."""
 
         async def __init__(self, values: Mapping[str, Any], cores: float) -> None:  # type: ignore[misc]  # Ray awaits it
             settings = replica_settings(values, cores)
@@ -101,15 +101,15 @@ def _replica_class(serve: ModuleType) -> type:
             self._replica = Replica()
             await self._replica.start(settings)
             process.tune_garbage_collector()
-            # Afterwards: the destructor of the base waits for a lifespan that has not begun where the start has failed.
+            # Last: if the start fails, the destructor of the base would wait for a lifespan that never began.
             await super().__init__()
             self.app.target = self._replica
             self._forwarder = Forwarder()
 
         async def check_health(self) -> None:
-            """Asked by Ray every `health_check_period_s`; a replica that raises is replaced.
+            """Called by Ray every `health_check_period_s`. If it raises, Ray replaces the replica.
 
-            The metrics go along, because this is the one thing that Ray calls on every replica from time to time.
+            It also forwards the metrics, because Ray calls no other method of every replica periodically.
             """
             if (why := self._replica.failed()) is not None:
                 raise RuntimeError(why)

@@ -1,7 +1,7 @@
-"""Starling as the application of one replica: a process behind another program's server and router.
+"""Starling as one replica: an ASGI application in a process behind another program's server and router.
 
-It is the same application as behind uvicorn, without the fast path of `http/connection/`: requests come as ASGI. The
-engine runs in the event loop that `start` is called in, which must be the one that answers requests.
+It is the same application as behind uvicorn, without the fast path of `http/connection/`: all requests are ASGI. The
+engine runs in the event loop that calls `start`, which must also be the one that answers requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.settings import Settings, settings_from
 
 _IN_FRONT = "whoever is in front has the connections"
 _ONE_REPLICA = "a request to load or unload a model would reach one replica"
-#: Settings that only a server with a socket of its own can have, and why.
+#: Settings that a replica cannot have, and why.
 SERVERS_OWN = {
     **dict.fromkeys(("host", "port", "tls_cert", "tls_key", "keep_alive_s", "max_connections"), _IN_FRONT),
     **dict.fromkeys(("model_control", "admin_key", "admin_key_file"), _ONE_REPLICA),
@@ -33,9 +33,9 @@ SERVERS_OWN = {
 
 
 def replica_settings(given: Mapping[str, Any], cores: float | None = None) -> Settings:
-    """The settings of a replica that may use `cores` cores; None leaves `threads` as it is given. Raises ConfigError.
+    """The settings of a replica with `cores` cores; None leaves `threads` as given. Raises ConfigError.
 
-    Replicas share a machine, so a replica computes with the cores that it was given, not with all but one of them.
+    Replicas share a machine, so by default a replica computes with all its cores, not with all but one.
     """
     for name, instead in SERVERS_OWN.items():
         if name in given:
@@ -47,15 +47,15 @@ def replica_settings(given: Mapping[str, Any], cores: float | None = None) -> Se
 
 
 def set_process(settings: Settings) -> None:
-    """What `starling serve` sets for its process, for one that has a replica and nothing else."""
+    """Apply the process-wide settings of `starling serve`, for a process that only has a replica."""
     process.prepare()
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
 
 
 class Replica:
-    """ASGI application. `start` before the first request; the end of the lifespan, or `stop`, ends the engine.
+    """ASGI application. Call `start` before the first request. `stop`, or the end of the lifespan, ends the engine.
 
-    Ending waits for nothing: requests that are still there are answered 503. Whoever is in front drains first.
+    Ending does not wait: unfinished requests are answered 503. The router in front must drain first.
     """
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class Replica:
 
     async def start(self, settings: Settings) -> None:
         """Load the models; returns when each has been tried. Raises ConfigError if a required one does not serve."""
-        from app.main import create_app  # which imports torch: `set_process` comes before
+        from app.main import create_app  # imports torch, so `set_process` must run first
 
-        async with AsyncExitStack() as stack:  # which ends what has begun, if anything raises
+        async with AsyncExitStack() as stack:  # ends what has begun, if anything raises
             lifecycle = Lifecycle()
             app = create_app(settings, lifecycle)
             self._state = await stack.enter_async_context(app.running())
@@ -82,11 +82,11 @@ class Replica:
         await self._stack.aclose()
 
     def failed(self) -> str | None:
-        """Why the replica must be replaced: the device is lost or the engine makes no progress. None: it is well."""
+        """Why the replica must be replaced: device lost, or engine stuck. None: it works."""
         return None if self._lifecycle is None else self._lifecycle.live()
 
     def families(self) -> Iterable[Metric]:
-        """What /metrics shows under our names, as it is now."""
+        """The present metrics with our names."""
         metrics = self._state.get("metrics")
         return () if metrics is None else metrics.collect()
 
@@ -95,11 +95,11 @@ class Replica:
             await self._lifespan(receive, send)
             return
         assert self._app is not None, "start comes before the first request"
-        scope = {**scope, "path": _below(scope), "state": dict(self._state)}
-        await self._app(scope, receive, _once(send))
+        scope = {**scope, "path": _path_below_mount(scope), "state": dict(self._state)}
+        await self._app(scope, receive, _without_request_id(send))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        """The engine has been started by `start`, whose errors are seen by whoever made the replica."""
+        """Startup does nothing: `start` has started the engine before. Shutdown stops it."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -107,15 +107,15 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _below(scope: Scope) -> str:
-    """The path without the prefix that the router has this application at."""
+def _path_below_mount(scope: Scope) -> str:
+    """The path without the prefix under which the router mounts this application."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
 
 
-def _once(send: Send) -> Send:
-    """`send` without the request's id, which the router in front gives each request, and each answer too."""
+def _without_request_id(send: Send) -> Send:
+    """A `send` that removes X-Request-ID from the answer: the router in front adds it itself."""
 
     async def sending(message: Any) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The last errors that requests were answered with, for people who look: equal ones are one entry with a count."""
+"""The last errors that requests were answered with, for the live page. Equal errors are one entry with a count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST = 200  # characters of a message or name: either may quote what a clien
 
 
 class LastErrors:
-    """`total` is how many there have been."""
+    """Keeps the last 20 distinct errors. `total`: how many errors there have been."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -26,7 +26,7 @@ class LastErrors:
             del self._entries[next(iter(self._entries))]
 
     def since(self, total: int) -> list[dict[str, Any]]:
-        """Entries that had an error after there were so many, oldest first."""
+        """Entries with an error after the first `total` ones, oldest first."""
         return [
             {"model": model, "code": code, "message": message, "count": count, "at": at}
             for (model, code, message), (count, at, number) in self._entries.items()

@@ -1,4 +1,4 @@
-"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once."""
+"""Log lines as text or JSON; and a log of the errors in models' own code, each cause once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONGEST_MESSAGE = 2000  # characters of a message as text
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """Named arguments of a log call: what a JSON line has beside its message, as `log.info("...", **fields(model=m))`.
+    """Arguments for a log call that add fields to its JSON line: `log.info("...", **fields(model=m))`.
 
-    Values are such as JSON has.
+    Values must be JSON types.
     """
     return {"extra": {"fields": values}}
 
@@ -41,19 +41,19 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. Of the access log also the fields, which its message has not."""
+    """Lines of text. Lines of the access log also show the fields that are not in the message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """One line, unless the record says that its `lines` are the server's own: clients could write others."""
+        """Escape line breaks, which a client may have sent, unless the record has `lines=True`: the server's own."""
         if not getattr(record, "lines", False):
             record.message = _escaped(without_addresses(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """Indented: what an exception says may have lines that look like entries."""
+        """Indented, because lines of an exception's message may look like log entries."""
         return textwrap.indent(without_addresses(super().formatException(ei)), "  ", lambda line: True)
 
     def format(self, record: logging.LogRecord) -> str:
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _escaped(text: str) -> str:
-    """Text as one line of at most 2,000 characters, such as a terminal may show."""
+    """Text as one printable line of at most 2,000 characters."""
     if len(text) > _LONGEST_MESSAGE:
         text = text[:_LONGEST_MESSAGE] + "..."
     if text.isprintable():
@@ -75,7 +75,7 @@ def _escaped(text: str) -> str:
 
 
 def _one_word(value: object) -> str:
-    """A value as text that cannot be taken for another field or line: clients name models as they like."""
+    """A value as text without spaces or line breaks, else quoted: clients may send any model name."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
 
@@ -92,8 +92,8 @@ def configure(level: str, style: str, access: bool) -> None:
             "root": {"handlers": ["out"], "level": "WARNING"},
             "loggers": {
                 "starling": {"level": level.upper()},
-                "python_multipart": {"level": "ERROR"},  # warns of every malformed upload: a client could fill the disk
-                "opentelemetry.trace": {"level": "ERROR"},  # and this of every malformed `tracestate`
+                "python_multipart": {"level": "ERROR"},  # it warns of every malformed upload, which could fill the disk
+                "opentelemetry.trace": {"level": "ERROR"},  # it warns of every malformed `tracestate`
                 "uvicorn": {"level": "WARNING"},
                 ACCESS: {"level": "INFO" if access else "WARNING"},
             },
@@ -102,21 +102,21 @@ def configure(level: str, style: str, access: bool) -> None:
 
 
 class CauseLog:
-    """Logs what models' own code raises while requests run: each cause once, as a warning.
+    """Logs exceptions of models' own code: each cause once, as a warning with its traceback. Not thread-safe.
 
     A cause is the exception's type, the line that raised it and the model. So a model that fails on every request does
-    not fill the disk, and the first failure of each kind is logged with its traceback. Not thread-safe.
+    not fill the disk.
     """
 
     def __init__(self, logger: logging.Logger, most: int = 256) -> None:
         self._logger = logger
-        self._most = most  # causes remembered; then the oldest is forgotten, and would be logged again
+        self._most = most  # causes remembered; beyond that the oldest is forgotten and may be logged again
         self._seen: dict[tuple[str, str, str, int], None] = {}
 
     def log(self, exc: BaseException, model: str, request_id: str) -> None:
-        """Log `exc` unless its cause is known. The traceback begins with the first frame of the user's own code."""
+        """Log `exc` unless its cause is known. The traceback begins at the first frame of the owner's code."""
         links, users = list(links_of(exc)), own_links(exc)
-        # The last line of the user's code, because one line inside torch may raise for many reasons.
+        # The last line of the owner's code, because one line inside torch may raise for many reasons.
         raised = users[-1] if users else links[-1] if links else None
         file, line = (raised.tb_frame.f_code.co_filename, raised.tb_lineno) if raised else ("", 0)
         cause = (model, type(exc).__qualname__, file, line)

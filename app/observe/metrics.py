@@ -1,7 +1,7 @@
-"""What is counted, and Triton's statistics of it. `prometheus` shows it to Prometheus.
+"""Counters and histograms of models, and Triton's statistics. `prometheus.py` renders them for Prometheus.
 
-The hot path adds to plain integers (an observation costs 0.2 us here, 1.5 us as a prometheus_client child); instruments
-are made of them when somebody scrapes.
+The hot path adds to plain integers: an observation costs 0.2 us, and 1.5 us with prometheus_client. Prometheus families
+are made of them at each scrape.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from app.contract import Times
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: Outcomes of calls that were turned away before they could wait.
+#: Outcomes of calls that were refused at admission.
 REFUSALS = frozenset({"queue_full", "too_many_connections", "deadline_unreachable", "not_ready"})
-BEST_EFFORT = "best_effort"  # the class that may have to wait for long
+BEST_EFFORT = "best_effort"
 
 
 class Histogram:
-    """Counts per bucket (the last: beyond all) and a sum; bounds are upper ends, inclusive."""
+    """Counts per bucket, and a sum. Bounds are inclusive upper ends; the last bucket has none."""
 
     __slots__ = ("_bounds", "counts", "total")
 
@@ -37,7 +37,7 @@ class Histogram:
         self.total += value * times
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts, as Prometheus wants them."""
+        """Cumulative counts by upper bound, as Prometheus has them."""
         seen, rows = 0, []
         for bound, count in zip([*map(str, self._bounds), "+Inf"], self.counts, strict=True):
             seen += count
@@ -47,7 +47,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Spent:
-    """How often, and nanoseconds in all."""
+    """A count, and the sum of durations in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -70,7 +70,7 @@ def _total(spent: Iterable[Spent]) -> Spent:
 
 @dataclass(slots=True)
 class Parts:
-    """How often, and nanoseconds of each part of compute: gathering inputs, the model, copying outputs."""
+    """A count, and the sums of nanoseconds of each part of computing: gathering inputs, the model, copying outputs."""
 
     count: int = 0
     input_ns: int = 0
@@ -92,7 +92,7 @@ class Parts:
 
 
 class BatchStats:
-    """What is counted about the batches of one class: of one stage, or of the whole model."""
+    """Statistics of the batches of one class, of one stage or of the whole model."""
 
     def __init__(self) -> None:
         self.compute = Histogram(_SECONDS)
@@ -100,7 +100,7 @@ class BatchStats:
         self.by_size: defaultdict[int, Parts] = defaultdict(Parts)
 
     def ran(self, worker: int, reason: str, operation: str, rows: int, parts: Times) -> None:
-        """A batch has finished well."""
+        """Count a batch that ran without error."""
         self.batches[worker, reason, operation] += 1
         self.by_size[rows].add(1, parts)
         self.compute.observe(sum(parts) / 1e9)
@@ -114,7 +114,7 @@ class BatchStats:
 
 
 class BatchesByClass(defaultdict[str, BatchStats]):
-    """What is counted about the batches of one stage, or of the whole model. `default_class` is always there."""
+    """Statistics by class of the batches of one stage, or of the whole model. Always has `default_class`."""
 
     def __init__(self, default_class: str) -> None:
         super().__init__(BatchStats)
@@ -129,7 +129,7 @@ class BatchesByClass(defaultdict[str, BatchStats]):
         return dict(sorted(found.items()))
 
     def operations(self) -> dict[str, int]:
-        """Batches by what they were in the batch table: new, stretch, split or on."""
+        """Batches by operation in the batch table: new, stretch, split or on."""
         found: Counter[str] = Counter()
         for stats in self.values():
             for (_, _, operation), count in stats.batches.items():
@@ -138,13 +138,13 @@ class BatchesByClass(defaultdict[str, BatchStats]):
 
 
 class CallStats:
-    """What is counted about the calls of one class."""
+    """Statistics of the calls of one class."""
 
     def __init__(self) -> None:
         self.request = Histogram(_SECONDS)
         self.refusal = Histogram(_SECONDS)
         self.queue = Histogram(_SECONDS)
-        self.first = Histogram(_SECONDS)  # from arrival to the first piece of a text that is streamed
+        self.first = Histogram(_SECONDS)  # from arrival to the first piece of a streamed text
         self.token = Histogram(_SECONDS)  # between two tokens of it
         self.outcomes: Counter[str] = Counter()
         self.success = Spent()
@@ -156,10 +156,10 @@ class CallStats:
 
 
 class ModelStats:
-    """All that is counted about one version of a model. `stages`: how many it has that run one by one; 0: one piece.
+    """Statistics of one version of a model. `stages`: number of stages that run one by one; 0: it is in one piece.
 
-    `whole`: the batches of a model in one piece. Of one in stages: those that ended rows, with the times of all stages
-    of their slowest row.
+    `whole`: the batches of a model in one piece. For a model in stages: the batches that ended rows, with the times of
+    their slowest row summed over all stages.
     """
 
     def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
@@ -170,14 +170,14 @@ class ModelStats:
         self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
         self._calls[""] = self._calls[default_class]
         self.parts = Parts()
-        self.rows_answered = 0  # of calls that ran to their end while their caller waited
-        self.tokens = {"prompt": 0, "generated": 0}  # of a model that writes: of rows that have ended
+        self.rows_answered = 0  # of calls that ended before their clients disconnected
+        self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
         self.last = 0.0  # seconds since the epoch
-        self.profiled = Spent()  # batches that measured the model while it was idle, and what they computed
+        self.profiled = Spent()  # batches that measured the idle model, and their compute time
 
     def call_ran(self, queue_ns: int, parts: Times, klass: str, rows: int = 1) -> None:
-        """All rows of a call have run, and its caller waits for them; times of its slowest row."""
-        # Written out, here and below: every function called costs each request a tenth of a microsecond.
+        """Count a call whose rows have all run, and whose client is still connected. Times are its slowest row's."""
+        # `observe` and `add` are written out, here and below: each function call costs a request 0.1 us.
         seconds = queue_ns / 1e9
         calls = self._calls[klass]
         histogram, queued = calls.queue, calls.queued
@@ -193,7 +193,7 @@ class ModelStats:
         self.rows_answered += rows
 
     def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
-        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer.
+        """Count an answered call. `outcome`: "ok" or an error's code. `total_ns`: from arrival to encoded answer.
 
         `klass` "" is the default.
         """
@@ -212,32 +212,32 @@ class ModelStats:
         spent.ns += total_ns
 
     def first_piece(self, ns: int, klass: str) -> None:
-        """A call is sent the first piece of its text, `ns` after its arrival."""
+        """Count the first piece of a streamed text, `ns` after the call's arrival."""
         self._calls[klass].first.observe(ns / 1e9)
 
     def next_piece(self, ns: int, tokens: int, klass: str) -> None:
-        """It is sent another one, of so many tokens, `ns` after the one before."""
+        """Count a later piece of `tokens` tokens, `ns` after the piece before."""
         self._calls[klass].token.observe(ns / 1e9 / tokens, tokens)
 
     def wrote(self, read: int, written: int) -> None:
-        """Rows have ended that had so many tokens."""
+        """Count the tokens of ended rows: of their prompts, and generated."""
         self.tokens["prompt"] += read
         self.tokens["generated"] += written
 
     @property
     def calls(self) -> dict[str, CallStats]:
-        """By class: the default, and those that there have been calls of."""
+        """By class: the default, and those with calls."""
         return {klass: calls for klass, calls in self._calls.items() if klass}
 
     def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
-        """The labels `class`, and `stage` of a model in stages, with what is counted of such batches."""
+        """The labels `class`, and `stage` for a model in stages, each with the statistics of its batches."""
         for klass, of_class in self.whole.items() if not self.stages else ():
             yield {"class": klass}, of_class
         for stage, of_stage in enumerate(self.stages):
             for klass, of_class in of_stage.items():
                 yield {"stage": str(stage), "class": klass}, of_class
 
-    # of all classes
+    # sums over all classes
 
     @property
     def rows(self) -> int:

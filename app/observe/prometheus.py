@@ -1,7 +1,7 @@
-"""Prometheus text of what is counted, under our names and Triton's.
+"""Renders the metrics as Prometheus text, under our names and Triton's.
 
-It is made on the event loop. Lines are written here, because prometheus_client's writer takes three times as long: 50
-models in use are 5,500 lines.
+It runs on the event loop. The text is written here, because prometheus_client takes three times as long: 50 models in
+use have 5,500 lines.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.lifecycle import Lifecycle
 from app.observe.metrics import BEST_EFFORT, Histogram
 from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
 
-#: Ends of the buckets on a page; what is counted is finer. Buckets without a count stay: where all requests are slower
-#: than a bound, an alert on the share below it would find no series.
+#: Upper bounds of the buckets that are shown; the counts are finer. Empty buckets are shown too: an alert on the share
+#: of requests below a bound needs the series.
 _SECONDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10)))
 _REFUSAL_SECONDS = frozenset(map(str, (0.001, 0.01, 0.1, 1)))
-#: Refusals that are on a page before there are any.
+#: Reasons of refusal that are shown even at 0.
 _REASONS = ("not_found", "too_many_connections", "unauthorized")
 #: Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER.
 _TRITON_REASONS = {
@@ -33,17 +33,14 @@ _TRITON_REASONS = {
 }
 
 
-#: A sample: labels beside the model's own, and the value.
+#: A sample: labels besides model and version, and the value.
 Sample = tuple[dict[str, str], float]
-#: A family by model: kind, name, help, and the samples of one model.
+#: A family of metrics per model: kind, name, help, and a function that returns the samples of one model.
 Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample]]]
 
 
 class Metrics:
-    """Renders a snapshot taken at each scrape.
-
-    `server`: the families of the server as it is at that moment, see `of_server`.
-    """
+    """Renders a new snapshot at each scrape. `server` returns the families of the server: see `of_server`."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], server: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
         self._snapshot = snapshot
@@ -58,7 +55,7 @@ class Metrics:
         return "".join(map(_text, families)).encode(), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
-        """What has our names."""
+        """The families with our names."""
         yield from self._server()
         snapshot = self._snapshot()
         yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
@@ -73,7 +70,7 @@ class Metrics:
 
 
 def _text(family: Metric) -> str:
-    """Its lines. Labels are sorted, so that a page compresses well. Triton's counters do not end in `_total`."""
+    """The lines of a family. Labels are sorted for better compression. Triton's counters do not end in `_total`."""
     suffix = "_total" if family.type == "counter" and not family.name.startswith("nv_") else ""
     lines = [f"# HELP {family.name}{suffix} {family.documentation}\n# TYPE {family.name}{suffix} {family.type}\n"]
     for sample in family.samples:
@@ -90,7 +87,7 @@ def _escaped(value: str) -> str:
 
 
 def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: str = "starling_") -> Metric:
-    """A number is a sample without labels."""
+    """A family of these samples. A number is a sample without labels."""
     family = Metric(prefix + name, text, kind)
     full_name = f"{family.name}_total" if kind == "counter" and prefix == "starling_" else family.name
     for sample in samples:
@@ -100,7 +97,7 @@ def _family(kind: str, name: str, text: str, *samples: Sample | float, prefix: s
 
 
 def _of_models(families: Iterable[Family], models: list[Gauges], prefix: str = "starling_") -> Iterator[Metric]:
-    """Those that have samples."""
+    """The families that have samples."""
     for kind, name, text, samples in families:
         found = [(_of(one, **labels), value) for one in models for labels, value in samples(one)]
         if found:
@@ -115,9 +112,9 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 def of_server(
     lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: Callable[[], int], rejected: Mapping[str, int]
 ) -> Iterator[Metric]:
-    """What the probes would answer, every model of the index, and HTTP. `build`: what runs.
+    """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
-    `held_bytes`: of all bodies; `rejected`: requests that count for no model, by their error's code.
+    `held_bytes`: of all bodies. `rejected`: by error code, requests that belong to no model.
     """
     yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(build), 1))
     yield _family("gauge", "live", "What the liveness probe says: 1 is well.", lifecycle.live() is None)
@@ -157,7 +154,7 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
 
 
 def _add_histogram(family: Metric, histogram: Histogram, bounds: frozenset[str] | None, labels: dict[str, str]) -> None:
-    """Nothing of one that is empty: most of many models are not called. `bounds`: of the buckets to show; None: all."""
+    """Add a histogram, unless it is empty: of many models most are unused. `bounds`: buckets to show; None: all."""
     if not any(histogram.counts):
         return
     *buckets, (end, count) = histogram.buckets()
@@ -170,17 +167,17 @@ def _add_histogram(family: Metric, histogram: Histogram, bounds: frozenset[str] 
 
 
 def _one(value: Callable[[Gauges], float]) -> Callable[[Gauges], Iterable[Sample]]:
-    """A sample of each model."""
+    """One sample per model."""
     return lambda gauges: [({}, value(gauges))]
 
 
 def _stage(place: int) -> Callable[[Gauges], Iterable[Sample]]:
-    """Of each stage: rows that wait (0), or that run (1)."""
+    """One sample per stage: rows that wait (`place` 0) or run (1)."""
     return lambda gauges: [({"stage": str(stage)}, rows[place]) for stage, rows in enumerate(gauges.at_stages)]
 
 
 def _kept(value: Callable[[ActivationMemory], float], *, places: bool = False) -> Callable[[Gauges], Iterable[Sample]]:
-    """Of models in stages; `places`: of those that write."""
+    """One sample of a model in stages; with `places`, only of a model that generates text."""
     return lambda gauges: [({}, value(between)) for between in _activations(gauges) if between.places or not places]
 
 
@@ -198,7 +195,7 @@ def _labelled(label: str, counts: Mapping[str, float]) -> Iterator[Sample]:
 
 
 def _demand(gauges: Gauges) -> Iterator[Sample]:
-    """The autoscaler asks for that of the default class, before any call too."""
+    """Always has the default class, even before any call: the autoscaler queries it."""
     asked = {klass: ns / 1e9 for klass, ns in gauges.demand_ns.items() if ns or klass in gauges.stats.calls}
     return _labelled("class", asked)
 
@@ -248,7 +245,7 @@ _OURS: tuple[Family, ...] = (
      _one(lambda g: g.regression[2] / 1e9)),
     ("gauge", "queue_length", "Rows that wait, by class.",
      lambda g: [({"class": klass}, g.waiting.get(klass, 0)) for klass in g.shown()]),
-    # of models that have had best-effort calls: others wait in turn
+    # only of models that have had best-effort calls
     ("gauge", "best_effort_oldest_seconds", "How long the oldest best-effort row has waited.",
      lambda g: [({}, g.oldest_ns / 1e9)] if BEST_EFFORT in g.shown() else []),
     ("gauge", "activation_rows", "Rows kept between two stages.", _kept(lambda one: one.rows)),

@@ -1,4 +1,4 @@
-"""What a scrape and the live page show of one moment: the models that serve, and the device."""
+"""The state at one moment, for a scrape and the live page: the served models and the device."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.observe.metrics import BEST_EFFORT, CallStats, ModelStats
 
 @dataclass(frozen=True, slots=True)
 class ActivationMemory:
-    """What a device keeps of rows between two stages; bytes of all batches of which a row is left.
+    """The rows whose activations a device keeps between two stages, and the bytes of all batches that they are in.
 
-    `places`: rows that memory is reserved for, of a model that writes; 0: none is reserved.
+    `places`: rows that memory is reserved for, for a model that generates text; 0: none is reserved.
     """
 
     rows: int
@@ -23,7 +23,7 @@ class ActivationMemory:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What is true of one model at this moment."""
+    """The state of one model at this moment."""
 
     stats: ModelStats
     pending_rows: int
@@ -39,7 +39,7 @@ class Gauges:
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
 
     def classes(self) -> dict[str, dict[str, Any]]:
-        """The statistics of each class of which there have been calls."""
+        """The statistics of each class in `shown`."""
         return {
             klass: {
                 "queue_length": self.waiting.get(klass, 0),
@@ -50,14 +50,14 @@ class Gauges:
         }
 
     def shown(self) -> list[str]:
-        """The classes to show: the default, and those of calls that have ended or wait."""
+        """The classes to show: the default, and those with ended or waiting calls."""
         first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
         return [*self.stats.calls, *first]
 
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Joules since start, and where the number is from."""
+    """Joules since start, and the source of the number."""
 
     source: str
     joules: float
@@ -65,9 +65,9 @@ class Energy:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy.
+    """All served models, each worker's busy seconds, and a function that reads the energy.
 
-    `lag_s`: how late the event loop turned to its last tick.
+    `lag_s`: how late the event loop ran its last tick.
     """
 
     models: list[Gauges]

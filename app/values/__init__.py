@@ -1,1 +1,1 @@
-"""Values of tensors as clients and owners of models write them: checked against what an input declares."""
+"""Converts values from clients and model owners into tensors, and checks them against the input's spec."""

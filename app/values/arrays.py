@@ -1,4 +1,4 @@
-"""Arrays of numpy's own dtypes into those of inputs, where no value changes but by rounding."""
+"""Casts numpy arrays to the dtype of an input. Values may be rounded, never changed otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image files that clients send, opened by Pillow within bounds."""
+"""Opens image files from clients with Pillow, within limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from app.errors import BadRequest, StarlingError, TooLarge
 
-#: That Pillow reads without starting another program.
+#: Formats that Pillow reads without starting another program.
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 _LONGEST_REASON = 200
 
@@ -19,10 +19,10 @@ _LONGEST_REASON = 200
 def opened_image(
     data: bytes, max_pixels: int, formats: tuple[str, ...] = _FORMATS, what: str = "image"
 ) -> Iterator[Image.Image]:
-    """The image in a file, which messages call `what`.
+    """Open an image file. Messages name it `what`.
 
-    Raises TooLarge where its header tells more than `max_pixels`, before any pixel is decoded. Whatever else is wrong
-    with it, also what shows only when it is read, becomes BadRequest.
+    Raises TooLarge if its header declares more than `max_pixels`, before any pixel is decoded. Any other error, also
+    one raised in the `with` block while the image is read, becomes BadRequest.
     """
     try:
         with Image.open(io.BytesIO(data), formats=formats) as image:

@@ -1,4 +1,4 @@
-"""Whether what clients send, or a file of samples holds, is among the values that an input may hold."""
+"""Checks values against the range and the categories of an input."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MOST_SHOWN, _LONGEST_SHOWN = 20, 60  # categories that a message lists, and cha
 
 
 def check_range(spec: TensorSpec, values: Array | memoryview) -> None:
-    """Raise BadRequest that names the input if a value is out of its bounds, or none of its categories.
+    """Raise BadRequest that names the input if a value is out of range, or not one of the categories.
 
-    A GPU kernel checks no index: one that is out of range ends the device, and every call with it.
+    GPU kernels do not check indices: one that is out of range crashes the device, and all calls on it fail.
     """
     array = np.frombuffer(values, spec.dtype) if isinstance(values, memoryview) else values
     if spec.categories:

@@ -1,4 +1,4 @@
-"""A row to try a model with, as V2 requests have it in JSON."""
+"""Makes V2 JSON requests from sample rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.values.tensors import to_json
 
 
 def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
-    """The values of each input by name, bytes that are no text as `{"b64": ...}`. `specs`: what clients send.
+    """The values of each input by name; bytes that are not UTF-8 as `{"b64": ...}`. `specs`: what clients send.
 
     Raises OutputNotJson for NaN and infinities.
     """
@@ -21,7 +21,7 @@ def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
         spec.name: [_texts(array.tolist())] if spec.datatype == "BYTES" else to_json(array[None], spec.name)
         for spec, array in zip(specs, row.arrays, strict=True)
     }
-    # Through JSON, because it has short texts for floats: 0.1 as FP32 is a long number in Python.
+    # Through JSON and back, to get short floats: FP32 0.1 converted by Python has many digits.
     columns = orjson.loads(orjson.dumps(named, option=orjson.OPT_SERIALIZE_NUMPY))
     return {name: column[0] for name, column in columns.items()}
 
@@ -29,7 +29,7 @@ def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
 def v2_request(
     specs: Sequence[TensorSpec], row: SampleRow, values: Mapping[str, Any] | None = None, rows: int = 1
 ) -> dict[str, Any]:
-    """A body of so many rows, all alike. `values`: what `row_values` returned for the row, if it has been asked."""
+    """A body of `rows` equal rows. `values`: the result of `row_values` for the row, if known."""
     values = row_values(specs, row) if values is None else values
     inputs = [
         v2_tensor(spec, (rows, *array.shape), [values[spec.name]] * rows)
@@ -43,7 +43,7 @@ def v2_tensor(spec: TensorSpec, shape: Sequence[int], data: Any) -> dict[str, An
 
 
 def _texts(value: Any) -> Any:
-    """Bytes as text, or as `{"b64": ...}` where they are none, in lists nested as they are."""
+    """Decode bytes in nested lists; those that are not UTF-8 become `{"b64": ...}`."""
     if isinstance(value, list):
         return [_texts(item) for item in value]
     try:

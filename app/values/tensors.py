@@ -1,7 +1,7 @@
 """Converts JSON values to the bytes of typed tensors and back, and checks types, ranges and counts.
 
-Numbers go through `struct.pack`, which checks the type and range of each in C and yields the bytes that a slot holds.
-It takes 6 us for 1,024 floats; numpy takes 16 us and would accept the string "1.5" as a number.
+Numbers are packed by `struct.pack`, which checks their types and ranges in C and returns the bytes for a slot. It takes
+6 us for 1,024 floats; numpy takes 16 us and would accept the string "1.5" as a number.
 """
 
 from __future__ import annotations
@@ -17,30 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, TensorSpec
+from app.contract import FLOATS, Array, TensorSpec
 from app.errors import BadRequest, OutputNotJson
 
-_FLOATS = frozenset({"FP16", "FP32", "FP64"})
-
-
-#: Datatypes whose JSON values are numbers: struct's codes for them.
+#: struct's code of each datatype whose JSON values are numbers.
 NUMBERS = {
     "FP16": "e", "FP32": "f", "FP64": "d", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
     "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
 }  # fmt: skip
 
 
-#: A letter of each word that numbers have not: one byte is found 100 times as fast as a word.
+#: A letter of true, false and null that no number has: searching one byte is 100 times as fast as a word.
 IN_TRUE, IN_FALSE, IN_NULL = b"rlu"
 
 
 def has_bools(text: bytes) -> bool:
-    """Whether true or false is in a text of JSON, be it within a string."""
+    """Whether a JSON text contains true or false, even within a string."""
     return (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
 
 
 def has_null(text: bytes) -> bool:
-    """Whether null is in a text of JSON, be it within a string."""
+    """Whether a JSON text contains null, even within a string."""
     return IN_NULL in text and b"null" in text
 
 
@@ -53,24 +50,19 @@ def packer(datatype: str, count: int) -> Callable[..., bytes]:
     return struct.Struct(f"<{count}{NUMBERS[datatype]}").pack
 
 
-def check_rows(rows: object, field: str) -> int:
-    """The leading dimension of a shape: an integer of at least 1."""
-    if type(rows) is not int or rows < 1:
-        raise BadRequest(f"{field}: expected at least 1 row in the leading dimension, got {shown(rows)}")
-    return rows
-
-
 def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: dict[str, int]) -> tuple[int, ...]:
-    """Check a shape [rows, *row] against the spec, and note the lengths of variable axes in `lengths`.
+    """Check a shape [rows, *row] against the spec, and add the lengths of variable axes to `lengths`.
 
-    Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or an axis has
-    another length in `lengths` already.
+    Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or `lengths`
+    has another length for an axis already.
     """
     if spec.datatype == "BYTES" and spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
         shape = [*shape[:1], *spec.shape]  # one text a row: clients write [rows] or [rows, 1]
     if len(shape) != len(spec.shape) + 1:
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
-    rows = check_rows(shape[0], field)
+    rows = shape[0]
+    if type(rows) is not int or rows < 1:
+        raise BadRequest(f"{field}: expected at least 1 row in the leading dimension, got {shown(rows)}")
     row = tuple(shape[1:])
     if row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
         if spec.fixed:
@@ -104,9 +96,8 @@ def pack_values(
 ) -> memoryview | Array:
     """A JSON list, nested or flat, as a tensor of `shape` (rows first): its bytes, or an array for BOOL and BYTES.
 
-    Numbers that were parsed in pieces are bytes of `spec.datatype` already.
-    `null` is a missing value, where the input may have such. `may_hold_bools=False` promises that no JSON boolean is
-    among the values, which saves looking at each one's type.
+    Data from an incremental parse is bytes of `spec.datatype` already. `null` is a missing value, if the input allows
+    it. `may_hold_bools=False` promises that the values contain no boolean, which saves checking the type of each.
     Raises BadRequest that names `field`.
     """
     if type(data) is memoryview:
@@ -136,7 +127,7 @@ def pack_values(
 
 def _wrong_number(data: list[Any], datatype: str) -> str:
     """Why `struct.pack` refused these values."""
-    kinds: tuple[type, ...] = (int, float) if datatype in _FLOATS else (int,)
+    kinds: tuple[type, ...] = (int, float) if datatype in FLOATS else (int,)
     wrong = next((value for value in data if type(value) not in kinds), None)
     if wrong is None and not any(value is None for value in data):
         return f"a value is out of range for {datatype}"
@@ -144,7 +135,7 @@ def _wrong_number(data: list[Any], datatype: str) -> str:
 
 
 def _flatten(data: list[Any], field: str) -> list[Any]:
-    """Flatten nested lists level by level. On each level either all elements are lists or none is."""
+    """Flatten nested lists level by level. On each level all elements must be lists, or none."""
     while data and type(data[0]) is list:
         if set(map(type, data)) != {list}:
             raise BadRequest(f"{field}: expected lists nested to one depth, got lists and values side by side")
@@ -166,7 +157,7 @@ def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str, *, missi
 
 
 def is_base64(value: object) -> bool:
-    """Whether a JSON value is `{"b64": ...}`, as TensorFlow Serving has bytes."""
+    """Whether a JSON value is `{"b64": ...}`, TensorFlow Serving's form of bytes."""
     return type(value) is dict and len(value) == 1 and "b64" in value
 
 
@@ -192,7 +183,7 @@ def check_count(count: int, shape: tuple[int, ...], field: str) -> None:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A client's value as a message quotes it: short, however large or deeply nested the value is."""
+    """A client's value for a message: short, however large or deeply nested it is."""
     if isinstance(value, list | tuple | dict) and len(value) > most:
         return f"{len(value)} elements"
     try:
@@ -216,8 +207,8 @@ def _kind(value: object) -> str:
 def to_json(values: Array, name: str) -> Any:
     """An output in a form that orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
 
-    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson on NaN and infinities, and BadRequest on
-    bytes that are not UTF-8: those are a right answer, and the request asked for it in a form that cannot hold them.
+    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson for NaN and infinities. Raises BadRequest
+    for bytes that are not UTF-8: the output is right, but the request asked for it in the wrong form.
     """
     if values.dtype == object:
         try:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from connections import Clock, Connection, parsed
 
-from app.http.connection.connection import LONG_BODY, Carrier, Exchange, RequestHeaders
+from app.http.body import RequestHeaders
+from app.http.connection.connection import LONG_BODY, Carrier, Exchange
 
 HEAD = b"content-length: 2\r\n"
 

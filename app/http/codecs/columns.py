@@ -1,7 +1,6 @@
 """Reads the rows of each input from JSON values or arrays, for the friendly route and V1. Pure functions.
 
-The input's spec decides what a value means: one of exactly one row's shape is one row, and one more leading dimension
-means several rows.
+The shape decides: a value with the shape of a row is one row; one more leading dimension means several rows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from app.values.tensors import check_shape, is_base64, parse_values, shown
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One input's rows, and whether they came as one row without a leading dimension."""
+    """The rows of one input. `single`: it was one row without a leading dimension."""
 
     array: Array
     single: bool
@@ -33,8 +32,7 @@ def json_column(
 ) -> Column:
     """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
 
-    `many` states that the leading dimension is there; `bools`: the text that was parsed may hold booleans. Raises
-    BadRequest.
+    `many`: there is a leading dimension. `bools`: the parsed text may contain booleans. Raises BadRequest.
     """
     if not spec.shape and not many and not isinstance(value, list):  # a text: nothing to measure
         return Column(parse_values([value], spec, (1,), field, may_hold_bools=bools), True)
@@ -47,7 +45,7 @@ def json_column(
 
 
 def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
-    """All inputs from one JSON value: the only input's rows, an object by input name, or records of a table.
+    """All inputs from one JSON value: rows of the only input, an object by input name, or a table.
 
     `bools`: see `json_column`. Raises BadRequest.
     """
@@ -69,7 +67,7 @@ def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int
 def record_columns(
     info: ModelInfo, rows: Sequence[Any], field: str, lengths: dict[str, int], bools: bool
 ) -> dict[str, Column]:
-    """All inputs from a list of objects by input name, one for each row. `bools`: as above. Raises BadRequest."""
+    """All inputs from a list of objects by input name, one per row. `bools`: see `json_column`. Raises BadRequest."""
     named = [named_inputs(info, row, f"{field}[{place}]") for place, row in enumerate(rows)]
     columns = {}
     for spec in info.client_inputs:
@@ -79,12 +77,12 @@ def record_columns(
 
 
 def _refuses_bools(spec: TensorSpec, bools: bool) -> bool:
-    """Whether to look for booleans among numbers. A column of a table takes them as 1 and 0: pandas writes such."""
+    """Whether booleans among numbers are an error. Columns of a table accept them as 1 and 0: pandas writes them."""
     return bools and spec.shape != ()
 
 
 def _table(value: Any, inputs: Sequence[TensorSpec], field: str) -> Any:
-    """The records in `{"dataframe_records": ...}` and `{"dataframe_split": ...}`, as clients of MLflow send a table."""
+    """The records of a table that MLflow clients send as `dataframe_records` or `dataframe_split`; else `value`."""
     names = {spec.name for spec in inputs}
     if not isinstance(value, dict) or len(value) != 1 or not names.isdisjoint(value):
         return value
@@ -110,7 +108,7 @@ def array_columns(
     for spec in inputs:
         where = field if len(inputs) == 1 else f"{field}.{spec.name}"
         given = arrays[spec.name]
-        # as Python objects, because numpy's own strings drop trailing zero bytes
+        # as Python objects, because numpy's string type drops trailing zero bytes
         plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
         rows, row = _split(spec, plain.shape, where, flat=False)
         shape = check_shape(spec, (1 if rows is None else rows, *row), where, lengths)
@@ -127,9 +125,9 @@ def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
 
 
 def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> DecodedCall:
-    """One call from the inputs of one or several files, each in declared order; the rows of the files in their order.
+    """One call with the rows of all parts (files) in order. Each part has the inputs in declared order.
 
-    Within each part the inputs must agree on the rows, see `check_rows_agree`.
+    Within each part the inputs must have equal numbers of rows: see `check_rows_agree`.
     """
     first = parts[0]
     arrays: list[Array | memoryview] = [column.array for column in first.values()]
@@ -140,7 +138,7 @@ def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> D
 
 
 def by_name(value: object, spec: TensorSpec) -> bool:
-    """Whether a JSON value for a model of one input is an object by input name, and not bytes as base64."""
+    """Whether the JSON value for a model of one input is an object by input name, and not bytes as base64."""
     return isinstance(value, dict) and (not is_base64(value) or spec.name == "b64")
 
 
@@ -153,7 +151,7 @@ def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
 
 
 def _misnamed(info: ModelInfo, value: Any, field: str) -> BadRequest:
-    """Why a JSON value is no object with all inputs and nothing else."""
+    """The error for a JSON value that is not an object with exactly the inputs."""
     inputs = info.client_inputs
     expected = f"expected an object with {input_names(inputs)}"
     if not isinstance(value, dict):
@@ -179,7 +177,7 @@ def _measure(value: Any, depth: int) -> tuple[int, ...]:
 
 
 def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
-    """Check that all lists of one level have one length. Otherwise one row could get values of another."""
+    """Check that all lists of one level are equally long. Otherwise a row could get values of another row."""
     if len(dims) < 2:
         return
     for i, item in enumerate(value):
@@ -192,7 +190,7 @@ def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
 def _split(
     spec: TensorSpec, dims: tuple[int, ...], field: str, *, flat: bool, many: bool = False
 ) -> tuple[int | None, tuple[int, ...]]:
-    """The rows in a value of these dimensions (None: one, without a leading dimension), and the shape of a row."""
+    """The number of rows in a value of these dimensions, and their shape. None: one row without a leading dimension."""
     size = prod(spec.shape)
     bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
     flat = flat and spec.fixed

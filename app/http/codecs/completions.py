@@ -1,4 +1,4 @@
-"""`POST /v1/completions` and `/v1/chat/completions`, as OpenAI's clients send and read them."""
+"""`POST /v1/completions` and `/v1/chat/completions`, compatible with OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.http.codecs.text_generation import GeneratedText, TextGeneration
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
-#: Fields of which some values are taken, each as OpenAI's default, and why others are not. null counts as not given.
+#: Fields that are accepted only with OpenAI's default values, and why others are refused. null counts as not given.
 _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(("n", "best_of"), ((1,), "a prompt has one answer; ask again for another")),
     **dict.fromkeys(("logprobs", "top_logprobs"), ((False,), "probabilities of tokens are not given")),
@@ -33,7 +33,7 @@ _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "store": ((False,), "answers are not kept"),
     "service_tier": (("auto", "default"), "the class of a request is its header X-Class"),
 }
-#: Fields that say nothing about the text.
+#: Fields without influence on the text: ignored.
 _ASIDE = frozenset({
     "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
     "safety_identifier", "user",
@@ -42,19 +42,19 @@ _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "ma
 
 
 class Completions(TextGeneration):
-    """Texts that continue others. Fields that OpenAI does not know are parameters of the model."""
+    """Texts that continue prompts. Fields that OpenAI does not know are parameters of the model."""
 
     sent = "prompt"
-    objects = ("text_completion", "text_completion")  # of the whole answer, and of a piece
+    objects = ("text_completion", "text_completion")  # `object` of a whole answer, and of a chunk
     prefix = "cmpl"
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
         super().__init__(body)
         self._id = f"{self.prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
-        self._ended: set[int] = set()  # prompts whose texts have ended in the stream
+        self._ended: set[int] = set()  # rows whose last chunk is in the stream
 
-    # what is asked
+    # the request
 
     def columns(self, served: Served) -> list[list[str]]:
         return [texts_or_one(self.body.get("prompt"), "prompt")]
@@ -82,7 +82,7 @@ class Completions(TextGeneration):
         return _flag(options, "include_usage", "stream_options.include_usage")
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
-        self.counts  # noqa: B018  # which may be wrong
+        self.counts  # noqa: B018  # raises if the option is wrong
         body = {name: value for name, value in self.body.items() if value is not None and name not in _ASIDE}
         for name, (allowed, why) in _ONLY.items():
             if name in body and not any(_same(body[name], one) for one in allowed):
@@ -91,11 +91,11 @@ class Completions(TextGeneration):
         limit = next((name for name in ("max_completion_tokens", "max_tokens") if name in body), None)
         if limit is not None:
             given["max_new_tokens"] = body[limit]
-        given.setdefault("do_sample", True)  # OpenAI's temperature is 1 where none is given; 0 samples nothing
+        given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
         _check(served, given, {} if limit is None else {"max_new_tokens": limit})
         call.parameters = given
 
-    # what is answered
+    # the answer
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         texts = self.texts(call, answer)
@@ -115,11 +115,11 @@ class Completions(TextGeneration):
         return found
 
     def whole(self, text: str) -> dict[str, Any]:
-        """The text of a choice."""
+        """The text, as a choice of a whole answer has it."""
         return {"text": text}
 
     def piece(self, text: str, first: bool) -> dict[str, Any]:
-        """The piece of a chunk's choice; "" of the last."""
+        """A piece of the text, as the choice of a chunk has it; "" in the last chunk."""
         return {"text": text}
 
     def _last(self, served: Served, call: DecodedCall, texts: Sequence[GeneratedText], stream: Stream) -> bytes:
@@ -143,7 +143,7 @@ class Completions(TextGeneration):
 
 
 class ChatCompletions(Completions):
-    """Answers in a conversation, which the model's own chat template makes a text of."""
+    """Answers in a conversation. The model's chat template makes one text of its messages."""
 
     sent = "messages"
     objects = ("chat.completion", "chat.completion.chunk")
@@ -185,7 +185,7 @@ def _same(given: Any, value: Any) -> bool:
 
 
 def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise BadRequest if the model does not take a parameter. `names`: the request's own, of those that differ."""
+    """Raise BadRequest if the model refuses a parameter. `names`: names in the request, where they differ."""
     read = served.model.read_parameters
     try:
         if read is not None:
@@ -196,7 +196,7 @@ def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -
 
 
 def _message(message: Any, place: str) -> dict[str, Any]:
-    """A message whose content is one text. Templates know more fields than are checked here."""
+    """A message with its content as one text. Other fields are passed on to the template unchecked."""
     if not isinstance(message, dict):
         raise unexpected(place, "an object with role and content", message)
     if not isinstance(message.get("role"), str):

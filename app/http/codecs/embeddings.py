@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`, as OpenAI's clients send and read it. One text is one row."""
+"""`POST /v1/embeddings`, compatible with OpenAI's clients. One text is one row."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 
 from app.contract import Answer, Array, Front, ModelInfo, Served
-from app.http.body import Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.text_codec import TextCodec, bad_field, texts_or_one, tokens_of
 from app.values.tensors import shown, to_json
 
@@ -19,7 +19,7 @@ _LEAST_NORM = 1e-12
 
 
 class Embeddings(TextCodec):
-    """Any model serves it that makes a vector of one input of bytes: of a task, or of the user's own."""
+    """Supports every model with one BYTES input and one vector of floats as output."""
 
     kind = "a model that makes a vector of a text"
 
@@ -79,7 +79,7 @@ class Embeddings(TextCodec):
 
 
 def _cut(vectors: Array, dimensions: int | None) -> Array:
-    """The first so many values of each vector, to length 1 again; None: as they are."""
+    """The first `dimensions` values of each vector, scaled to length 1 again; None: the vectors unchanged."""
     vectors = vectors.astype(np.float32, copy=False)
     if dimensions is not None:
         vectors = vectors[:, :dimensions]

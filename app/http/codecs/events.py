@@ -1,4 +1,4 @@
-"""Answers that begin before they end: what rows make is sent as server-sent events while they run."""
+"""Streamed answers: the pieces that rows produce are sent as server-sent events while the rows run."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ def event(data: bytes) -> bytes:
 
 
 class Stream:
-    """The events of one call, as fast as its client reads them.
+    """The events of one call, sent as fast as its client reads them.
 
-    What a row has made since its last event waits here: a slow client holds no more than its own answer.
+    The pieces of a row wait here and become one event when the client has read the one before. So a slow client uses no
+    more memory than its own answer.
     """
 
     __slots__ = ("_event", "_last", "_news", "_pending", "_size", "begun", "sent")
 
     def __init__(self, event: Callable[[int, list[Any], bool], bytes], size: Callable[[Any], int] = len) -> None:
-        """`event`: makes one event of some pieces of a row; whether they are its first. `size`: how long a piece is."""
-        self.begun = False  # the head of the answer has been given
+        """`event(row, pieces, first)` makes one event; `first`: of this row. `size` returns the length of a piece."""
+        self.begun = False  # the head of the answer has been sent
         self._event = event
         self._size = size
         self._pending: dict[int, list[Any]] = {}  # by row
-        self.sent: Counter[int] = Counter()  # by row: how much of what it has made is in events
+        self.sent: Counter[int] = Counter()  # by row: the length of its pieces in events so far
         self._last: bytes | None = None
         self._news = asyncio.Event()
 
     def add(self, row: int, piece: Any) -> None:
-        """The row has made this after what it had made before."""
+        """Append a piece of the row."""
         self._pending.setdefault(row, []).append(piece)
         self._news.set()
 
     def rest(self, row: int) -> int:
-        """The row has ended: how much of it is in events. The caller puts all behind that into the last ones."""
+        """The row has ended. Returns how much of it is in events; the caller puts the rest into the last events."""
         self._pending.pop(row, None)
         return self.sent[row]
 
     def end(self, last: bytes) -> None:
-        """`last`: the events that end the answer."""
+        """End the stream with these events."""
         self._last = last
         self._news.set()
 
     async def send(self, send: Send, fail: Callable[[Exception], None]) -> None:
-        """Send all events, as the body of the answer. `fail` is to end the stream: an event could not be made."""
+        """Send the events as the body of the answer, until `end`. If making an event raises, `fail` must call `end`."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -65,7 +66,7 @@ class Stream:
                 return
 
     def _taken(self, row: int) -> bytes:
-        """What waits of a row, as an event."""
+        """One event of all waiting pieces of a row."""
         pieces = self._pending.pop(row)
         first, self.sent[row] = not self.sent[row], self.sent[row] + sum(map(self._size, pieces))
         return self._event(row, pieces, first)

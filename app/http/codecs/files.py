@@ -1,6 +1,6 @@
-"""Bodies that are no JSON and no .npy: files for a model's own `decode`, or for its input of bytes.
+"""Decodes files: .npy, files for a model's own `decode`, and files as rows of a BYTES input.
 
-JSON may hold them too, as `{"b64": "..."}`.
+JSON may contain files too, as `{"b64": "..."}`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from app.values.tensors import from_base64, is_base64
 
 
 def file_columns(served: Served, upload: Upload, lengths: dict[str, int]) -> dict[str, Column]:
-    """The rows of one file that is no JSON, by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
+    """The rows of one file (not JSON), by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
     columns = array_columns(served.info.client_inputs, _arrays(served, upload), upload.field, lengths)
     check_rows_agree(columns, upload.field)
     return columns
 
 
 def takes_files(served: Served) -> bool:
-    """Whether a file that is no JSON and no .npy can be a row."""
+    """Whether the model accepts files other than JSON and .npy."""
     return served.model.decode is not None or _takes_bytes(served.info.client_inputs)
 
 
 def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
     """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files.
 
-    None where the value is anything else, and for a model with an input of bytes, whose values they are.
+    None if the value is anything else, or if the model has a BYTES input: `{"b64": ...}` is then a value of it.
     """
     values = value if isinstance(value, list) else [value]
     takes_bytes = any(spec.datatype == "BYTES" for spec in served.info.client_inputs)
@@ -44,13 +44,13 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
 
 
 def decode_files(served: Served, files: Sequence[Upload]) -> DecodedCall:
-    """The call of these files, their rows one behind the other."""
+    """One call with the rows of all files in order."""
     lengths: dict[str, int] = {}
     return stacked([file_columns(served, file, lengths) for file in files], lengths)
 
 
 def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
-    """Arrays by input name: that of an .npy file, what the model's own `decode` returns for another, or its bytes."""
+    """Arrays by input name: from an .npy file, from the model's own `decode`, or the file's bytes."""
     info = served.info
     inputs = info.client_inputs
     if upload.kind == "npy":
@@ -70,7 +70,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
         arrays = decode(upload.media, upload.data, **with_fields)
     except StarlingError:
         raise
-    except Exception as exc:  # the model's code may raise anything; a file that it cannot decode is the client's error
+    except Exception as exc:  # the model's code may raise anything; an undecodable file is the client's fault
         raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
     if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
         raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")
@@ -78,7 +78,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
 
 
 def _takes_bytes(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether a file can be a row: there is one input, and one element of bytes is a row of it."""
+    """Whether there is one input, of which one BYTES element is a row."""
     return (
         len(inputs) == 1
         and inputs[0].datatype == "BYTES"

@@ -1,7 +1,7 @@
 """The friendly route: one JSON value, a file or plain text in, and JSON out.
 
-JSON and .npy hold the model's inputs themselves; a file of any other type is read by the model's own `decode`, or is a
-row of its input of bytes. One row is answered by one value, several rows by a list. Several files in one upload are
+JSON and .npy contain the model's inputs themselves. Any other file is passed to the model's own `decode`, or is a row
+of its BYTES input. One row is answered with one value, several rows with a list. Several files in one upload are
 several rows.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from app.contract import Answer, Served
 from app.errors import BadRequest
-from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, Codec, DecodedCall
 from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
 from app.http.codecs.files import embedded_files, file_columns
 from app.http.codecs.present import json_text, own_rows, present_rows
@@ -22,7 +22,7 @@ from app.values.tensors import has_bools
 
 
 class Friendly(Codec):
-    """A model's own `decode` and `present` may take any time, so they run off the event loop."""
+    """A model's own `decode` and `present` may take any time, so helper threads run them."""
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
@@ -42,11 +42,10 @@ class Friendly(Codec):
 def decode_friendly(
     served: Served, content_type: str | None, body: bytes, *, max_json: int | None = None
 ) -> DecodedCall:
-    """The call that a friendly body means. The rows of several files follow one another.
+    """Decode a body of the friendly route. The rows of several files are in the order of the files.
 
-    `max_json` bounds the bytes of JSON, of all files together. Raises BadRequest, TooLarge or UnsupportedMedia. An
-    exception of the model's `decode` that is no StarlingError becomes a BadRequest with its message. Images and large
-    JSON are slow to decode: not for the event loop.
+    `max_json` bounds the bytes of JSON in all files together. Raises BadRequest, TooLarge or UnsupportedMedia. An
+    exception of the model's `decode` that is not a StarlingError becomes a BadRequest with its message.
     """
     uploads = open_uploads(content_type, body)
     _check_fields(served, uploads)
@@ -74,7 +73,7 @@ def decode_friendly(
 
 
 def _check_fields(served: Served, uploads: list[Upload]) -> None:
-    """Raise BadRequest for a form's field that nothing would read."""
+    """Raise BadRequest if the form has fields and nothing would read them."""
     read = served.model.takes_fields and all(upload.kind not in ("json", "npy") for upload in uploads)
     for name in () if read else uploads[0].fields:
         why = f"the decode of model {served.info.name} takes none"
@@ -84,7 +83,7 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
 
 
 def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
-    """The rows of a JSON value, by input. Variable axes must have the lengths that they have in the files before it."""
+    """The rows of a JSON value, by input. Variable axes must be as long as in the files before it."""
     columns = json_columns(served.info, value, field, lengths, bools)
     check_rows_agree(columns, field)
     return columns

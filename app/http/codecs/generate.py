@@ -1,6 +1,6 @@
 """`POST /v2/models/M/generate` and `/generate_stream`: Triton's generate extension.
 
-Fields beside `text_input` and `parameters` count as parameters, as Triton has it.
+As in Triton, fields besides `text_input`, `parameters` and `id` are parameters too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import orjson
 
 from app.contract import Answer, Served
 from app.errors import BadRequest
-from app.http.body import Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import event
 from app.http.codecs.text_codec import bad_field, unexpected
 from app.http.codecs.text_generation import TextGeneration
@@ -24,7 +24,7 @@ _FIELDS = (_TEXT, "parameters", "id")
 
 
 class Generate(TextGeneration):
-    """The one text, as a JSON object. The path names the model, so the body is opened when it is decoded."""
+    """One text, answered by a JSON object. The path names the model, so `decode` itself calls `with_body`."""
 
     names_class = True
     streams = False
@@ -49,12 +49,12 @@ class Generate(TextGeneration):
         if own is not None and not isinstance(own, dict):
             raise BadRequest("parameters: expected an object")
         given = {**{name: value for name, value in self.body.items() if name not in _FIELDS}, **(own or {})}
-        streams = given.pop("stream", self.streams)  # as the examples of Triton's backends have it
+        streams = given.pop("stream", self.streams)  # sent by the examples of Triton's backends
         if streams is not self.streams:
             other = "generate" if self.streams else "generate_stream"
             raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
-        if "max_tokens" in given:  # what Triton's backends call it
+        if "max_tokens" in given:  # its name in Triton's backends
             given["max_new_tokens"] = given.pop("max_tokens")
         take_parameters({"parameters": given}, call)
         call.id = self.body.get("id")
@@ -73,7 +73,7 @@ class Generate(TextGeneration):
 
 
 class GenerateStream(Generate):
-    """The same as events: pieces of the text, the last of them with the reason and the counts."""
+    """The same as events with pieces of the text. The last has the finish reason and the counts."""
 
     streams = True
 

@@ -1,8 +1,8 @@
-"""Large V2 bodies of JSON, parsed in pieces, so that the event loop runs between them.
+"""Parses large V2 JSON bodies in parts, so that the event loop runs in between.
 
-A JSON parser holds the interpreter lock until it returns: for 1 MiB of numbers that is some 8 ms, in which no other
-request is answered. Nearly all of a large body is one flat list of numbers, which can be cut at any comma. A body that
-is not so plain, or is wrong, is parsed whole.
+A JSON parser holds the interpreter lock until it returns: some 8 ms for 1 MiB of numbers, in which no other request is
+answered. Nearly all of a large body is one flat list of numbers, which can be cut at any comma. Any other body, and any
+wrong one, is parsed whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE = 64 << 10  # bytes of numbers: some 0.4 ms
 
 
 class IncrementalDecode:
-    """A request without the numbers of its first tensor, and these numbers."""
+    """Decodes one request: the numbers of its first tensor in parts, then everything else."""
 
     def __init__(self, text: bytes, start: int, end: int, spec: TensorSpec, info: ModelInfo) -> None:
         self._text, self._at, self._end = text, start, end
@@ -34,7 +34,7 @@ class IncrementalDecode:
         return self._at < self._end
 
     def parse_next(self) -> None:
-        """Parse the next piece. Raises an error of orjson or struct if it is more than numbers of the datatype."""
+        """Parse the next part. Raises an error of orjson or struct if it has anything but numbers of the datatype."""
         cut = self._text.find(b",", self._at + _PIECE, self._end)
         if cut < 0:
             cut = self._end
@@ -43,21 +43,20 @@ class IncrementalDecode:
         self._at = cut + 1
 
     def finish(self) -> DecodedCall:
-        """The whole request, when no piece is left. Raises BadRequest, also for a comma behind the last number."""
+        """The decoded call, after the last part. Raises BadRequest, also for a comma after the last number."""
         request = orjson.loads(self._rest)
         request["inputs"][0]["data"] = memoryview(b"".join(self._packed))
         return decode_request(request, memoryview(b""), self._info, bools=True)[0]
 
 
-#: What `Pieces` raises of a body that is to be parsed whole, which names its fault.
+#: Errors of IncrementalDecode for a body that must be parsed whole, which then names what is wrong.
 NOT_PLAIN = (BadRequest, ValueError, TypeError, LookupError, OverflowError, struct.error)
 
 
 def begin_incremental(text: bytes, info: ModelInfo) -> IncrementalDecode:
-    """Of a body whose first tensor is a flat list of numbers.
+    """Begin to decode a body whose first tensor is a flat list of numbers.
 
-    Raises ValueError if it is not, and BadRequest for too many or too few numbers. What is left of the body may be long
-    as well, so all of this belongs on a thread.
+    Raises ValueError if it is not one, and BadRequest for a wrong count of numbers. Slow: call it on a helper thread.
     """
     found = first_data(text, info)
     if found is None or has_bools(text):

@@ -1,7 +1,7 @@
-"""`POST /v2/models/M/infer_stream`: V2's inference, whose rows are answered while they run, step by step.
+"""`POST /v2/models/M/infer_stream`: V2 inference that streams the outputs of each step of a recurrent model.
 
-Each event is a V2 response about one row, whose parameter `row` is its index: the outputs of the steps that it has made
-since its last event. When all rows have ended, an event for each has the rest, all other outputs, and `final`.
+Each event is a V2 response about one row, whose index is the parameter `row`: the outputs of its steps since its last
+event. When all rows have ended, one last event per row has the remaining steps, all other outputs, and `final`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from app.contract import Answer, Array, Served
 from app.errors import BadRequest
-from app.http.body import Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import Stream, event
 from app.http.codecs.v2 import V2, encode_any
 
 
 class InferStream(V2):
-    """Bodies are those of `infer`; outputs are JSON."""
+    """Takes the bodies of `infer`; outputs are JSON only."""
 
     may_stream = True
 
@@ -29,7 +29,7 @@ class InferStream(V2):
         return self.parsed(served, super().decode(served, headers, body, limits))
 
     def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
-        """See V2. Raises BadRequest where the model has nothing to stream, or an output is asked for in binary."""
+        """See V2. Raises BadRequest if the model has nothing to stream, or an output is requested as binary."""
         info, steps = served.info, served.model.streams
         if not steps:
             other = "; it writes texts: the route is generate_stream" if served.model.writes else ""
@@ -68,6 +68,6 @@ class InferStream(V2):
 def _event(
     served: Served, call: DecodedCall, which: Sequence[int], values: list[Array], parameters: dict[str, Any]
 ) -> bytes:
-    """The event of these outputs of a row. `values`: of every output, those of others mean nothing."""
+    """The event of the outputs `which` of a row. `values` has an entry for every output; the others are ignored."""
     one = replace(call, outputs=[(index, False) for index in which])
     return event(encode_any(one, Answer(values, 0, (0, 0, 0), 0), served.info, parameters)[0])

@@ -1,4 +1,4 @@
-"""Outputs as JSON rows, for the friendly route and V1: labels beside scores, and the model's own `present`."""
+"""Outputs as JSON rows, for the friendly route and V1: with labels for scores, or by the model's own `present`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.
 
 
 def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
-    """The outputs, of which each row is as long as it ran."""
+    """The outputs, with each row cut to its own length."""
     outputs, lengths = answer.outputs, answer.lengths
     if lengths is None or len(lengths) == 1:
         return list(outputs)
@@ -56,21 +56,21 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
 
 
 def json_text(value: Any, model: str) -> bytes:
-    """A value of arrays, and of what the model's `present` returned, as JSON.
+    """A value as JSON. It may contain arrays, and anything that a model's `present` returned.
 
-    Raises OutputNotJson for NaN and infinities, and ModelFailed for what JSON does not have.
+    Raises OutputNotJson for NaN and infinities, and ModelFailed for types that JSON does not have.
     """
     try:
         text = orjson.dumps(value, option=_PLAIN)
-        if not has_null(text):  # as which orjson writes NaN: to search the text costs less than to walk the value
+        if not has_null(text):  # orjson writes NaN as null; searching the text is faster than walking the value
             return text
-    except TypeError:  # bytes, which `_plain` makes texts of, or what JSON does not have
+    except TypeError:  # bytes, which `_plain` decodes, or a type that JSON does not have
         pass
     return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
 
 
 def json_rows(spec: TensorSpec, array: Rows) -> Any:
-    """An output's rows in the form of `to_json`. BF16 becomes the numbers that its bits mean."""
+    """The rows of an output, see `to_json`. BF16 becomes FP32."""
     if isinstance(array, list):
         return [json_rows(spec, row) for row in array]
     if spec.datatype == "BF16":
@@ -79,20 +79,20 @@ def json_rows(spec: TensorSpec, array: Rows) -> Any:
 
 
 def _labelled(spec: TensorSpec, value: Any) -> Any:
-    """A vector of scores with the label of the highest one, if the output has a label for each score."""
+    """A vector of scores becomes an object with the label of the highest, if the output has labels."""
     if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
         return value
     return {"label": spec.labels[int(np.argmax(value))], "scores": value}
 
 
 def _plain(value: Any, model: str, path: str) -> Any:
-    """Check that a value is JSON, and convert it."""
+    """Convert a value to types that orjson writes. Raises as `json_text`."""
     if isinstance(value, np.ndarray):
         return to_json(value, path)
     if isinstance(value, float | np.floating):
         if not np.isfinite(value):
             raise OutputNotJson(f"model {model}: {path} is NaN or infinite, which JSON has not: ask V2 for binary")
-        return value  # a float32 stays one, so that 0.1 is written 0.1
+        return value  # float32 is kept, so that 0.1 is written as 0.1
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes):

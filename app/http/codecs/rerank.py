@@ -1,7 +1,7 @@
-"""`POST /rerank`, `/v1/rerank` and `/v2/rerank`: texts in the order in which they answer a query. One text is one row.
+"""`POST /rerank`, `/v1/rerank` and `/v2/rerank`: ranks texts by relevance to a query. One text is one row.
 
-A body with `documents` is Cohere's, one with `texts` that of Text Embeddings Inference; each is answered as its clients
-read it.
+A body with `documents` has Cohere's form, one with `texts` that of Text Embeddings Inference. The answer has the same
+form.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import orjson
 
 from app.contract import Answer, Served
-from app.http.body import Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.text_codec import TextCodec, bad_field, texts_of, tokens_of, unexpected
 from app.values.tensors import shown, to_json
 
@@ -21,7 +21,7 @@ _INPUTS = [(name, "BYTES", True, 1) for name in ("query", "document")]
 
 
 class Rerank(TextCodec):
-    """A model serves it that has the inputs query and document and the output score, as the task rerank has."""
+    """Supports models with the inputs query and document and the output score, as the task rerank has."""
 
     kind = "a model that ranks texts for a query"
 
@@ -63,7 +63,7 @@ class Rerank(TextCodec):
 
     def _documents(self) -> list[str]:
         value = self.body.get(self._field)
-        if isinstance(value, list):  # Cohere's may be objects
+        if isinstance(value, list):  # Cohere's documents may be objects
             value = [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
         return texts_of(value, self._field)
 

@@ -1,7 +1,7 @@
-"""Routes whose bodies name the model, as those of OpenAI and Cohere do: what their codecs share.
+"""The base of codecs whose bodies are JSON objects with texts, as those of OpenAI and Cohere.
 
-The codec of such a route is opened with the body of each request: what that returns knows the model's name, and is the
-codec of this one request.
+Most such bodies name the model. So `with_body` returns a codec for one request, which keeps the parsed body: `choose`
+returns the model's name, and the other methods read the body too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge
-from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
 
@@ -22,9 +22,9 @@ TOKENS = "tokens"  # the axis of a task's texts
 
 
 class TextCodec(Codec):
-    """`body`: of the request, None before it is opened."""
+    """`body`: of the request; None for the codec in the table of routes, which has seen none."""
 
-    kind = ""  # of the models that serve the route, in messages
+    kind = ""  # what models the route needs, for messages
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
         self.body: Mapping[str, Any] = body or {}
@@ -40,7 +40,7 @@ class TextCodec(Codec):
         raise NotImplementedError
 
     def field_of(self, name: str, row: int | None) -> str:
-        """What messages call the text of this input and row."""
+        """The field of the body that has the text of this input and row, for messages."""
         raise NotImplementedError
 
     # the model
@@ -55,7 +55,7 @@ class TextCodec(Codec):
         return type(self)(value)
 
     def choose(self, catalog: Catalog) -> str:
-        """The name of the model: the body's, or that of the only one that can serve. Raises BadRequest."""
+        """The model's name: from the body, or that of the only model that supports the route. Raises BadRequest."""
         name = self.body.get("model")
         if name is not None:
             if not isinstance(name, str) or not name:
@@ -91,14 +91,14 @@ def bad_field(field: str, what: str) -> BadRequest:
 
 
 def unexpected(field: str, expected: str, value: object) -> BadRequest:
-    """What a field should have been; null counts as missing."""
+    """The error for a field with a wrong value; null counts as missing."""
     return bad_field(
         field, f"missing; expected {expected}" if value is None else f"expected {expected}, got {shown(value)}"
     )
 
 
 def texts_of(value: object, field: str) -> list[str]:
-    """A list of at least one text. Raises BadRequest that names the first element that is none."""
+    """A list of at least one text. Raises BadRequest that names the first element that is not a text."""
     if not isinstance(value, list) or not value:
         raise unexpected(field, "a list of at least one text", value)
     for place, text in enumerate(value):
@@ -117,7 +117,7 @@ def texts_or_one(value: object, field: str) -> list[str]:
 
 
 def tokens_of(call: DecodedCall) -> int:
-    """How many tokens the call's texts have; 0 of a model that has no tokens."""
+    """The number of tokens in the call's texts; 0 if the model has no tokens."""
     own = (call.own_lengths or {}).get(TOKENS)
     return call.lengths.get(TOKENS, 0) * call.rows if own is None else sum(own)
 

@@ -1,18 +1,18 @@
-"""What the routes of models that write texts share: one text is one row."""
+"""The base of codecs for models that generate text. One prompt is one row."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from app.contract import Answer, Served
-from app.http.body import Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import Stream
 from app.http.codecs.text_codec import TextCodec
 
 
 class GeneratedText(NamedTuple):
-    """`reason`: why it ended, "stop" or "length"; `read` and `written`: tokens."""
+    """`reason`: "stop" or "length". `read` and `written`: tokens of the prompt and of the text."""
 
     text: str
     reason: str
@@ -21,7 +21,7 @@ class GeneratedText(NamedTuple):
 
 
 class TextGeneration(TextCodec):
-    """Implements Codec, but for what raises NotImplementedError."""
+    """Subclasses implement the methods that raise NotImplementedError."""
 
     may_stream = True
     kind = "a model that writes texts"
@@ -30,15 +30,15 @@ class TextGeneration(TextCodec):
 
     @property
     def streams(self) -> bool:
-        """Whether the request is answered by a stream."""
+        """Whether the answer is streamed."""
         raise NotImplementedError
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
-        """Write into the call what the request asks for beside its texts. Raises BadRequest."""
+        """Set what the request asks for besides its texts, in the call. Raises BadRequest."""
         raise NotImplementedError
 
     def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
-        """The events of a piece of the row's text. `reason`: why the text has ended with it, "" before that."""
+        """The events for a piece of the row's text. `reason`: why the text ended with it; "": it has not ended."""
         raise NotImplementedError
 
     # Codec
@@ -58,7 +58,7 @@ class TextGeneration(TextCodec):
         return call
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[GeneratedText]:
-        """What the rows have written; of a stream, only what it has not sent."""
+        """The texts of the rows; of a stream, only what has not been sent."""
         columns = [column.tolist() for column in answer.outputs]
         found = [
             GeneratedText(text.decode(), reason.decode(), *counts)

@@ -1,7 +1,7 @@
-"""Bodies that are files: their kind, the files and fields of an upload, and the headers of .npy files and images.
+"""Bodies that are files: detecting their kind, reading multipart uploads, and checking .npy and image headers.
 
-Pure functions of bytes. The sizes that a header claims are checked against the bytes that are there, or against a
-limit, before anything is allocated.
+Pure functions of bytes. Sizes in a header are checked against the actual bytes, or a limit, before anything is
+allocated.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from app.values.image_files import opened_image
 Kind = Literal["json", "npy", "other", "unknown"]
 
 _NPY = frozenset({"application/x-npy", "application/npy", "application/x-numpy", "application/numpy"})
-#: Types that do not tell what a body is. `curl --data-binary` sends the form type unless another is given.
+#: Content types that say nothing about a body. `curl --data-binary` sends the form type by default.
 _UNSPECIFIC = frozenset(
     {"", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded", "*/*"}
 )
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
-_MAX_PARTS = 64  # of one upload: a body of many small parts would cost seconds
+_MAX_PARTS = 64  # of one upload: parsing many small parts would take seconds
 _LONGEST_NAME = 60  # characters of a part's name in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One file. `media` is its content type in lower case, without parameters; `field` is its name in messages.
+    """One file. `media`: its content type in lower case, without parameters. `field`: its name in messages.
 
-    `fields`: by name, the parts of its upload that are no files.
+    `fields`: the other form fields of its upload, by name.
     """
 
     kind: Kind
@@ -52,8 +52,8 @@ class Upload:
 def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
     """The body itself, or the files in a multipart body, in order.
 
-    If a content type does not tell the kind of a file, its first bytes do. Raises BadRequest if a multipart body is
-    malformed or holds no file.
+    If the content type says nothing about a file, its first bytes decide. Raises BadRequest if a multipart body is
+    malformed or has no file.
     """
     media = _media_type(content_type)
     if media != "multipart/form-data":
@@ -72,7 +72,7 @@ def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
 
 
 def _fields(parts: Iterable[Field]) -> dict[str, str]:
-    """The form's fields. Raises BadRequest for one that is there twice or is no text."""
+    """The form's fields. Raises BadRequest if one is repeated or is not UTF-8."""
     fields: dict[str, str] = {}
     for part in parts:
         name = _text(part.field_name)[:_LONGEST_NAME]
@@ -100,7 +100,7 @@ def _classified(media: str, data: bytes, field: str, path: str) -> Upload:
 
 
 def sniffed(data: bytes, media: str, field: str) -> Upload:
-    """The file, whose kind only its first bytes tell; of the type `media` if they do not."""
+    """The file, with its kind from its first bytes; if they say nothing, of the content type `media`."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return Upload("other", "image/png", data, field)
     if data.startswith(b"\xff\xd8\xff"):
@@ -114,7 +114,7 @@ def sniffed(data: bytes, media: str, field: str) -> Upload:
 
 
 def _parts(content_type: str, body: bytes) -> list[File | Field]:
-    """The parts of a multipart/form-data body, in order, those with a file name as File; at least one is such."""
+    """The parts of a multipart/form-data body in order. Those with a file name are a File; at least one must be."""
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
         raise BadRequest("Content-Type: multipart/form-data needs a boundary")
@@ -126,7 +126,7 @@ def _parts(content_type: str, body: bytes) -> list[File | Field]:
             raise BadRequest(f"body: expected at most {_MAX_PARTS} parts in a multipart/form-data upload")
         parts.append(part)
 
-    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}  # else large files would be written to the disk
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}  # otherwise large files would be written to disk
     try:
         parser = FormParser("multipart/form-data", add, add, lambda: ended.append(True), boundary, config=in_memory)
         parser.write(body)
@@ -147,7 +147,7 @@ def _text(name: bytes | None) -> str:
 def read_npy(data: bytes, field: str) -> Array:
     """The array of an .npy file, without copying it; read-only. Pickled objects are never read.
 
-    Raises BadRequest when the header is malformed or does not account for exactly the bytes that follow it.
+    Raises BadRequest if the header is malformed, or if not exactly the bytes that it declares follow.
     """
     stream = io.BytesIO(data)
     try:
@@ -176,9 +176,8 @@ def read_npy(data: bytes, field: str) -> Array:
 def check_pixels(upload: Upload) -> None:
     """Check the size in an image's header before the image is decoded.
 
-    Files of other content types are checked too, because a decoder may open any file as an image; a file that is no
-    image passes. Raises TooLarge, or BadRequest for a file whose content type is an image and whose header cannot be
-    read.
+    Files of other content types are checked too, because a decoder may open any file as an image; one that is not an
+    image passes. Raises TooLarge, or BadRequest if the content type is an image but the header is unreadable.
     """
     try:
         with opened_image(upload.data, MAX_PIXELS, what=upload.field):

@@ -1,7 +1,7 @@
-"""V1, the predict route of TensorFlow Serving and KServe, in its row format.
+"""V1, the predict route of TensorFlow Serving and KServe, in the row format.
 
-`{"instances": [...]}` has one element per row: the row itself if the model has one input, an object by input name if it
-has several. Strings may be given as `{"b64": "..."}`, as in TensorFlow Serving; files too, for a model with a `decode`.
+`{"instances": [...]}` has one element per row: the row itself if the model has one input, else an object by input name.
+As in TensorFlow Serving, strings may be `{"b64": "..."}`; so may files, for a model with a `decode`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from app.contract import Answer, Served
 from app.errors import BadRequest
-from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.columns import by_name, check_rows_agree, json_column, record_columns, stacked
 from app.http.codecs.files import decode_files, embedded_files
 from app.http.codecs.present import Rows, json_rows, json_text, own_rows, present_rows
@@ -21,7 +21,7 @@ from app.values.tensors import has_bools
 
 
 class V1(Codec):
-    """Rows in, predictions out."""
+    """Decodes `instances`, encodes `predictions`."""
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES or (served.model.decode is not None and b'"b64"' in body)
@@ -41,9 +41,9 @@ class V1(Codec):
 
 
 def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
-    """The call that a parsed V1 body means, of a text that may hold booleans. `signature_name` is ignored.
+    """Decode a parsed V1 body. `bools`: its text may contain booleans. `signature_name` is ignored.
 
-    Raises BadRequest, and for files that the model decodes TooLarge or UnsupportedMedia.
+    Raises BadRequest, and for files also TooLarge or UnsupportedMedia.
     """
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol (V2), JSON and binary, with shortcuts for the requests that nearly all clients send.
+"""The Open Inference Protocol (V2), JSON and binary, with shortcuts for the most common requests.
 
-Shortcuts: one input of fixed size as JSON without options, one output, and JSON before binary tensors that has been
-decoded before. `v2_decode` takes all other requests apart.
+The shortcuts: a request with one JSON input of fixed size and no options; an answer with one output; and a JSON header
+before binary tensors that has been decoded before. `v2_decode` decodes all other requests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import orjson
 
 from app.contract import Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
-from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall, RequestHeaders
+from app.http.body import Limits, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
 from app.http.codecs.incremental import IncrementalDecode, begin_incremental
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import (
@@ -29,15 +29,15 @@ from app.http.codecs.v2_decode import (
 from app.values.tensors import IN_FALSE, IN_NULL, IN_TRUE, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
-_OFF_LOOP_BINARY = 8 << 20  # bytes from which a binary body is decoded off the loop; tensors are viewed, not parsed
+_OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
 _NO_TAIL = memoryview(b"")
-_MOST_HEADERS, _LONGEST_HEADER = 256, 1024  # JSON headers remembered by a model, and bytes of each
-_SMALL_ROW = 256  # values of a row up to which a batch is encoded at once: beyond, a row's own values are the cost
-_ONE_BINARY = [(0, True)]  # what a request asks for that wants the one output as bytes
+_MOST_HEADERS, _LONGEST_HEADER = 256, 1024  # JSON headers cached per model, and bytes of each
+_SMALL_ROW = 256  # values of a row up to which a whole batch is encoded at once: with more, that saves nothing
+_ONE_BINARY = [(0, True)]  # `DecodedCall.outputs` of a request for the only output as binary
 
 
 class V2(Codec):
-    """Named tensors in and out."""
+    """Decodes and encodes named tensors."""
 
     names_class = True
 
@@ -56,11 +56,11 @@ class V2(Codec):
         return begin_incremental(body, served.info)
 
     def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
-        """What the route makes of a request that was parsed in pieces."""
+        """A hook for subclasses: complete a call that was decoded incrementally."""
         return call
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        """The whole body is JSON, unless a header gives the length of the JSON before binary tensors."""
+        """The body is JSON, unless a header gives the length of the JSON that precedes binary tensors."""
         info, text, tail, length = served.info, body, _NO_TAIL, None
         if _LENGTH in headers:
             length = _header_length(headers[_LENGTH], body)
@@ -78,7 +78,7 @@ class V2(Codec):
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(why_not_json(text, exc)) from None
-        # `has_bools(text)`, here and for null below without the call: this is the hot path.
+        # `has_bools(text)`, written out because this is the hot path; likewise `has_null` below.
         bools = (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
         if not bools and length is None:
             plain = _decode_plain(request, info)
@@ -115,10 +115,10 @@ def _header_length(text: bytes, body: bytes) -> int:
 
 
 def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
-    """Decode the most common request in one go: one tensor of fixed size, flat numbers, and no options.
+    """Decode the most common request: one tensor of fixed size, flat numbers, and no options.
 
-    Takes a third of the time of `decode_request`. Returns None for any other request, and for wrong ones, of which
-    `decode_request` reports what is wrong.
+    Takes a third of the time of `decode_request`. Returns None for any other request and for wrong ones;
+    `decode_request` then says what is wrong.
     """
     spec = info.plain_input
     try:
@@ -142,7 +142,7 @@ def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
 
 
 class _Remembered(NamedTuple):
-    """What a JSON header means, with `size` bytes behind it."""
+    """A decoded JSON header with `size` bytes of tensors after it."""
 
     size: int
     spans: Spans
@@ -150,10 +150,9 @@ class _Remembered(NamedTuple):
 
 
 def _decoded_before(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCall | None:
-    """The call of a request whose JSON header has been decoded before, with as many bytes behind it.
+    """The call of a request whose JSON header is cached, with as many bytes after it. None: it is not cached.
 
-    A client that sends tensors as bytes sends the same JSON before them each time, which has everything but the
-    values.
+    Clients that send binary tensors send the same JSON header each time: it has everything but the values.
     """
     known: _Remembered | None = info.memo.get(text)
     if known is None or known.size != len(tail):
@@ -167,7 +166,7 @@ def _decoded_before(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCa
 
 
 def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> None:
-    """Keep what a header means, if it depends on nothing but the header: values of BOOL and BYTES must be looked at."""
+    """Cache a decoded header, if decoding needs nothing but the header: BOOL and BYTES values must be checked."""
     if (
         len(text) > _LONGEST_HEADER or call.id is not None or call.parameters is not None
         or any(spec.datatype in ("BOOL", "BYTES") for spec in info.client_inputs)
@@ -187,7 +186,7 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
 def encode_any(
     call: DecodedCall, answer: Answer, info: ModelInfo, parameters: dict[str, Any] | None = None
 ) -> tuple[bytes, int | None]:
-    """Any answer. `parameters`: of the response. Raises OutputNotJson as `V2.encode` does."""
+    """Encode any answer. `parameters`: of the response. Raises OutputNotJson as `V2.encode` does."""
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
@@ -197,7 +196,7 @@ def encode_any(
         tensor: dict[str, Any] = {"name": spec.name, "shape": values.shape, "datatype": spec.datatype}
         own: dict[str, Any] = {}
         if answer.lengths is not None and len(answer.lengths) > 1 and info.has_own_length(spec):
-            # a text, because values of V2's parameters are texts, numbers and booleans
+            # a string, because V2's parameters are strings, numbers and booleans
             own["lengths"] = ",".join(map(str, answer.lengths))
         if binary:
             chunk = join_bytes(values) if spec.datatype == "BYTES" else values.tobytes()
@@ -214,7 +213,7 @@ def encode_any(
     if parameters is not None:
         head["parameters"] = parameters
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" in text:  # orjson writes NaN as null; to search the text costs less than to check all values
+    if b"null" in text:  # orjson writes NaN as null; searching the text is faster than checking all values
         for index, binary in asked:
             if not binary:
                 to_json(answer.outputs[index], info.outputs[index].name)
@@ -224,13 +223,13 @@ def encode_any(
 
 
 def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
-    """The answer with one output as JSON and no options. Its constant parts are written once per model and shape."""
+    """The answer with one output as JSON and no options. Its constant parts are cached per model and shape."""
     spec = info.outputs[0]
     batch = answer.finished
     if batch is not None and spec.bounded and spec.count <= _SMALL_ROW:
         texts = batch.texts
         if texts is None:
-            # To encode all rows at once takes a third of the time, and all answers of a batch are encoded now anyway.
+            # Encoding all rows at once takes a third of the time, and all answers of a batch are encoded now anyway.
             values = batch.arrays[0]
             text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
             numbers = IN_NULL not in text or b"null" not in text
@@ -240,7 +239,7 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
             return b"%s%s]}]}" % (_head(info.name, info.version, spec.name, spec.datatype, shape), texts[answer.row])
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
-    if IN_NULL in data and b"null" in data:  # see `_encode_any`
+    if IN_NULL in data and b"null" in data:  # see `encode_any`
         to_json(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 
@@ -263,7 +262,7 @@ def _head(model: str, version: str, output: str, datatype: str, shape: tuple[int
 
 @lru_cache(maxsize=1024)
 def _binary_head(model: str, version: str, output: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
-    """The JSON of an answer with one output, as `size` bytes behind it."""
+    """The JSON of an answer with one output, whose `size` bytes follow it."""
     parameters = {"binary_data_size": size}
     tensor = {"name": output, "shape": shape, "datatype": datatype, "parameters": parameters}
     return orjson.dumps({"model_name": model, "model_version": version, "outputs": [tensor]})

@@ -1,6 +1,6 @@
-"""V2's binary tensors: raw little-endian bytes after the JSON, and raw requests, which are such bytes alone.
+"""V2's binary tensors: little-endian bytes after the JSON, and raw requests, which have such bytes alone.
 
-Decoding returns views of the body if possible, so that the bytes are copied once, into the slots.
+If possible decoding returns views of the body, so that the bytes are copied once, into the slots.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
 
 
 def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
-    """A raw request: the body is the bytes of the only input. Its size gives the rows, or the length of the axis."""
+    """Decode a raw request: the bytes of the only input. Their number gives the rows, or a variable axis' length."""
     inputs = info.client_inputs
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)

@@ -1,4 +1,4 @@
-"""Decodes V2 requests of any kind: the parsed JSON, and the binary tensors behind it."""
+"""Decodes V2 requests of any kind: the parsed JSON, and the binary tensors after it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
 from app.values.tensors import NUMBERS, check_count, check_shape, pack_values, shown
 
-#: Parameters that Triton reserves for features which this server does not have: those of a request, and those of an
-#: input or output. A request that sets one is refused, because the answer would not be the one it asks for.
+#: Parameters that Triton reserves for features that this server does not have: of a request, and of an input or output.
+#: A request that sets one is refused, because it would not get the answer that it asks for.
 _UNSUPPORTED = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 _UNSUPPORTED_TENSOR = frozenset(
     {"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification"}
@@ -27,7 +27,7 @@ _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "total_timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
-#: Start and end of each input in the bytes behind the JSON, in declared order.
+#: Start and end of each input in the bytes after the JSON, in declared order.
 Spans = list[tuple[int, int]]
 _DATA = re.compile(rb'"data"\s*:\s*\[')
 
@@ -35,10 +35,10 @@ _DATA = re.compile(rb'"data"\s*:\s*\[')
 def decode_request(
     request: dict[str, Any], tail: memoryview, info: ModelInfo, bools: bool
 ) -> tuple[DecodedCall, Spans | None]:
-    """The call that a request means, whatever it asks for; and the places of its inputs in `tail`, if all are there.
+    """Decode any request. Returns the call, and the spans of its inputs in `tail` if all are binary, else None.
 
-    `tail`: the bytes behind the JSON. `bools`: whether the JSON may hold booleans. Fields that V2 does not know are
-    ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that names the field.
+    `tail`: the bytes after the JSON. `bools`: the JSON may contain booleans. Like Triton, ignores unknown fields:
+    KServe's clients send `model_name`. Raises BadRequest that names the field.
     """
     call = DecodedCall(0, [], {})
     take_parameters(request, call)
@@ -51,7 +51,7 @@ def decode_request(
 
 
 def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarge:
-    """The refusal of a body with too many bytes of JSON; it shows the V2 request that carries the same as binary."""
+    """The error for a body with too much JSON. Its message shows how to send the same as binary."""
     specs = info.client_inputs
     message = f"{where}: expected at most {limit} bytes of JSON (--max-json-mib), got {size}"
     if any(not spec.bounded or spec.datatype == "BYTES" for spec in specs):
@@ -73,11 +73,11 @@ def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarg
 
 
 def first_data(text: bytes, info: ModelInfo) -> tuple[TensorSpec, int] | None:
-    """The input that comes first in a large body, and where its values begin; None if the body is not so plain.
+    """The first input in a large body, and the offset of its values. None if the body has another form.
 
-    Raises BadRequest for the wrong shape or number of values, before these are parsed: a parser holds up all other
-    threads for milliseconds. Here the JSON is parsed up to the values, and their commas are counted, as far as the next
-    quotation mark: numbers have none.
+    Raises BadRequest for a wrong shape or number of values before the values are parsed, because parsing them would
+    hold up all threads for milliseconds. The JSON is parsed up to the values. Then commas are counted up to the next
+    quotation mark, which no number contains.
     """
     found = _DATA.search(text)
     if found is None:
@@ -110,7 +110,7 @@ def load_json(text: bytes, field: str = "body") -> Any:
 
 
 def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body") -> str:
-    """Why orjson refused a body. The standard library parses it again: it accepts NaN, so the value can be found."""
+    """Why orjson refused a body. The standard library accepts NaN, so parsing again with it can locate the value."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -127,7 +127,7 @@ def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body"
 
 
 def _no_json(value: Any) -> str | None:
-    """Where in a value something is that JSON has not, and what to send instead; None if nothing is."""
+    """The path of a value that is not JSON, and what to send instead; None if there is none."""
     left = [("", value)]
     while left:
         place, one = left.pop()
@@ -143,7 +143,7 @@ def _no_json(value: Any) -> str | None:
 
 
 def _place(kind: str, index: int, tensor: object) -> str:
-    """The path of a tensor in messages, with its name if it has one. The name has not been checked."""
+    """The path of a tensor in messages, with its (unchecked) name if it has one."""
     name = tensor.get("name") if type(tensor) is dict else None
     return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
@@ -151,7 +151,7 @@ def _place(kind: str, index: int, tensor: object) -> str:
 def _check_supported(request: dict[str, Any]) -> None:
     """Raise BadRequest if the request sets unsupported parameters. The message names all of them.
 
-    Called only if one of them was seen. A value that asks for nothing, such as `"sequence_id": 0`, is allowed.
+    Only called if one was found. A value that asks for nothing, such as `"sequence_id": 0`, is allowed.
     """
     found = _set_among(request.get("parameters"), _UNSUPPORTED, "parameters")
     for kind in ("inputs", "outputs"):
@@ -165,7 +165,7 @@ def _check_supported(request: dict[str, Any]) -> None:
 
 
 def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list[str]:
-    """The paths of all `reserved` parameters that are given, if at least one of them asks for something."""
+    """The paths of all given `reserved` parameters, if at least one has a true value."""
     if type(parameters) is not dict:
         return []
     given = [name for name in parameters if name in reserved]
@@ -174,11 +174,11 @@ def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list
 
 def may_name_class(body: bytes) -> bool:
     """Whether the parameters in a body may name a class."""
-    return b'"class"' in body or b"\\u" in body  # JSON may have escapes for any character
+    return b'"class"' in body or b"\\u" in body  # JSON may escape any character
 
 
 def take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
-    """Write the parameters of a request into the call: those of V2, and the model's own. Raises BadRequest."""
+    """Set the parameters of a request in the call: those of V2, and the model's own. Raises BadRequest."""
     parameters = request.get("parameters")
     if not parameters:
         if parameters is None or type(parameters) is dict:
@@ -219,7 +219,7 @@ def _boolean(value: object, where: str) -> bool:
 def _decode_inputs(
     request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool
 ) -> Spans | None:
-    """Fill in the call's rows, lengths and arrays. Returns the place of each in the tail, if all are there."""
+    """Set the call's rows, lengths and arrays. Returns the spans of the inputs in `tail` if all are binary."""
     inputs = request.get("inputs")
     if type(inputs) is not list:
         raise BadRequest("inputs: expected a list of tensors")
@@ -289,7 +289,7 @@ def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) ->
 
 
 def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tuple[int, bool]]:
-    """The outputs that the request asks for; all if it names none. BF16 has no JSON form, so it is always binary."""
+    """The requested outputs; all if none is named. BF16 has no JSON form, so it is always binary."""
     outputs = request.get("outputs")
     wanted = (request.get("parameters") or {}).get("binary_data_output", False)
     binary = _boolean(wanted, "parameters.binary_data_output")

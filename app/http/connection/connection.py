@@ -1,12 +1,11 @@
-"""HTTP connections with a fast path for requests that need no ASGI task.
+"""HTTP connections with a fast path, which needs no ASGI scope, task or future.
 
-The fast path. A plain POST that `take` makes an `Exchange` of is collected here and passed to it; the exchange answers
-later, in one write. It costs neither a task nor a scope, nor a future. What is rare is left to uvicorn, which makes an
-ASGI request of it: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same
-connection, HTTP/1.0, large bodies and slow readers.
+The fast path. `take` makes an `Exchange` of a plain POST. The connection collects the body and passes it to the
+exchange, which answers later, in one write. Rare requests are left to uvicorn, which makes ASGI requests of them:
+chunked bodies, Expect, Content-Encoding, upgrades, pipelined requests, HTTP/1.0, large bodies and slow readers.
 
-The same head again. Most clients send the same head with each request on a connection. One that has been taken before
-is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
+Repeated heads. Most clients send the same head with each request on a connection. A head equal to the last one taken is
+not parsed again: for a small request the parser makes nine callbacks.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.http.connection.uvicorn_fixes import PatchedProtocol
 
-RequestHeaders = dict[bytes, bytes]
+RequestHeaders = dict[bytes, bytes]  # as in http/body.py; this folder imports nothing of ours but itself
 
-#: Bytes of a body from which a request is left to ASGI: decoding so much JSON takes about a millisecond.
+#: Requests with more bytes of body are left to ASGI: decoding so much JSON takes about a millisecond.
 LONG_BODY = 128 << 10
 #: Headers of requests that are left to ASGI.
 _RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})
-_LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
+_LONGEST_HEAD = 4096  # bytes of a head up to which a connection remembers it
 _METHOD, _END_OF_HEAD = b"POST ", b"\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
 
 class Carrier(Protocol):
-    """What an exchange needs of whatever carries its answer: a connection, or an ASGI request."""
+    """What an exchange needs to send its answer: HttpProtocol or AsgiCarrier."""
 
     #: The state of the application's lifespan.
     app_state: dict[str, Any]
@@ -43,21 +42,21 @@ class Carrier(Protocol):
     client: Any
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        """Write a whole answer. `head` is header lines, content-length among them; `date` and `connection` are added.
+        """Write a whole answer. `head`: header lines with content-length; `date` and `connection` are added.
 
-        It is held while the client reads too slowly, and dropped where it has gone.
+        The answer waits while the client reads too slowly, and is dropped if the client has disconnected.
         """
         ...
 
 
 class _NoEvent:
-    """In place of the event on which uvicorn's `receive` waits; nothing waits on this one."""
+    """Replaces the event on which uvicorn's `receive` waits. Nothing waits on this one."""
 
     def set(self) -> None: ...
 
 
 class Exchange(ABC):
-    """One request and its answer. To uvicorn's own code it looks like one of its cycles."""
+    """One request and its answer. It has the attributes that uvicorn's code uses of a RequestResponseCycle."""
 
     __slots__ = (
         "body_complete",
@@ -74,36 +73,35 @@ class Exchange(ABC):
 
     def __init__(self, connection: Carrier) -> None:
         self.connection = connection
-        self.health = connection.app_state[
-            "health"
-        ]  # whose `closing`, when the answer is written, closes the connection
+        #: If its `closing` is set when the answer is written, the connection closes.
+        self.health = connection.app_state["health"]
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
-        self.body_complete = False  # all of the body has come
+        self.body_complete = False
         self.refusal_delayed = False  # the answer is a delayed refusal; the body is dropped
-        self.closes = False  # the connection closes behind the answer
+        self.closes = False  # the connection closes after the answer
 
     @abstractmethod
     def received(self, body: bytes) -> None:
-        """The whole body has come."""
+        """The whole body has arrived."""
 
     @abstractmethod
     def on_body_timeout(self) -> None:
-        """The body did not come in time: answer 408."""
+        """The body did not arrive in time: answer 408."""
 
     @abstractmethod
     def on_disconnect(self) -> None:
-        """The client disconnected before it had its answer."""
+        """The client disconnected before its answer."""
 
 
-#: Makes an exchange of a POST whose head has come, from its connection, target, headers and Content-Length; None leaves
-#: the request to ASGI. The headers must not be changed: a later request may bring the same.
+#: Called with the connection, target, headers and Content-Length of a POST. Returns its exchange, or None to leave the
+#: request to ASGI. It must not change the headers: later requests with the same head share them.
 Take = Callable[["HttpProtocol", bytes, RequestHeaders, int], Exchange | None]
 
 
 class Head(NamedTuple):
-    """The head of a request that was taken: its bytes, and what they mean."""
+    """The head of a request that was taken: its bytes, and the result of parsing them."""
 
     text: bytes
     url: bytes
@@ -112,20 +110,20 @@ class Head(NamedTuple):
 
 
 class HttpProtocol(PatchedProtocol):
-    """One connection of a client. Without `take` all requests are left to ASGI."""
+    """One connection. Without `take` all requests are left to ASGI."""
 
     def __init__(self, *args: Any, take: Take | None = None, body_timeout_s: float = 30, **named: Any) -> None:
         PatchedProtocol.__init__(self, *args, **named)
         self._take = take
         self._body_timeout_s = body_timeout_s
-        self._chunk: bytes | None = None  # what is being parsed, if the first request in it begins with it
+        self._chunk: bytes | None = None  # the bytes being parsed, until the first request in them is complete
         self._head: Head | None = None  # the last head that was taken
-        self._last = False  # the request that is being answered is the last one: `Connection: close`
-        self._missing = 0  # bytes of the body of a request whose head was not parsed
-        self._collecting: Exchange | None = None  # its body is coming
+        self._last = False  # the request being answered has `Connection: close`
+        self._missing = 0  # bytes still to come of a body whose head was not parsed
+        self._collecting: Exchange | None = None  # the exchange whose body is being read
         self._parts: list[bytes] = []
         self._body_timer: asyncio.TimerHandle | None = None
-        self._held: tuple[Exchange, int, bytes, bytes] | None = None  # an answer, until the client reads on
+        self._held: tuple[Exchange, int, bytes, bytes] | None = None  # an answer that waits until the client reads
         self._default_lines: tuple[object, bytes] = (None, b"")
 
     # reading
@@ -172,7 +170,7 @@ class HttpProtocol(PatchedProtocol):
             self._collecting = exchange
 
     def _taken(self) -> Exchange | None:
-        """The exchange of the request whose head has just come, if it is plain and taken."""
+        """The exchange of the request whose head has just been parsed; None leaves the request to ASGI."""
         parser, take = self.parser, self._take
         if take is None or parser.get_method() != b"POST" or not self._free():
             return None
@@ -190,7 +188,7 @@ class HttpProtocol(PatchedProtocol):
         exchange = take(self, self.url, headers, size)
         chunk = self._chunk
         if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
-            # A head ends with the first empty line, so these bytes will always mean the same.
+            # A head ends at the first empty line, so equal bytes are an equal head.
             text = chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)]
             self._head = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
         return exchange
@@ -214,10 +212,10 @@ class HttpProtocol(PatchedProtocol):
         exchange.body_complete = True
         exchange.received(body)
 
-    # the same head again: the parser, which is between two requests, is not fed with this one
+    # repeated heads: the parser is between two requests and does not see this one
 
     def _take_again(self, head: Head, data: bytes) -> bytes:
-        """Take the request that begins `data`; returns the bytes behind it."""
+        """Take the request at the start of `data`, whose head is known. Returns the bytes after it."""
         take = self._take
         exchange = None if take is None else take(self, head.url, head.headers, head.length)
         if exchange is None:
@@ -235,7 +233,7 @@ class HttpProtocol(PatchedProtocol):
         return self._collect(rest)
 
     def _collect(self, data: bytes) -> bytes:
-        """More of the body of a request whose head was not parsed; returns the bytes behind it."""
+        """Collect the body of a request whose head was not parsed. Returns the bytes after it."""
         part = data[: self._missing]
         self._missing -= len(part)
         exchange = self._collecting
@@ -250,7 +248,7 @@ class HttpProtocol(PatchedProtocol):
         return data[len(part) :]
 
     def _collected(self) -> bytes:
-        """The body, which is whole."""
+        """The collected body, when it is complete."""
         parts = self._parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._end_collecting()
@@ -265,7 +263,7 @@ class HttpProtocol(PatchedProtocol):
 
     def _body_late(self) -> None:
         exchange = self._collecting
-        if exchange is not None and not exchange.refusal_delayed:  # a refusal is already on its way
+        if exchange is not None and not exchange.refusal_delayed:  # a refusal is already due
             self._end_collecting()
             exchange.on_body_timeout()
 

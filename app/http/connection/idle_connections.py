@@ -1,4 +1,4 @@
-"""Connections that wait for a request: those that wait too long are closed, and the oldest where there are many."""
+"""Closes connections that wait too long for a request, and the longest waiting ones when there are many."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import asyncio
 import sys
 from typing import Protocol
 
-_AT_LEAST_S = 1.0  # a connection that was answered less long ago may have its next request on the way
-_NEAR = 16  # room is made while less than this part of the connections that may be open is left
+_AT_LEAST_S = 1.0  # a connection answered more recently may have its next request on the way
+_NEAR = 16  # near the limit: less than one in so many of the allowed connections is left
 
 
 class IdleConnection(Protocol):
-    """What is needed of a connection."""
+    """The methods of a connection that IdleConnections uses."""
 
     loop: asyncio.AbstractEventLoop
 
     def waits(self) -> bool:
-        """Whether no request is being answered, nor the body of one read."""
+        """Whether no request is being read or answered."""
         ...
 
     def waited_too_long(self) -> None:
-        """Close: the head of a request is not there yet."""
+        """Close the connection. No complete head of a request has arrived."""
         ...
 
 
 class IdleConnections:
-    """One timer for all connections of a server. `seconds`: from the accept, or the last answer, to the end of a head.
+    """One timer for all connections of a server.
 
-    The connections are in the order in which they began to wait, since each answer moves its connection to the end. A
-    request that arrives costs nothing here: a connection that is busy is skipped when its time is up. `most`: how many
-    connections may be open; near that limit each new one closes the one that has waited longest.
+    `seconds`: most time from the accept or the last answer to the end of the next head. `most`: connections that may be
+    open; near that limit each new connection closes the one that has waited longest.
+
+    Connections are kept in the order in which they began to wait: each answer moves its connection to the end. An
+    arriving request changes nothing here: a busy connection is skipped when its time is up.
     """
 
     def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
@@ -39,13 +41,13 @@ class IdleConnections:
         self._timer: asyncio.TimerHandle | None = None
 
     def opened(self, connection: IdleConnection, count: int) -> None:
-        """A connection was accepted; `count` are open with it."""
+        """A connection was accepted; `count` are open, including it."""
         if count > self._near:
             self._make_room(connection.loop.time())
         self.begin(connection)
 
     def begin(self, connection: IdleConnection) -> None:
-        """All requests read so far are answered."""
+        """All requests read so far on this connection are answered: it waits from now on."""
         self._since.pop(connection, None)
         self._since[connection] = connection.loop.time()
         if self._timer is None:
@@ -59,12 +61,12 @@ class IdleConnections:
             self._timer = None
 
     def _oldest(self) -> tuple[IdleConnection, float] | None:
-        """Who has waited longest, and since when."""
+        """The connection that has waited longest, and since when."""
         while self._since:
             connection, since = next(iter(self._since.items()))
             if connection.waits():
                 return connection, since
-            del self._since[connection]  # its answer brings it back
+            del self._since[connection]  # busy: its answer will call `begin`
         return None
 
     def _close_late(self, loop: asyncio.AbstractEventLoop) -> None:

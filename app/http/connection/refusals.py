@@ -1,9 +1,9 @@
-"""Refusals that wait while very many connections are open.
+"""Delays refusals while very many connections are open.
 
-Most refused clients send again at once, whatever `Retry-After` asks for. With 2,500 of them a server does nothing
-but read and refuse: the event loop polls its sockets again and again before it calls anything else as long as 1,024 of
-them have something to read, so that batches, answers and probes wait for seconds. A client sends again only when it
-has its answer. So refusals are delayed, and no connection is read twice in one turn of the loop.
+Most refused clients retry at once, whatever `Retry-After` says. With 2,500 of them a server only reads and refuses: as
+long as 1,024 sockets are readable, uvloop polls them again and again before it calls anything else, so batches, answers
+and probes wait for seconds. A client retries only after it has its answer. So refusals are delayed, and no connection
+is read twice in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-FREE = 512  # open connections up to which a refusal leaves at once: half of what the loop polls at a time
-#: A refusal costs 25 us on a connection that is kept, and 150 us with a new one for each: at most a third of a core.
+FREE = 512  # with no more open connections, refusals are not delayed: half of what the loop polls at a time
+#: 8 refusals every 4 ms cost at most a third of a core: 25 us each on a kept connection, 150 us on a new one.
 _EVERY_S = 0.004
 _AT_ONCE = 8
 _LONGEST_S = 1.0  # the least value of `Retry-After`: no refusal waits longer, unless the loop is late
 
 
 class RefusalQueue:
-    """Refusals in order, some every 4 ms: the more there are the longer each waits, up to a second.
+    """Sends refusals in order, a few every 4 ms. The more there are, the longer each waits, up to a second.
 
-    They leave evenly, so that clients refused together do not retry together. `connections` returns how many
-    are open. One timer, and none while nothing waits.
+    They are sent evenly, so that clients refused together do not retry together. `connections` returns how many are
+    open. There is one timer, and none while nothing waits.
     """
 
     def __init__(self, connections: Callable[[], int]) -> None:
@@ -35,13 +35,13 @@ class RefusalQueue:
         return bool(self._waiting) or self._connections() > FREE
 
     def wait(self, loop: asyncio.AbstractEventLoop, refuse: Callable[[], object]) -> None:
-        """Call `refuse` when its turn has come. It raises nothing."""
+        """Call `refuse`, which raises nothing, when its turn comes."""
         if not self._waiting:
             loop.call_later(_EVERY_S, self._pass, loop)
         self._waiting.append(refuse)
 
     async def turn(self) -> None:
-        """Wait for a turn, where that is needed."""
+        """Wait for a turn, if refusals are delayed at the moment."""
         if self.needed():
             loop = asyncio.get_running_loop()
             come = asyncio.Event()
@@ -54,6 +54,6 @@ class RefusalQueue:
         try:
             for _ in range(min(count, len(waiting))):
                 waiting.popleft()()
-        finally:  # one that raises keeps no other from its turn
+        finally:  # if one raises, the others still get their turn
             if waiting:
                 loop.call_later(_EVERY_S, self._pass, loop)

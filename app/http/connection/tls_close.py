@@ -1,7 +1,7 @@
-"""Closes TLS connections whose client does not answer.
+"""Closes TLS connections whose clients do not answer close_notify.
 
-asyncio sends close_notify and waits up to 30 s for the client's. A client that keeps an idle connection for later does
-not read from it, so a server that shuts down would wait for it.
+asyncio sends close_notify and waits up to 30 s for the client's. A client that keeps an idle connection in a pool does
+not read from it, so a server that shuts down would wait all that time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import struct
 
-_WAIT_S = 1.0  # a client that reads at all has answered by then
+_WAIT_S = 1.0  # a client that reads has answered by then
 
 
 class TlsClose:
-    """Aborts one closing TLS connection after a while, once all that was written has reached the client."""
+    """Aborts one closing TLS connection after a second, or later while written bytes have not reached the client."""
 
     __slots__ = ("_loop", "_timer", "_transport")
 
@@ -34,9 +34,9 @@ class TlsClose:
 
 
 def _unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the client's system has not taken yet; 0 where that cannot be asked.
+    """Bytes that the client's system has not acknowledged yet; 0 if that cannot be found out.
 
-    What the transport itself still holds is not seen, but it holds nothing while the kernel's queue is empty.
+    Bytes in the transport's own buffer are not counted, but that is empty whenever the kernel's queue is.
     """
     try:
         import fcntl  # of Unix alone

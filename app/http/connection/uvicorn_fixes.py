@@ -1,19 +1,19 @@
 """uvicorn's HTTP protocol with corrections. It relies on internals of one release.
 
 - An answer leaves in one write (`OneWrite`).
-- A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
-- One timer closes connections whose next request does not arrive, or not to the end of its head (`IdleConnections`).
-- An offer to upgrade is declined, and the request answered (`without_upgrade`).
-- When the server stops, uvicorn closes connections on which it has seen no request. The first request of a connection
-  that was just opened may be on its way, so such a connection stays open for a moment longer.
-- When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered is
-  notified, and does not write to a closed connection, which raises.
-- The last answer on a connection reaches a client that still sends.
-- A TLS connection closes also if its client does not answer (`TlsClose`).
-- Malformed requests are answered in JSON, as all errors of this server are, and never in place of one before them.
-- A head has a largest size: httptools knows no limit. Heads without Host, or with two, and transfer codings other than
-  chunked are refused.
-- Trailers do not count as headers.
+- The requests of a client that pipelines are not read far ahead of their answers (`PipelineFlow`).
+- One timer closes connections on which no complete head arrives in time (`IdleConnections`).
+- An offer to upgrade is declined, and the request is answered (`without_upgrade`).
+- When the server stops, uvicorn closes connections without a request. A connection that was just opened may have its
+  first request on the way, so it stays open for a moment longer.
+- When a client disconnects, uvicorn notifies the request that was read last. Here the request that is being answered is
+  notified, so that it does not write to a closed connection, which raises.
+- A client that is still sending receives the last answer before the connection closes.
+- A TLS connection also closes if its client does not answer (`TlsClose`).
+- Malformed requests are answered in JSON, like all errors, and only after the requests before them.
+- The size of a head is limited; httptools has no limit. Heads without Host or with two, and transfer codings other than
+  chunked, are refused.
+- Trailers are not added to the headers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, without_up
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
-_LONGEST_HEAD = 64 << 10  # bytes of a head, or that may come without one of a body: unfinished heads, trailers
+_LONGEST_HEAD = 64 << 10  # bytes of a head, and of anything else outside bodies, such as trailers
 
 
 def _refusal(status: bytes, why: str) -> bytes:
-    """An answer behind which the connection closes."""
+    """An answer after which the connection closes."""
     body = json.dumps({"error": why}).encode()
     head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
     return head % (status, len(body), body)
@@ -51,12 +51,12 @@ _BAD_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked 
 
 
 class PatchedProtocol(HttpToolsProtocol):
-    """One connection of a client."""
+    """One connection."""
 
     #: Of all connections: malformed requests; how many of them the log has reported, and when it last did.
     malformed, _reported, _reported_at = 0, 0, -1.0
 
-    # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
+    # uvicorn's methods are called through their class: that costs half as much as `super()`.
 
     def __init__(self, *args: Any, idle: IdleConnections | None = None, **named: Any) -> None:
         HttpToolsProtocol.__init__(self, *args, **named)
@@ -65,9 +65,9 @@ class PatchedProtocol(HttpToolsProtocol):
         self._parsing = False  # the parser is within a request
         self._in_head = False  # and that within its head
         self._upgrade_offered = False  # the head that has just come offers an upgrade
-        self._bytes_outside_bodies = 0  # bytes that were read since the last of a body, or since a request began
-        self._last_read_bytes = 0  # bytes of the last read,
-        self._first_read_bytes = 0  # and of the one in which the request began
+        self._bytes_outside_bodies = 0  # bytes read since the last byte of a body, or since the request began
+        self._last_read_bytes = 0  # size of the last read
+        self._first_read_bytes = 0  # size of the read in which the request began
         self._malformed_answer = _MALFORMED  # the answer to a request that cannot be parsed
         self._discards_input = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
@@ -93,7 +93,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self._parse(data)
 
     def _parse(self, data: bytes) -> bool:
-        """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
+        """Parse `data`. False if the parser cannot continue: after a malformed request or an upgrade."""
         self._last_read_bytes = len(data)
         self._bytes_outside_bodies += len(data)
         try:
@@ -101,7 +101,7 @@ class PatchedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._log_malformed()
             if self._is_behind():
-                self.cycle.keep_alive = False  # the last answer that is due closes; the parser takes nothing more
+                self.cycle.keep_alive = False  # close after the last answer that is due; nothing more is parsed
             elif self._malformed_answer is _HEAD_TOO_LONG:
                 self._refuse_head()
             else:
@@ -119,13 +119,13 @@ class PatchedProtocol(HttpToolsProtocol):
         return False
 
     def _is_behind(self) -> bool:
-        """Whether the malformed request follows one that has no answer yet, and is not that one's own body."""
+        """Whether the malformed request is a later one than the request being answered, not that request's body."""
         answering = self._answering
         in_body = self._parsing and not self._in_head and self._malformed_answer is _MALFORMED
         return not (in_body or answering is None or answering.response_complete)
 
     def _refuse_head(self) -> None:
-        """A head that does not end, or too late."""
+        """Answer 431: the head is too long."""
         self.transport.write(_HEAD_TOO_LONG)
         answering = self._answering
         if answering is None or answering.response_complete:
@@ -135,7 +135,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self._close()
 
     def _decline(self, rest: bytes) -> None:
-        """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
+        """Parse the request again without its offer to upgrade. `rest`: the bytes after its head."""
         head = without_upgrade(self.parser.get_method(), self.url, self.headers)
         self._upgrade_offered = self._parsing = False
         self.parser = httptools.HttpRequestParser(self)
@@ -162,7 +162,7 @@ class PatchedProtocol(HttpToolsProtocol):
             self._begin()
 
     def _check_head(self) -> None:
-        """Raise ValueError, which ends the parser's run, for a head that RFC 9112 has servers refuse, or a long one."""
+        """Raise ValueError, which stops the parser, for a head that RFC 9112 says to refuse, or a too long one."""
         names = [name for name, _ in self.headers]
         hosts = names.count(b"host")
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
@@ -178,11 +178,11 @@ class PatchedProtocol(HttpToolsProtocol):
         raise ValueError
 
     def _head_bytes(self) -> int:
-        """At least so many bytes has the head that has just come."""
+        """A lower bound of the bytes of the head that was just parsed."""
         return len(self.url) + sum(len(name) + len(value) + len(b":\r\n") for name, value in self.headers)
 
     def _begin(self) -> None:
-        """The head of a request has come: a task of uvicorn's answers it, or it waits for its turn."""
+        """A head is complete: uvicorn starts a task that answers the request, or queues it in the pipeline."""
         url, headers = self.url, self.headers
         HttpToolsProtocol.on_message_begin(self)
         self.url = url
@@ -211,7 +211,7 @@ class PatchedProtocol(HttpToolsProtocol):
         HttpToolsProtocol._start_asgi_task(self, cycle, app)
 
     def on_response_complete(self) -> None:
-        """A request has its answer: begin the next one, or wait for it. In place of uvicorn's."""
+        """An answer is complete: start the next pipelined request, or wait for one. Replaces uvicorn's method."""
         if isinstance(self._answering, RequestResponseCycle):
             self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
         self.server_state.total_requests += 1
@@ -241,17 +241,17 @@ class PatchedProtocol(HttpToolsProtocol):
             self._close_tls()
 
     def _close_tls(self) -> None:
-        """Whoever closes the transport calls this."""
+        """Call this after closing the transport."""
         if self.scheme == "https" and self._tls_close is None and self.transport.is_closing():
             self._tls_close = TlsClose(self.loop, self.transport)
 
     # the end
 
     def _end(self, *, sends: bool = False) -> None:
-        """The last answer has been written. `sends`: the client is known to be sending still.
+        """Close after the last answer. `sends`: the client is known to be still sending.
 
-        Closing a connection with unread bytes resets it, and the client may lose answers. So only our side is closed
-        at first, and what the client still sends is dropped for a while, or until it closes.
+        Closing a connection that has unread bytes resets it, and the client may lose answers. So at first only our side
+        is closed, and what the client still sends is dropped for at most 5 seconds, or until it closes.
         """
         if not (sends or self.flow.read_paused) or self.transport.is_closing():
             self.transport.close()
@@ -260,7 +260,7 @@ class PatchedProtocol(HttpToolsProtocol):
         self._discards_input = True
         self.pipeline.clear()
         self.flow.resume_reading()
-        if self.scheme != "https":  # TLS cannot close one side alone; the answer said that it closes
+        if self.scheme != "https":  # TLS cannot close one side alone; the answer has `Connection: close`
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self._close)
 

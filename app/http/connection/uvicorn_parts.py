@@ -1,4 +1,4 @@
-"""Parts of uvicorn's HTTP protocol that are replaced: flow control, writing, and heads that offer an upgrade."""
+"""Replacements for parts of uvicorn's HTTP protocol: flow control, writing answers, and declining upgrades."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _OFFER = (b"upgrade", b"http2-settings")
 
 
 class PipelineFlow(FlowControl):
-    """uvicorn's flow control, which resumes reading only when no request that has been read waits for its turn.
+    """Flow control that resumes reading only when no pipelined request is waiting.
 
-    uvicorn itself resumes after each answer, so all requests of a client that sends far ahead would be kept in memory.
+    uvicorn itself resumes after each answer, so all requests of a client that pipelines far ahead would fill memory.
     """
 
     def __init__(self, transport: asyncio.Transport, pipeline: Collection[object]) -> None:
@@ -27,11 +27,11 @@ class PipelineFlow(FlowControl):
 
 
 class OneWrite:
-    """What a cycle of uvicorn writes to, in place of its transport; `end` closes the connection.
+    """Stands between a RequestResponseCycle and its transport; `end` closes the connection.
 
-    uvicorn writes the head of an answer and then its body: two segments, and clients that look at the status alone
-    (tritonclient.aio's `is_model_ready`) never release a connection whose body came apart from its head. This keeps the
-    head until the body is written, or the answer ends without one.
+    uvicorn writes the head and the body of an answer separately. Clients that read the status alone (tritonclient.aio's
+    `is_model_ready`) never release a connection whose body arrives after its head. So the head is kept here until the
+    body is written, or the answer ends without one.
     """
 
     __slots__ = ("_cycle", "_end", "_head", "_transport")
@@ -52,7 +52,7 @@ class OneWrite:
             self._head = data
 
     def flush(self) -> None:
-        """The answer is over: that to a HEAD has no body."""
+        """Write the head of an answer that had no body, such as that to HEAD."""
         if self._head:
             self._transport.write(self._head)
             self._head = None
@@ -66,10 +66,10 @@ class OneWrite:
 
 
 def without_upgrade(method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The head of the same HTTP/1.1 request without its offer. Names of headers are in lower case.
+    """The head of the same HTTP/1.1 request without its offer to upgrade. Header names are in lower case.
 
-    Java's client offers HTTP/2 with its first request, as RFC 7540, 3.2 has it. A server that declines answers the
-    request as if nothing had been offered, but the parser stops at such a head and drops the body behind it.
+    Java's client offers HTTP/2 with its first request (RFC 7540, 3.2). A server that declines answers the request as if
+    nothing had been offered, but the parser stops at such a head and drops the body after it.
     """
     lines = [b"%s %s HTTP/1.1" % (method, url)]
     for name, value in headers:

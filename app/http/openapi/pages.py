@@ -1,7 +1,7 @@
-"""/docs and /openapi.json. The page's files are part of the package, so that it works where no other host is reached.
+"""The routes /docs and /openapi.json. All files of the page are in the package, so it works without other hosts.
 
-Swagger UI is in `static/swagger-ui/`, as it was published, with its licence. The page is `static/docs.html`, whose
-paths are relative: they hold under any prefix. Its policy forbids the browser to ask anybody else for anything.
+`static/swagger-ui/` is Swagger UI as published, with its licence. The page is `static/docs.html`; its links are
+relative, so they work under any prefix. Its content security policy forbids requests to other hosts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from app.http.routes.metadata import catalog_of
 from app.http.static_files import ASK_AGAIN, KEEP, add_file, respond_static
 
 _STATIC = Path(__file__).parent / "static"
-#: What a path under /docs/ gives. Nothing else of the folder is served.
+#: The files under /docs/ by name. Nothing else of the folder is served.
 _FILES = {
     path.rpartition("/")[2]: path
     for path in (
         "docs.js", "swagger-ui/swagger-ui-bundle.js", "swagger-ui/swagger-ui.css", "swagger-ui/favicon-32x32.png",
     )
 }  # fmt: skip
-#: They need no key: a browser that opens a page has none to send.
+#: These need no key: a browser that opens a page has none to send.
 OPEN_PATHS = frozenset({"/docs", "/docs/", "/openapi.json", *(f"/docs/{name}" for name in _FILES)})
-#: Styles and pictures of Swagger UI's own stand in its style sheet and on its elements.
+#: Swagger UI has inline styles, and pictures and fonts as data URLs.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -33,7 +33,7 @@ _POLICY = (
 
 
 def docs_router(document: Document) -> APIRouter:
-    """The page, its files, and the document that it shows."""
+    """The routes of the page, of its files, and of the document that it shows."""
     router = APIRouter()
 
     async def openapi(request: Request) -> Response:

@@ -1,9 +1,7 @@
-"""Server metadata, metrics and the model repository; and one router for every route that is not inference.
+"""Server metadata, metrics and the model repository; `router` has all routes that do not infer.
 
-The routes are documented in `app/http/openapi/openapi.json`.
-
-State comes from the lifespan: `catalog` (Catalog), `auth` (Auth), `settings` (body_timeout_s) and `metrics` (an
-object whose `render()` gives the text and its content type). No decisions are made here.
+The routes are documented in `app/http/openapi/openapi.json`. Their state comes from the lifespan: `catalog` (Catalog),
+`auth` (Auth), `settings` (body_timeout_s) and `metrics` (`render()` returns the text and its content type).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from app.values.tensors import shown
 
 log = logging.getLogger("starling.http")
 
-#: Triton's names of the extensions that work here. Clients use a feature only if it is listed.
+#: The extensions that work here, by Triton's names. Clients use a feature only if it is listed.
 EXTENSIONS = (
     "model_repository",
     "model_repository(unload_dependents)",
@@ -42,7 +40,7 @@ EXTENSIONS = (
 
 _METADATA = {"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)}
 
-#: Bytes. The body of a control route is a few parameters; only a `file:` override is larger, and it is refused.
+#: Bytes. Control bodies hold a few parameters. Only a `file:` override is larger, and those are refused.
 MAX_CONTROL_BODY = 1 << 20
 
 
@@ -54,7 +52,7 @@ router.include_router(models)
 
 
 class IndexRequest(BaseModel):
-    """`ready`: only what is ready to serve."""
+    """`ready`: list only models that are ready."""
 
     ready: bool = False
 
@@ -68,7 +66,7 @@ async def metrics(request: Request) -> Response:
     text, content_type = request.state.metrics.render()
     headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
     accepted = request.headers.get("accept-encoding", "").encode("latin-1")
-    if encoding := wanted_encoding(accepted, len(text)):  # to a twentieth, which takes less than making the text
+    if encoding := wanted_encoding(accepted, len(text)):  # to a twentieth; it takes less time than rendering the text
         text, headers["Content-Encoding"] = compress(text, encoding), encoding
     return Response(text, headers=headers)
 
@@ -86,7 +84,7 @@ async def index(request: Request) -> JSONResponse:
 
 
 async def _may_control(request: Request) -> None:
-    """Before the body is read and the model is looked for. Raises Forbidden or Unauthorized."""
+    """Runs before the body is read and the model is looked up. Raises Forbidden or Unauthorized."""
     cast(Auth, request.state.auth).check_control(dict(request.scope["headers"]))
 
 
@@ -118,7 +116,7 @@ async def unload(request: Request, model: str) -> JSONResponse:
 
 
 async def _parsed(request: Request, model: type[_Model]) -> _Model:
-    """The body as `model`, whatever its content type: Triton's clients send none. An empty body is an empty object."""
+    """Parse the body as `model`, whatever its content type: Triton's clients send none. Empty means `{}`."""
     body = await _read(request)
     try:
         return model.model_validate_json(body.strip() or b"{}")
@@ -129,7 +127,7 @@ async def _parsed(request: Request, model: type[_Model]) -> _Model:
 
 
 async def _read(request: Request) -> bytes:
-    """The body, bounded in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
+    """Read the body, limited in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
     left = MAX_CONTROL_BODY
 
     def take(size: int) -> None:

@@ -1,7 +1,7 @@
 """Metadata, configuration, readiness and statistics of a model, or of one version of it.
 
-No version means the highest that is ready. State: `catalog` (Catalog) of the lifespan. Errors: NotFound for an unknown
-model or version, NotReady for one that is known but not serving.
+Without a version, the highest that is ready is meant. State: `catalog` (Catalog) of the lifespan. Errors: NotFound for
+an unknown model or version, NotReady for one that is known but not serving.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def catalog_of(request: Request) -> Catalog:
 
 
 def dimensions(spec: TensorSpec) -> list[int]:
-    """One row's shape with -1 for every variable axis."""
+    """The shape of one row, with -1 for every variable axis."""
     return [-1 if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True)]
 
 
 def triton_type(datatype: str) -> str:
-    """A V2 datatype in the names of Triton's model configuration."""
+    """Triton's name, in a model configuration, of a V2 datatype."""
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
@@ -48,12 +48,12 @@ def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
 
 
 def model_list(names: Sequence[str]) -> dict[str, Any]:
-    """The names as KServe's V1 has them, and as OpenAI's clients read them."""
+    """The list of models in the forms of KServe's V1 and of OpenAI, in one object."""
     return {"models": list(names), "object": "list", "data": [_card(name) for name in names]}
 
 
 def model_status(name: str) -> dict[str, Any]:
-    """That a model is ready, as KServe's V1 has it, and as OpenAI's clients read it."""
+    """The status of a ready model in the forms of KServe's V1 and of OpenAI, in one object."""
     return {"name": name, "ready": True, **_card(name)}
 
 
@@ -64,10 +64,10 @@ def _card(name: str) -> dict[str, Any]:
 def configuration(info: ModelInfo) -> dict[str, Any]:
     """The body of a model's configuration.
 
-    `dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension.
+    `dynamic_batching` and a `max_batch_size` above 0 make Triton's load generator send a batch dimension.
 
-    `max_request_rows`, in the form of Triton's parameters, tells clients where to cut what they send: unlike Triton's
-    its requests may be larger than a batch, but must fit into the queue.
+    `max_request_rows` tells clients how many rows one request may have. Unlike in Triton, a request may have more rows
+    than a batch, but must fit into the queue.
     """
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
@@ -104,7 +104,7 @@ async def model_status_v1(request: Request, model: str) -> JSONResponse:
     return JSONResponse(model_status(catalog_of(request).find(model).info.name))
 
 
-# Before the routes with {model}: here "stats" is the route's, even where a model has that name.
+# Defined before the routes with {model}, so that it wins even if a model is named "stats".
 @router.get("/v2/models/stats")
 async def all_statistics(request: Request) -> JSONResponse:
     return JSONResponse({"model_stats": [served.statistics() for served in catalog_of(request).ready()]})
@@ -114,7 +114,7 @@ _MODEL, _VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
 
 
 def _asked(request: Request) -> tuple[Catalog, str, str | None]:
-    """The catalog, and what the path names of it: a model, and perhaps one version."""
+    """The catalog, and the model and perhaps version that the path names."""
     return catalog_of(request), request.path_params["model"], request.path_params.get("version")
 
 

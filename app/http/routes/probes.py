@@ -1,7 +1,7 @@
-"""Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
+"""Liveness and readiness probes, under all paths that orchestrators and clients use.
 
-State: `health` (Lifecycle) of the lifespan, asked at each probe, and `settings` (ui). The paths need no key and count
-against no limit: `app/http/asgi.py` lets them through.
+State: `health` (Lifecycle) and `settings` (ui) of the lifespan. These paths need no key and are answered above the
+limit of connections: see `HttpApp`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ async def ready(request: Request) -> JSONResponse:
 
 @router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
 async def root(request: Request) -> Response:
-    """For programs, whether the process is alive, in the words of V1. A browser is sent to the live page."""
+    """Liveness in the form of V1, for programs. A browser is redirected to the live page."""
     if request.state.settings.ui and "text/html" in request.headers.get("accept", ""):
-        # A relative path also holds behind an ingress that has not told its prefix; where it is known, `/prefix`
-        # without a slash at its end works as well.
+        # A relative path works behind an ingress whose prefix is not configured. With a configured prefix, the full
+        # path also works from `/prefix` without a trailing slash.
         prefix = request.scope.get("root_path", "")
         return Response(status_code=307, headers={"Location": f"{prefix}/ui" if prefix else "ui", "Vary": "Accept"})
     reason = _health(request).live()

@@ -1,7 +1,7 @@
-"""Records as OpenTelemetry's spans, and what sends them. All that imports opentelemetry.
+"""Makes OpenTelemetry spans of records, and sends them. The only module that imports opentelemetry.
 
-Only `setup.py` imports it, when tracing is on. To make a span takes 9 us, so records are handed over as they are and
-become spans on the thread of the SDK's processor.
+`setup.py` imports it if tracing is on. Making a span takes 9 us, so records are queued as they are and become spans on
+the thread of the SDK's processor.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Attributes = dict[str, AttributeValue]
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _GONE = "client_gone"
-FLUSH_S = 3.0  # for spans that are left when the server stops; an orchestrator's patience is a few seconds longer
+FLUSH_S = 3.0  # most time to send the remaining spans when the server stops, within an orchestrator's grace
 _LONGEST_STATE = 512  # bytes of `tracestate`; W3C asks for no more
 
 
 class _Ended:
-    """A record, as the processor is given it in place of a span: it asks no more of one than whether it is sampled."""
+    """Wraps a record for the processor, which takes it for a span: it only reads whether it is sampled."""
 
     __slots__ = ("record",)
     context = SpanContext(1, 1, is_remote=False, trace_flags=_SAMPLED)
@@ -43,34 +43,34 @@ class _Ended:
 
 
 class SpanSender:
-    """OpenTelemetry's BatchSpanProcessor, for records. Its settings are OpenTelemetry's variables OTEL_BSP_*."""
+    """OpenTelemetry's BatchSpanProcessor, for records. Configured by OpenTelemetry's variables OTEL_BSP_*."""
 
     def __init__(self, exporter: SpanExporter, version: str, scheme: str = "http") -> None:
-        """`version`: the server's; `scheme`: what it speaks, http or https."""
+        """`version`: of the server. `scheme`: http or https."""
         self._processor = BatchSpanProcessor(_SpansOfRecords(exporter, version, scheme))
 
     def offer(self, record: Record) -> None:
-        """Take a record, from the event loop. Never waits: what there is no room for is dropped."""
+        """Queue a record. Called on the event loop; never waits: if the queue is full, the record is dropped."""
         self._processor.on_end(_Ended(record))  # type: ignore[arg-type]
 
     def flush(self) -> None:
-        """Send everything offered so far. Blocks: not for the event loop."""
+        """Send everything offered so far. Blocks: call it on a thread."""
         self._processor.force_flush()
 
     def close(self, limit_s: float = FLUSH_S) -> None:
-        """Send what is left, for so long; then end. Blocks. The processor itself would wait for up to 30 s."""
+        """Send the remaining spans for at most `limit_s`. Blocks. The processor itself would wait up to 30 s."""
         closing = threading.Thread(target=self._processor.shutdown, name="spans-close", daemon=True)
         closing.start()
         closing.join(limit_s)
 
 
 def sender(endpoint: str | None, version: str, scheme: str) -> SpanSender:
-    """A sender to the collector at a URL; None: where OpenTelemetry's own variables say."""
+    """A sender to the collector at this URL; None: the URL is in OpenTelemetry's own variables."""
     return SpanSender(OTLPSpanExporter(endpoint=endpoint), version, scheme)
 
 
 def resource(version: str) -> Resource:
-    """Who sends the spans: `starling`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    """The service in the spans: `starling`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name another."""
     given = Resource.create()
     ours = {SERVICE_VERSION: version}
     if str(given.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
@@ -88,7 +88,7 @@ class _SpansOfRecords(SpanExporter):
         self._scope = InstrumentationScope("starling", version)
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        # What to add to a record's times: anew, because the clock of the world may be set while the server runs.
+        # Added to a record's monotonic times. Computed each time, because the system clock may be set meanwhile.
         epoch = time.time_ns() - time.monotonic_ns()
         records = [ended.record for ended in spans]
         return self._exporter.export(
@@ -133,7 +133,7 @@ class _SpansOfRecords(SpanExporter):
 
 
 def call_events(call: CallSpan) -> Iterator[tuple[str, int, Attributes]]:
-    """What happened to a call: name, time and attributes of each, in order of time but for batches that ran at once."""
+    """The events of a call: name, time and attributes. In order of time, except batches that ran at once."""
     if call.entered:
         yield "queued", call.entered, {}
     for batch in call.batches:
@@ -177,7 +177,7 @@ def _call_attributes(call: CallSpan) -> Attributes:
     found["starling.outcome"] = "ok" if failure is None else failure.code
     if failure is None:
         found["http.response.status_code"] = 200
-    elif failure.code != _GONE:  # nothing was sent to a client that has gone
+    elif failure.code != _GONE:  # no answer was sent to a client that disconnected
         found["http.response.status_code"] = failure.status
     if failure is not None and failure.status >= 500:
         found["error.type"] = failure.code
@@ -218,7 +218,7 @@ def _batch_attributes(batch: BatchSpan) -> Attributes:
 
 
 def _method(call: CallSpan) -> str:
-    """Clients may send any word: the conventions have one name for all that are no method."""
+    """The method, or the conventions' name for all unknown ones: clients may send any word."""
     return call.method if call.method in _METHODS else "_OTHER"
 
 

@@ -1,4 +1,4 @@
-"""Whether there is tracing at all, and what sends its spans."""
+"""Decides whether tracing is on, and makes the sender of spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starling.tracing")
 
-PATH = "/v1/traces"  # OTLP/HTTP's, behind the address of a collector
+PATH = "/v1/traces"  # of OTLP/HTTP, appended to the address of a collector
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _DISABLED = "OTEL_SDK_DISABLED"
 _INSTALL = str(not_installed("opentelemetry", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"))
@@ -23,10 +23,11 @@ _INSTALL = str(not_installed("opentelemetry", "opentelemetry-sdk opentelemetry-e
 def span_sender(
     endpoint: str | None, version: str, environment: Mapping[str, str], *, https: bool = False
 ) -> SpanSender | None:
-    """What sends spans, if `endpoint` or OpenTelemetry's variables name a collector; else None. `https`: as is served.
+    """The sender of spans, if `endpoint` or OpenTelemetry's variables name a collector; else None.
 
-    Raises ConfigError for a wrong address, and where the extra is missing: if it is a variable that names the
-    collector, which a cluster may set for whatever runs in it, that is one line in the log instead.
+    `https`: the server uses TLS. Raises ConfigError for a wrong address, or if the optional packages are missing. If
+    only a variable names the collector, missing packages are a log line instead: a cluster may set the variable for all
+    of its processes.
     """
     named = next((name for name in _ENDPOINTS if environment.get(name)), None)
     if endpoint is None and (named is None or environment.get(_DISABLED, "").lower() == "true"):
@@ -46,7 +47,7 @@ def span_sender(
 
 
 def collector(endpoint: str) -> str:
-    """Where spans are posted to, of a collector's address. Raises ConfigError."""
+    """The URL for spans at a collector's address. Raises ConfigError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(f"otlp_endpoint: expected a URL such as http://127.0.0.1:4318, got {endpoint!r}")

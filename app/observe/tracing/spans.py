@@ -1,7 +1,7 @@
-"""What spans are made of: plain values, recorded on the event loop when a batch or a call has ended.
+"""The records that spans are made of: plain values, taken on the event loop.
 
-Times are monotonic nanoseconds. A record does not change any more once it has been handed over. The header
-`traceparent` of requests and answers is W3C's Trace Context.
+Times are monotonic nanoseconds. After it has been passed on a record does not change. The header `traceparent` of
+requests and answers is W3C's Trace Context.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from app.contract import Answer, Lease, ModelInfo
 from app.errors import StarlingError
 
-MOST_BATCHES = 128  # that one call remembers, and calls that one batch links to: OpenTelemetry's limits, too
+MOST_BATCHES = 128  # batches that a call records, and calls that a batch links to: OpenTelemetry's limits
 _LONGEST_MESSAGE = 500  # characters of an error
-_LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters of what a client sends, which may be more, as in the access log
-_LONGEST_HEADER = 1024  # bytes of each header that is kept; a `tracestate` so long counts as none
+_LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters kept of what a client sends, as in the access log
+_LONGEST_HEADER = 1024  # bytes kept of a header; so long a `tracestate` is ignored later
 _KEPT_HEADERS = (b"user-agent", b"tracestate")
 
 SpanId = tuple[int, int]  # of a trace, and of a span in it
@@ -27,7 +27,7 @@ _SAMPLED = 1  # the one flag that version 00 defines
 
 
 class Parent(NamedTuple):
-    """The span that a request belongs to, and whether its caller records the trace."""
+    """The client's span that a request belongs to, and whether the client records the trace."""
 
     trace_id: int
     span_id: int
@@ -35,9 +35,9 @@ class Parent(NamedTuple):
 
 
 def parent_of(header: bytes) -> Parent | None:
-    """What a `traceparent` names; None for a malformed one, which counts as none (Trace Context, 3.2.2).
+    """Parse a `traceparent`. None if it is malformed and to be ignored (Trace Context, 3.2.2).
 
-    A later version may say more behind the flags; version 00 must end there, and ff is no version.
+    Later versions may have more after the flags; version 00 must end there, and ff is not a version.
     """
     found = _TRACEPARENT.fullmatch(header.strip())
     if found is None:
@@ -58,11 +58,11 @@ def traceparent(trace_id: int, span_id: int, sampled: bool) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class BatchSpan:
-    """A batch that has ended, well or not.
+    """A batch that has ended, with or without an error.
 
-    `rows` without padding, `size` with it. `stage`: the first that ran, of a model in stages, else None; `steps`: how
-    many stages, or steps of a recurrent model. `parts`: nanoseconds of input, model and output, nothing where it
-    failed; `stage_ns`: of each stage.
+    `rows` without padding, `size` with it. `stage`: for a model in stages the first that ran, else None. `steps`: how
+    many stages, or steps of a recurrent model, ran. `parts`: nanoseconds of input, model and output; empty if it
+    failed. `stage_ns`: of each stage.
     """
 
     info: ModelInfo
@@ -87,7 +87,7 @@ class BatchSpan:
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """How a call failed. Not the exception itself: its traceback would keep whatever the call had alive."""
+    """How a call failed. The exception itself is not kept: its traceback would keep the call's objects alive."""
 
     status: int
     code: str
@@ -108,7 +108,7 @@ def _described(exc: BaseException) -> tuple[str, str]:
 
 
 class Unrecorded:
-    """A call that is not sampled: all that is left of its span is the header that says so."""
+    """A call that is not sampled. It only has a `traceparent` that says so."""
 
     __slots__ = ("traceparent",)
 
@@ -123,7 +123,7 @@ class Unrecorded:
 
 
 class CallSpan:
-    """One call, from its head to its answer. Whoever answers it calls `succeeded` or `failed`, once."""
+    """One recorded call, from its head to its answer. `succeeded` or `failed` must be called once."""
 
     __slots__ = (
         "_lease",
@@ -156,17 +156,17 @@ class CallSpan:
         headers: Mapping[bytes, bytes],
         arrived: int,
     ) -> None:
-        self._leave = leave  # called when the call has ended, with its lease
+        self._leave = leave  # called when the call has ended, with its lease number
         self._lease: int | None = None
         self.ident = ident
         self.parent = parent  # the caller's span; 0: none
-        # Not all of them: spans wait for a collector, and heads may be long.
+        # Only a few: spans wait for a collector, and heads may be long.
         self.headers = {name: headers[name][:_LONGEST_HEADER] for name in _KEPT_HEADERS if name in headers}
         self.arrived = arrived
-        self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
+        self.rows = self.entered = 0  # the number of rows, and when they entered the queue; 0: they did not
         self.ended = 0
         self.batches: list[BatchSpan] = []
-        self.batches_left_out = 0  # batches that it ran in beyond those
+        self.batches_left_out = 0  # number of batches beyond MOST_BATCHES
         self.method = self.path = self.route = self.model = self.klass = ""
         self.request_id = b""
         self.info: ModelInfo | None = None
@@ -175,21 +175,21 @@ class CallSpan:
 
     @property
     def traceparent(self) -> bytes:
-        """The value of the header of its answer."""
+        """The value of the header in its answer."""
         return traceparent(*self.ident, True)
 
     def set_request(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
-        """What is asked for. `route`: the path, with the names of model and version left out."""
+        """Set the request's attributes. `route`: the path with placeholders for model and version."""
         self.method, self.path, self.model = method[:_LONGEST_NAME], path[:_LONGEST_PATH], model[:_LONGEST_NAME]
         self.route, self.request_id = route, request_id
 
     def submitted(self, lease: Lease) -> int:
-        """Its rows are in the queue. Returns the lease's number."""
+        """The rows are in the queue. Returns the lease's number."""
         self._lease, self.entered, self.rows = lease.id, lease.entered, len(lease.rows)
         return lease.id
 
     def add_batch(self, batch: BatchSpan) -> None:
-        """Some of its rows were in a batch."""
+        """Record a batch with rows of the call."""
         if len(self.batches) < MOST_BATCHES:
             self.batches.append(batch)
         else:
@@ -207,7 +207,7 @@ class CallSpan:
 
     def _end(self, info: ModelInfo | None, klass: str) -> bytes:
         self.info, self.klass = info, klass
-        if info is not None:  # the route need not say it
+        if info is not None:  # the route may not name the model
             self.model = info.name
         self.ended = monotonic_ns()
         self._leave(self, self._lease)

@@ -1,7 +1,7 @@
-"""Which calls are traced, and which batches they were in. On the event loop: nothing here waits.
+"""Decides which calls are recorded, and connects them with their batches. Runs on the event loop; never waits.
 
-A span is made of times that the server measures anyway, once its call has ended. So a call that is not sampled costs
-two random numbers and a header, and one that is little more: the rest is done on the exporter's thread.
+A span is made after its call has ended, of times that the server measures anyway. So an unsampled call costs two random
+numbers and a header, and a sampled one little more: the rest runs on the exporter's thread.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from app.contract import Lease
 from .spans import MOST_BATCHES, BatchSpan, CallSpan, Parent, Unrecorded, parent_of
 
 Record = CallSpan | BatchSpan
-_HALF = (1 << 64) - 1  # the part of a trace's number that decides; OpenTelemetry's TraceIdRatioBased looks at the same
-
-
-MOST_FORCED = 100  # calls a second that are recorded because their caller says so: anybody may say so
+_HALF = (1 << 64) - 1  # the bits of a trace id that decide, as in OpenTelemetry's TraceIdRatioBased
+MOST_FORCED = 100  # calls per second that are recorded because the client asks for it: any client may
 
 
 class Tracer:
-    """Hands each span that is to be recorded to `offer`, which must return at once.
+    """Passes each recorded span to `offer`, which must return at once.
 
-    `ratio`: the part of the calls that are recorded where their caller does not say (parent-based sampling). Below 1,
-    no more than MOST_FORCED a second are recorded because their caller asks for it.
+    `ratio`: the share of calls that are recorded if the client does not decide (parent-based sampling). Below 1, at
+    most MOST_FORCED calls per second are recorded because their clients ask for it.
     """
 
     def __init__(self, offer: Callable[[Record], None], ratio: float = 1.0) -> None:
         self._offer = offer
         self._bound = round(ratio * (1 << 64))
         self._bits = random.Random().getrandbits
-        self._second = self._forced = 0  # calls that came in this second and whose caller says that they are recorded
-        self._in_flight: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
+        self._second = self._forced = 0  # this second, and its calls whose clients ask to be recorded
+        self._in_flight: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease number
 
     def begin(self, headers: Mapping[bytes, bytes], arrived: int) -> CallSpan | Unrecorded:
-        """The span of a new call; `CallSpan.set_request` comes next.
+        """The span of a new call. Call `CallSpan.set_request` next.
 
-        `traceparent` names its parent, which decides whether it is recorded; a malformed one is ignored.
+        The parent in `traceparent` decides whether the call is recorded. A malformed header is ignored.
         """
         given = headers.get(b"traceparent")
         parent = None if given is None else parent_of(given)
@@ -50,7 +48,7 @@ class Tracer:
         return CallSpan(self._ended, ident, parent.span_id, headers, arrived) if parent.sampled else Unrecorded(ident)
 
     def _may_force(self, arrived: int) -> bool:
-        """Whether one more call of this second is recorded because its caller says so."""
+        """Whether one more call of this second may be recorded because its client asks for it."""
         second = arrived // 1_000_000_000
         if second != self._second:
             self._second, self._forced = second, 0
@@ -58,16 +56,16 @@ class Tracer:
         return self._forced <= MOST_FORCED or self._bound > _HALF
 
     def submitted(self, span: CallSpan, lease: Lease) -> None:
-        """The call's rows are in the queue: batches that they run in are its own."""
+        """The call's rows are in the queue: from now on batches with them are linked to the call."""
         self._in_flight[span.submitted(lease)] = span
 
     def recorded_calls(self, leases: Iterable[int]) -> list[CallSpan]:
-        """Those of the calls that are recorded, each once."""
+        """The recorded calls among these leases, each once."""
         calls = self._in_flight
         return list({lease: calls[lease] for lease in leases if lease in calls}.values()) if calls else []
 
     def batch_ended(self, batch: BatchSpan, calls: list[CallSpan]) -> None:
-        """A batch has ended, with rows of these calls. It belongs to no one call's trace: it has one of its own."""
+        """A batch with rows of these calls has ended. Its span has a trace of its own and links to the calls."""
         batch.ident = (self._number(128), self._number(64))
         batch.recorded = len(calls)
         batch.calls = [call.ident for call in calls[:MOST_BATCHES]]
@@ -81,4 +79,4 @@ class Tracer:
         self._offer(span)
 
     def _number(self, bits: int) -> int:
-        return self._bits(bits) or 1  # 0 is no number of a span
+        return self._bits(bits) or 1  # 0 is not a valid id

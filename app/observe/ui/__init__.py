@@ -1,1 +1,1 @@
-"""The live page: what the server does, as it does it, and a form to try a model."""
+"""The live page: shows what the server does at the moment, and has a form to try a model."""

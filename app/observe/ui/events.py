@@ -1,12 +1,12 @@
-"""The messages to the live page: pure functions of what the server counts, plans and has in its index.
+"""Makes the messages to the live page. Pure functions of the snapshot, the plans and the index.
 
-    hello    once: what serves, and how the others are to be read
+    hello    once: facts about the server, and how to read the other messages
     history  once: samples of the last minutes, and the last errors
-    models   when it has changed: each version, its state and why; what a model takes, its batch times and its tables
-    tick     a few times a second: counters since start (the page takes differences), the batches that ended, errors
-    bye      the stream ends, and why
+    models   after changes: each version with its state and reason, inputs, batch times and tables
+    tick     a few times a second: counters since start (the page takes differences), batches that ended, new errors
+    bye      the reason why the stream ends
 
-Counters are sent as they are, so that a message that a slow page misses costs it nothing but batches.
+Counters are sent since start, so a slow page that misses a message loses nothing but batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.scheduler.types import Outcome, Unit
 Event = dict[str, Any]
 Batch = tuple[Any, ...]  # one batch, by FIELDS
 
-#: What one batch is sent as. Times are microseconds: `began` on the page's clock, `took` from there to its end.
+#: The fields of a batch. Times are microseconds: `began` since the start of the Hub, `took` from there to its end.
 #: `batches`: see `merge_batches`.
 FIELDS = (
     "program", "stage", "steps", "worker", "rows", "size", "reason", "operation", "class", "began", "took", "compute",
@@ -37,19 +37,19 @@ FIELDS = (
 )  # fmt: skip
 _WORKER, _BEGAN, _TOOK, _BATCHES = (FIELDS.index(name) for name in ("worker", "began", "took", "batches"))
 
-_MOST_WAITING = 128  # rows that wait, of a table that is sent: beyond them its choice has long been the same
+_MOST_WAITING = 128  # waiting rows up to which a table is sent: beyond that its decision no longer changes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelsState:
-    """What the message `models` is made from: it is sent again when this has changed."""
+    """The input of the message `models`, which is sent again when this has changed."""
 
     index: tuple[IndexEntry, ...]
     plans: tuple[tuple[str, str, Plan], ...]  # name, version
 
 
 def models_state(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> ModelsState:
-    """Without what each tick has anyway."""
+    """The present state, without values that each tick has anyway."""
     named = zip(snapshot.models, plans, strict=True)
     steady = tuple((one.stats.model, one.stats.version, _without_live_values(plan)) for one, plan in named)
     return ModelsState(tuple(index), steady)
@@ -65,7 +65,7 @@ def encoded(name: str, event: Event) -> bytes:
 
 
 def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
-    """`about`: what runs here."""
+    """`about`: facts about the server."""
     bounds = [float(bound) for bound, _ in CallStats().request.buckets()[:-1]]
     return {
         **about,
@@ -77,7 +77,7 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
 
 
 def models(now: ModelsState, ready: Sequence[Served]) -> Event:
-    """Everything known of every version, but for what each tick has."""
+    """Everything known of every version, except the values that each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
     plans = {(name, version): plan for name, version, plan in now.plans}  # the newest program of a version is last
     lines = []
@@ -109,7 +109,7 @@ def _described(served: Served) -> Event:
 
 
 def _sends(served: Served) -> str:
-    """What the model's users send, and the form shows first: text, a file, or values."""
+    """The kind of input that the form shows first: text, a file, or values."""
     if not takes_files(served):
         return "values"
     if served.info.client_inputs[0].datatype != "BYTES":
@@ -139,7 +139,7 @@ def _planned(plan: Plan, max_batch: int) -> Event:
 
 
 def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
-    """Its plain values: the unit itself is not to be kept, since its rows hold calls."""
+    """The fields of a batch. The unit itself is not kept, because its rows refer to calls."""
     return (
         unit.program, unit.stage, outcome.steps, unit.worker, len(unit.rows), unit.size, unit.reason,
         unit.operation, unit.klass.value, began_ns // 1000, took_ns // 1000, outcome.compute_ns // 1000, outcome.error,
@@ -148,10 +148,10 @@ def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
 
 
 def merge_batches(batches: Sequence[Batch], most: int, span_us: int) -> Sequence[Batch]:
-    """Batches of the last `span_us`, as at most about `most` blocks, so that no time in which a worker ran is left out.
+    """The batches of the last `span_us`, merged into at most about `most` blocks that cover the same time.
 
-    Where there are more, those that a worker began within one slice of the time are a block: the values of the first,
-    the end of the last, and how many they are.
+    If there are more batches, those that a worker began within one slice of time become one block: with the fields of
+    the first, the end of the last, and their number.
     """
     if len(batches) <= most:
         return batches
@@ -173,7 +173,7 @@ def tick(
     errors: Sequence[Event],
     machine: Machine,
 ) -> Event:
-    """`at_us`: on the clock of the batches. `ready`: why the server is not, or None. `errors`: those that are new."""
+    """`at_us`: now, on the clock of the batches. `ready`: why the server is not ready, or None. `errors`: new ones."""
     return {
         "at": at_us,
         "not_ready": ready,

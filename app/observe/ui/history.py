@@ -1,6 +1,6 @@
-"""What the page shows of the time before it was opened: a sample every ten seconds, of the last fifteen minutes.
+"""The history that the page shows when it is opened: a sample every ten seconds, of the last fifteen minutes.
 
-Four numbers of four bytes for each sample of each model that is loaded: 1.4 kB a model, and as much for the process.
+A sample is four numbers of four bytes for each loaded model and for the process: 1.4 kB each in all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDTH = 4  # numbers of a sample
 
 
 class Machine(NamedTuple):
-    """What the process has used: seconds of CPU, bytes of memory; bytes of the device's memory, 0 for a CPU."""
+    """Use of resources: CPU seconds and memory of the process, bytes of device memory (0 on a CPU)."""
 
     cpu_s: float
     memory: int
@@ -27,13 +27,13 @@ class Machine(NamedTuple):
 
 
 class History:
-    """Times are microseconds on the page's clock."""
+    """Keeps the samples. Times are microseconds since the start of the Hub."""
 
     def __init__(self) -> None:
         self._at: deque[int] = deque(maxlen=SAMPLES)
         self._cpu_s = 0.0
-        self._counts: dict[ModelStats, tuple[int, int]] = {}  # answered well, and not, at the last sample
-        # Each ends with the last sample; one of a model that was loaded later is shorter.
+        self._counts: dict[ModelStats, tuple[int, int]] = {}  # calls that succeeded and failed, at the last sample
+        # All tracks end with the last sample; that of a model loaded later is shorter.
         self._process: array[float] = array("f")
         self._models: dict[tuple[str, str], array[float]] = {}
 
@@ -41,7 +41,7 @@ class History:
         return not self._at or at - self._at[-1] >= EVERY_US
 
     def add(self, at: int, snapshot: Snapshot, machine: Machine) -> None:
-        """A sample of this moment. Of the first, which has none before it, there are no rates."""
+        """Add a sample of this moment. Rates are differences to the sample before; the first has none."""
         span_s = (at - self._at[-1]) / 1e6 if self._at else 0.0
         cores = (machine.cpu_s - self._cpu_s) / span_s if span_s else 0.0
         self._at.append(at)
@@ -50,7 +50,7 @@ class History:
         counts = {one.stats: _counts(one.stats) for one in snapshot.models}
         sums: dict[tuple[str, str], list[float]] = {}
         for one in snapshot.models:
-            # While a version replaces itself there are two of it, and both have calls.
+            # During a reload there are two programs of a version, and both have calls: they are added.
             key = one.stats.model, one.stats.version
             values = self._values(one, counts[one.stats], span_s)
             sums[key] = [a + b for a, b in zip(sums.get(key, [0.0] * _WIDTH), values, strict=True)]

@@ -1,7 +1,7 @@
-"""Sends the state of the server to all who watch the live page, a few times a second.
+"""Sends the state of the server to all open live pages, a few times a second.
 
-While nobody watches there is no timer, and the engine reports no batches; a sample is kept at every tenth tick of the
-rate monitor. Each message is made once, however many watch. All of it runs on the event loop.
+Without open pages there is no timer and the engine reports no batches. Only a sample is kept every ten seconds. Each
+message is made once for all pages. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from app.scheduler.types import Outcome, Unit
 
 INTERVAL_S = 0.4
 MOST_WATCHERS = 16
-MOST_BLOCKS = 256  # of batches in a tick: a page can tell no more of them apart
-_MOST_MESSAGES = 16  # that a slow page may be behind: six seconds
+MOST_BLOCKS = 256  # of batches in a tick: a page cannot draw more of them
+_MOST_MESSAGES = 16  # queued for a slow page: six seconds
 
-
-#: Called with each unit that ends, its outcome, and when it began and ended.
+#: Called with each ended unit, its outcome, and when it began and ended.
 OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 
 
@@ -37,7 +36,7 @@ class Watcher:
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
 
     def send(self, message: bytes) -> bool:
-        """Whether there was room. If not, all messages are dropped, and the page needs `history` and `models` again."""
+        """Queue a message. If the queue is full, empty it and return False: the page then needs a new start."""
         if self._messages.qsize() >= _MOST_MESSAGES:
             while not self._messages.empty():
                 self._messages.get_nowait()
@@ -46,7 +45,7 @@ class Watcher:
         return True
 
     def end(self) -> None:
-        """What waits is still given out."""
+        """End the stream after the queued messages."""
         self._messages.put_nowait(None)
 
     def __aiter__(self) -> Watcher:
@@ -60,9 +59,9 @@ class Watcher:
 
 
 class Hub:
-    """Constructed on the event loop. `about` is each page's first message; `close` ends all streams.
+    """Must be constructed on the event loop. `about`: the content of each page's first message.
 
-    `clock`, `snapshot`, `plans` (in the order of the snapshot's models) and `watch` are the engine's. `machine` reads
+    `clock`, `snapshot`, `plans` (in the order of the snapshot's models) and `watch` are the engine's. `machine` returns
     what the process uses; it raises nothing.
     """
 
@@ -98,7 +97,7 @@ class Hub:
 
     @contextmanager
     def watching(self) -> Iterator[Watcher]:
-        """A watcher, while this is open. Raises QueueFull where too many watch, NotReady while the server stops."""
+        """A watcher for one page. Raises QueueFull if too many pages are open, NotReady while the server stops."""
         if self._health.closing:
             raise NotReady("the server is shutting down")
         if len(self._watchers) >= MOST_WATCHERS:
@@ -111,13 +110,13 @@ class Hub:
             self._leave(watcher)
 
     def record(self) -> None:
-        """Keep a sample for pages that are opened later, where one is due. Called about once a second."""
+        """Keep a sample for pages that are opened later, if one is due. Called about once a second."""
         at_us = self._now_us()
         if self._history.due(at_us):
             self._history.add(at_us, self._snapshot(), self._machine())
 
     def close(self) -> None:
-        """End all streams, saying so."""
+        """End all streams with a last message."""
         self._end("the server has stopped")
 
     @property
@@ -143,7 +142,7 @@ class Hub:
             self._pause()
 
     def _pause(self) -> None:
-        """Nobody watches: no timer, and the engine tells nothing."""
+        """No page is open: stop the timer and the engine's reports."""
         self._watch(None)
         if self._timer is not None:
             self._timer.cancel()
@@ -162,7 +161,7 @@ class Hub:
         if self._health.closing:
             self._end("the server is shutting down")
             return
-        # First, so that a fault here, which the loop logs, does not end the ticks.
+        # Set first, so that an exception below, which the event loop logs, does not end the ticks.
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
         batches, self._batches = self._batches, []
         snapshot, plans = self._snapshot(), self._plans()
@@ -185,7 +184,7 @@ class Hub:
         return events.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
 
     def _on_ended(self, unit: Unit, outcome: Outcome, began: int, ended: int) -> None:
-        """Called for each unit while somebody watches."""
+        """The engine calls this for each ended unit while a page is open."""
         self._batches.append(events.batch(unit, outcome, began - self._origin, ended - began))
 
     def _now_us(self) -> int:

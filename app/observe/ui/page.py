@@ -1,6 +1,6 @@
-"""The routes of the live page: its files, which need no key, and its events, which do.
+"""The routes of the live page: its files, which need no key, and its event stream, which does.
 
-State: `hub` (Hub) of the lifespan. Links between the files are relative, so that they work behind a prefix.
+State: `hub` (Hub) of the lifespan. Links between the files are relative, so that they work under a prefix.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from app.http.static_files import ASK_AGAIN, add_file
 from app.observe.ui.hub import Hub, Watcher
 
 _FOLDER = Path(__file__).parent / "static"
-#: Nothing from another host, nothing inline, and no frame around it: what a model is called or says is only data.
+#: Forbids other hosts, inline scripts and styles, and frames, so that names of models cannot inject code.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer", "cache-control": ASK_AGAIN}
 _DOCS_LINK = b' <a href="docs">The HTTP interface</a>.'  # of index.html
-_PATIENCE_S = 30.0  # for a page that reads nothing
+_PATIENCE_S = 30.0  # after which a stream ends whose page reads nothing
 
 
 class Page:
-    """`router` has all routes below /ui; `docs`: there is a page at /docs to link to.
+    """`router` has all routes under /ui, which OpenAPI does not document. `docs`: there is a page /docs to link to.
 
-    The routes are no part of the documented interface. `open_paths` are those that need no key: the page asks for it.
+    `open_paths` need no key: the page itself asks the user for it.
     """
 
     def __init__(self, *, docs: bool = True) -> None:
@@ -39,22 +39,15 @@ class Page:
         self.router.add_api_route("/ui/events", _events)
         files = {f"/ui/{file.name}": file for file in sorted(_FOLDER.iterdir())}
         index = files.pop("/ui/index.html")
-        add_file(self.router, "/ui", index, _HEADERS, _as_it_is if docs else _without_docs)
+        hidden = b"" if docs else _DOCS_LINK
+        add_file(self.router, "/ui", index, _HEADERS, remove=hidden)
         for path, file in files.items():
             add_file(self.router, path, file, _HEADERS)
         self.open_paths = frozenset({"/ui", "/ui/", *files})
 
 
-def _as_it_is(body: bytes) -> bytes:
-    return body
-
-
-def _without_docs(body: bytes) -> bytes:
-    return body.replace(_DOCS_LINK, b"")
-
-
 async def _slash() -> Response:
-    """Relative links would lead elsewhere from there."""
+    """Redirect to /ui: relative links would be wrong under /ui/."""
     return Response(status_code=307, headers={"Location": "../ui"})
 
 
@@ -63,9 +56,9 @@ async def _events(request: Request) -> Response:
 
 
 class EventStream(Response):
-    """Server-sent events, until the client goes or reads nothing for too long, or the server stops.
+    """Server-sent events, until the client disconnects or reads nothing for too long, or the server stops.
 
-    Raises what `Hub.watching` does, before anything is sent.
+    Raises what `Hub.watching` raises, before anything is sent.
     """
 
     media_type = "text/event-stream"
