@@ -24,7 +24,6 @@ from typing import Any, cast
 from app.engine.device import Completion, Device, Job
 from app.engine.lease import Intake, Lease
 from app.engine.memory import Memory
-from app.engine.pieces import send_pieces
 from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
@@ -206,7 +205,7 @@ class Driver:
                 unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
             )  # fmt: skip
             if served.model.writes or served.model.streams:
-                send_pieces(job, unit, self._on_loop)
+                served.send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without:
                 self._jobs[unit.id] = job
             self.device.push(unit.worker, job)

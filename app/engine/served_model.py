@@ -1,14 +1,14 @@
-"""A model that serves: whether a call is admitted, and what is recorded when its units end."""
+"""A served model: admits calls and leases slots to them, and records what its units return."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, cast
 
 from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
-from app.engine.device import Completion, Ran
+from app.engine.device import Completion, Job, Piece, Ran
 from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease, PlacedModel
 from app.engine.outputs import note_stages, note_steps, split_by_length
@@ -148,7 +148,17 @@ class ServedModel(PlacedModel):
             lease.set_own_lengths(own_lengths)
         return lease
 
-    # units and calls that end, called by the driver
+    # units, called by the driver
+
+    def send_pieces(self, job: Job, unit: Unit, on_loop: Callable[[Callable[[], None]], None]) -> None:
+        """Have the worker of this job pass on what rows make while it runs, for the calls that have an `on_piece`.
+
+        `on_loop` is called on the worker's thread, with what the event loop is to call.
+        """
+        readers = {row.slot: row for row in unit.rows if cast("Lease", row.call).on_piece is not None}
+        if readers:
+            job.read = frozenset(readers)
+            job.on_pieces = lambda pieces: on_loop(lambda: _give(readers, pieces))
 
     def unit_ended(self, unit: Unit, completion: Completion, ended: int, tracer: Tracer | None) -> None:
         """A unit has ended: note where its rows' outputs are, or what it failed with, and free slots."""
@@ -212,3 +222,13 @@ class ServedModel(PlacedModel):
             return False
         self._row_bytes = self.activations.row_bytes
         return True
+
+
+def _give(readers: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
+    """Give each call what its rows have made. `readers`: by slot."""
+    for piece in pieces:
+        row = readers[piece.slot]
+        lease = cast("Lease", row.call)
+        if lease.alive and lease.on_piece is not None:
+            lease.began()
+            lease.on_piece(row.index, piece.made, piece.steps)

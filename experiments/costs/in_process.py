@@ -26,7 +26,8 @@ from uvicorn.server import ServerState
 
 from app import process
 from app.contract import ModelSource, Served
-from app.engine.cpu.device import CpuDevice, run
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import run_unit
 from app.engine.device import Job, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
@@ -58,7 +59,7 @@ class OnLoop(CpuDevice):
         self._loop.call_soon(self._run, worker, job)
 
     def _run(self, worker: int, job: Job) -> None:
-        completion = run(job)
+        completion = run_unit(job)
         completion.worker = worker
         self._heard(completion)
 

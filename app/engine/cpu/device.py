@@ -21,21 +21,10 @@ import torch
 from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.executor import CpuExecutor, run_unit
 from app.engine.cpu.niceness import Niceness, may_be_nice
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import (
-    NO_BOUND,
-    Completion,
-    DeviceOptions,
-    Job,
-    Ran,
-    Report,
-    completed,
-    failed,
-    fault_of,
-    push_depth,
-)
+from app.engine.device import NO_BOUND, DeviceOptions, Job, Ran, Report, push_depth
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
@@ -101,11 +90,11 @@ class Worker:
                     self._word.release()
                 if niceness is not None:
                     niceness.set(job.best_effort)
-                completion = run(job)
+                completion = run_unit(job)
                 completion.worker = self.index
                 while completion.outcome.continues:
                     self._report(completion)
-                    completion = run(job)
+                    completion = run_unit(job)
                     completion.worker = self.index
                 self._idle = True
                 self._report(completion)
@@ -113,17 +102,6 @@ class Worker:
                     return
                 # Not to be kept until the next unit comes: outputs belong to the callers now.
                 del job, completion
-
-
-def run(job: Job) -> Completion:
-    """Run a unit; whatever goes wrong becomes an Outcome."""
-    executor = job.executor
-    assert isinstance(executor, CpuExecutor)  # this device placed it
-    try:
-        ran = executor.named(executor.run, job.slots, job.size, job.stage, job)
-    except BaseException as exc:
-        return failed(job.unit_id, fault_of(exc), exc)
-    return completed(job.unit_id, ran)
 
 
 class CpuDevice:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import WHOLE, Job, Ran, copied
+from app.engine.device import WHOLE, Completion, Job, Ran, completed, copied, failed, fault_of
 from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
@@ -19,10 +19,21 @@ from app.models.base import TORCH_DTYPES
 _NO_LENGTHS: dict[str, Any] = {}
 
 
-def _named(name: str) -> Callable[..., Ran]:
-    """A function that calls its first argument with the others, from a file of this name.
+def run_unit(job: Job) -> Completion:
+    """Run a unit of a model on this thread. Whatever it raises becomes an Outcome."""
+    executor = job.executor
+    assert isinstance(executor, CpuExecutor)  # the device placed it
+    try:
+        ran = executor.in_named_frame(executor.run, job.slots, job.size, job.stage, job)
+    except BaseException as exc:
+        return failed(job.unit_id, fault_of(exc), exc)
+    return completed(job.unit_id, ran)
 
-    Where native code crashes, nothing is left but the stacks of `faulthandler`: there it tells whose batch ran.
+
+def _named_frame(name: str) -> Callable[..., Ran]:
+    """A function that calls its first argument with the others, from a source file of this name.
+
+    If native code crashes, only the stack traces of `faulthandler` are left. There the file name tells whose batch ran.
     """
     found: dict[str, Callable[..., Ran]] = {}
     exec(compile("def run(call, *given):\n    return call(*given)\n", f"<{name}>", "exec"), found)
@@ -35,7 +46,7 @@ class CpuExecutor(Executor):
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
         self.copies = False
-        self.named = _named(f"model {model.info.name!r} version {model.info.version}")
+        self.in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
 

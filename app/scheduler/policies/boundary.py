@@ -142,9 +142,7 @@ def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) ->
 def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Options:
     lengths, stage, upstream = view.facts.lengths, neighbours.upstream_stage, neighbours.upstream
     longest = neighbours.longest
-    longest_upstream = (
-        neighbours.longest_upstream or longest
-    )  # rows that join from the first stage are no longer than that
+    longest_upstream = neighbours.longest_upstream or longest  # rows that join from the first stage are no longer
     here = lengths[view.stage].at(longest).times
     source = lengths[max(stage, 0)].at(longest_upstream).times
     together = lengths[view.stage].at(max(longest, longest_upstream)).times

@@ -12,7 +12,8 @@ import torch
 from runtimes import FakeRuntime, Mark
 
 from app.contract import Model
-from app.engine.cpu.device import CpuDevice, run
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import run_unit
 from app.engine.device import Completion, DeviceOptions, Job, Report
 from app.engine.executor import Executor
 from app.engine.pool import Slots
@@ -45,7 +46,7 @@ class SteppedCpu(CpuDevice):
         if busy:
             worker = self.fake.random.choice(busy)
             with torch.inference_mode():
-                completion = run(self._queues[worker][0])
+                completion = run_unit(self._queues[worker][0])
             completion.worker = worker
             if not completion.outcome.continues:
                 self._queues[worker].popleft()
