@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from app.engine.served_model import ServedModel
 from app.errors import NotReady
 from app.observe.tracing.tracer import Tracer
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Fault, Klass, Outcome, Row, Step, Unit
+from app.scheduler.types import Fault, Klass, Outcome, Row, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -117,14 +118,14 @@ class Driver:
 
     def _step_if_due(self) -> None:
         if self._step_due:
-            self._carry_out(self._ask())
+            self.step()
 
-    def step(self, *, hold: bool = True) -> None:
-        """The driver's rule. `hold`: best-effort units wait for the sockets to be polled."""
-        self._carry_out(self._ask(hold=hold))
+    def step(self, *, hold: bool = True, record_unit: Callable[[], None] | None = None) -> None:
+        """The driver's rule: ask the scheduler once, and carry out all of its Step, in the order of this module's text.
 
-    def _ask(self, *, hold: bool = True) -> Step:
-        """Ask the scheduler, and start units if all are real-time; `_carry_out` must follow."""
+        `hold`: best-effort units wait until the sockets have been polled. `record_unit`: stores the outputs of a unit
+        that has ended. It is called before answers are given, but after real-time units have been started.
+        """
         self._step_due = False
         if self._jobs:
             self._report_progress()
@@ -135,24 +136,24 @@ class Driver:
         for unit in step.end_at_next_row:
             if (job := self._jobs.get(unit.id)) is not None:
                 job.continue_without = False
-        if step.start and not step.start[-1].klass:  # the last: they are in order of class
+        # Units are in order of class, so the last one tells whether any is best effort.
+        best_effort = bool(step.start) and step.start[-1].klass is Klass.BEST_EFFORT
+        if step.start and not best_effort:
             self._start(step.start)
             if step.done:
                 self.device.let_begin()  # the loop keeps the interpreter lock for as long as answering takes
-        return step
-
-    def _carry_out(self, step: Step) -> None:
-        """The rest of a Step, in the order of this module's text."""
+        if record_unit is not None:
+            record_unit()
         lease: Lease
         for lease in step.done:  # type: ignore[assignment]  # a cast would be a function call per request
             if lease.klass:
                 self._unanswered.append(lease)
             else:
                 lease.resolve()
-        if step.start and step.start[-1].klass:
+        if best_effort:
             self._start(step.start)
             if self._unanswered:
-                self.device.let_begin()  # as in `_ask`
+                self.device.let_begin()  # as above
         for drop in step.drop:
             if (served := self.models.get(drop.call.program)) is not None:
                 served.drop(drop)
@@ -249,9 +250,7 @@ class Driver:
         if served.activations is not None and served.takes_more_memory():
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
-        step = self._ask()
-        served.unit_ended(unit, completion, now, self._tracer)
-        self._carry_out(step)
+        self.step(record_unit=partial(served.unit_ended, unit, completion, now, self._tracer))
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while there are some."""

@@ -1,21 +1,22 @@
 """Batch times by size from noisy measurements: what each size takes, and how far that may be off.
 
-Other work on a machine only adds to a measured time, and often in bursts that last for seconds. So
+Other work on a machine only adds to a measured time, often in bursts that last for seconds. So
 
-    1. the time of a size is the lower quartile of its measurements. Sizes are measured in turn, so that a burst meets
-       all of them, and it moves the quartile little as long as it meets less than three quarters of the visits;
-    2. its error is that of a sample quartile: 3.5 times the distance from the quartile to the rank that is an eighth of
-       the count above it, over the square root of the count (exponential noise gives 3.2, normal noise 3.8). The
-       distance is the mean over sizes, or the size's own where that is beyond all proportion. To it is added how far
-       sizes usually are from the smooth curve (3): what was wrong at all visits of a size shows only there (R. Birge,
-       The Calculation of Errors by the Method of Least Squares, Physical Review 40, 1932, widens errors likewise);
-    3. a smooth curve is drawn through all sizes: around each of them a line, by nearness, by 1 / error^2, and by less
-       for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979). It never falls;
-    4. a size departs from the smooth curve as far as the evidence goes: of its distance d the share
+    1. The time of a size is the lower quartile of its measurements. Sizes are measured in turn, so a burst affects all
+       of them. It moves the quartile little if it affects less than three quarters of a size's measurements.
+    2. Its error is that of a sample quartile: 3.5 times the distance from the quartile to the rank an eighth of the
+       count above it, over the square root of the count (exponential noise gives 3.2, normal noise 3.8). The distance
+       is the mean over sizes, or the size's own if that is far larger. The usual distance of sizes from the smooth
+       curve (3) is added, because an error common to all measurements of a size shows only there (R. Birge, The
+       Calculation of Errors by the Method of Least Squares, Physical Review 40, 1932, widens errors likewise).
+    3. A smooth curve is fitted through all sizes: around each size a line, weighted by nearness and by 1 / error^2, and
+       less for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979). It never
+       falls.
+    4. A size departs from the smooth curve as far as is significant: of its distance d the share
        max(0, 1 - (k error / d)^2) is kept, the non-negative garrote (L. Breiman, Technometrics 37, 1995). Within k
        standard errors nothing is kept, far beyond them nearly all.
 
-Measured curves bend and jump (on a CPU three rows take up to half longer than four), so 4 matters as much as 3.
+Measured curves bend and jump (on a CPU three rows may take half as long again as four), so 4 matters as much as 3.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from math import hypot, sqrt
 from statistics import mean, median
 from typing import NamedTuple
 
-UNMEASURED = 0.1  # error of a size that lies between measured ones: curves bend about that much
-FLOOR = 0.005  # least error: what repeating does not average out
-ONCE = 0.25  # noise of one measurement, where no size was measured often enough to tell
+UNMEASURED = 0.1  # error of a size between measured ones: curves bend by about that much
+FLOOR = 0.005  # smallest error: repeating does not average out everything
+ONCE = 0.25  # noise of one measurement, if no size was measured often enough to estimate it
 _FACTOR = 3.5  # of the error of a quartile, see 2
 _OF_MEDIAN = 1.48  # standard deviations in a median deviation, of normal noise
-_UNUSUAL = 8.0  # times the median distance: this size has met something that others have not
+_UNUSUAL = 8.0  # times the median distance: something affected this size only
 _SIGNIFICANT = 2.0  # k: standard errors
 _NEIGHBOURS = 7  # sizes in a local line, at least
-_SHARE = 3  # and at least one in so many of all
+_SHARE = 3  # and at least a third of all
 _ROUNDS = 3  # of robust weights
 _FAR = 6.0  # median residuals beyond which a size has no weight (Cleveland's)
 _LEAST_FAR = 0.01  # of the curve: closer residuals never lose weight
 
 
 class Estimate(NamedTuple):
-    """What a batch of one size takes, and the standard error as a share of it."""
+    """The time of a batch of one size, and its standard error as a share of it."""
 
     ns: float
     error: float
 
 
 def estimates(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
-    """By size, from repeated measurements. Sizes without any are left out."""
+    """An estimate for each size that was measured. `times`: by size, repeated measurements in nanoseconds."""
     known = _measured(times)
     if len(known) < _NEIGHBOURS:
         return known
@@ -56,7 +57,7 @@ def estimates(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
 
 
 def _measured(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
-    """With the errors that the measurements of each size show."""
+    """The estimates with errors from each size's own measurements (1 and 2 of the module's text)."""
     own = {size: _distance(some) for size, some in times.items() if len(some) >= 4}
     most = _UNUSUAL * median(own.values()) if own else 0.0
     usual = mean(one for one in own.values() if one <= most) if own else ONCE / _FACTOR
@@ -69,12 +70,12 @@ def _measured(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
 
 
 def quartile(times: Sequence[float]) -> float:
-    """The lower quartile: of fewer than three times the least, of three to six the second."""
+    """The lower quartile: the smallest of fewer than three, the second smallest of three to six."""
     return sorted(times)[(len(times) + 1) // 4]
 
 
 def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """Nanoseconds by size: what is significant of the estimates, on the smooth curve where nothing is."""
+    """Nanoseconds by size: the smooth curve, plus the significant part of each size's distance from it (4)."""
     if len(known) < _NEIGHBOURS:  # too few to tell a bump from the curve
         return {size: one.ns for size, one in known.items()}
     found = {}
@@ -85,14 +86,14 @@ def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:
-    """The smooth curve at each size that is known."""
+    """The smooth curve at each known size (3)."""
     sizes = sorted(known)
     trust = {size: 1 / known[size].error ** 2 for size in sizes}
     for _ in range(_ROUNDS):
         smooth = {size: _line_at(size, sizes, known, trust) for size in sizes}
         off = {size: abs(known[size].ns / smooth[size] - 1) for size in sizes}
         far = _FAR * max(_LEAST_FAR, median(off.values()))
-        # Errors are shares of the curve, not of what was measured: of sizes off by as much, the quick would win.
+        # Errors as shares of the curve, not of the measured time: otherwise sizes measured too fast would weigh more.
         trust = {
             size: max(0.0, 1 - (one / far) ** 2) ** 2 / (known[size].error * smooth[size]) ** 2
             for size, one in off.items()
@@ -101,7 +102,7 @@ def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest values that never fall, by least squares: neighbours that do are pooled."""
+    """The nearest values that never fall, by least squares: neighbours in falling order are averaged."""
     pools: list[tuple[float, int]] = []  # (mean, how many)
     for value in values:
         pool = value, 1
@@ -131,4 +132,4 @@ def _line_at(size: int, sizes: Sequence[int], known: Mapping[int, Estimate], tru
     square = sum(weight * (one - middle) ** 2 for weight, one in zip(weights, near, strict=True))
     rise = sum(weight * (one - middle) * known[one].ns for weight, one in zip(weights, near, strict=True))
     slope = max(0.0, rise / square) if square else 0.0
-    return max(level + slope * (size - middle), level / 2)  # a steep line must not cross 0
+    return max(level + slope * (size - middle), level / 2)  # bounded, because a steep line could cross 0

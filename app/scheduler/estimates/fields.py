@@ -1,4 +1,6 @@
-"""Reads the fields of the profile format. A bad one raises ValueError: its key, what was expected, what was found."""
+"""Parses the fields of the profile format. A bad one raises ValueError with its key, what was expected, and what is
+there.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from typing import Any
 from app.scheduler.estimates.curve import UNMEASURED
 
 MS = 1_000_000  # nanoseconds
-_LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
+_LARGEST = 65_536  # rows; bounds the table that a typing error would make
 
 
 def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float]:
-    """The value at each point: what is known there, or what lies on the line between the neighbours that are.
+    """The value at each point: the known one, or linearly interpolated between the nearest known ones.
 
-    Raises ValueError for a point below or above all that are known.
+    Raises ValueError for a point below or above all known ones.
     """
     places = sorted(known)
     values = []
@@ -34,7 +36,7 @@ def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float
 
 
 def times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
-    """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
+    """Nanoseconds for each size from 1 to the largest; missing sizes are interpolated."""
     if not isinstance(given, Mapping) or not given:
         raise fault(key, "times by batch size", given)
     known: dict[int, float] = {}

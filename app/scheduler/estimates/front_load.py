@@ -1,5 +1,7 @@
-"""What requests and their batches took during some seconds of load: as `starling size --measure` counts it at a server
-of its own, and as a server counts it of itself."""
+"""The CPU time of requests and their batches during some seconds of load.
+
+`starling size --measure` measures it with a server of its own; a running server measures itself.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ _COUNTED = ("seconds", "requests", "loop_s", "helpers_s")
 
 @dataclass(frozen=True, slots=True)
 class FrontLoad:
-    """Requests of one row each. `loop_s`, `helpers_s`: seconds of CPU of the event loop and of all helper threads.
+    """Requests of one row each. `loop_s`, `helpers_s`: CPU seconds of the event loop and of all helper threads.
 
-    `batches`: by size, how many there were and the seconds that they took. `spread`: the standard deviation of a
-    batch's time as a share of it.
+    `batches`: by size, their number and total seconds. `spread`: the standard deviation of a batch's time as a share of
+    it.
     """
 
     seconds: float
@@ -37,12 +39,12 @@ class FrontLoad:
         return sum(count for count, _ in self.batches.values())
 
     def over(self, batch_ns: Sequence[int]) -> float:
-        """What the batches took over what a profile says of them. There must be some."""
+        """The time of all batches over what a profile predicts. There must be some."""
         said = sum(count * batch_ns[min(size, len(batch_ns)) - 1] for size, (count, _) in self.batches.items())
         return sum(took for _, took in self.batches.values()) * 1e9 / said
 
     def after(self, earlier: FrontLoad, weight: float) -> FrontLoad:
-        """Both loads as one, of which the earlier one counts so much."""
+        """Both loads added up, the earlier one multiplied by `weight`."""
         sums = {name: getattr(self, name) + weight * getattr(earlier, name) for name in _COUNTED}
         none = (0.0, 0.0)
         batches = {}
@@ -58,7 +60,7 @@ class FrontLoad:
 
     @classmethod
     def parse(cls, given: Any) -> FrontLoad:
-        """As `to_dict` makes it. Raises ValueError for what is none: files may be edited."""
+        """The inverse of `to_dict`. Raises ValueError for anything else: files may have been edited."""
         try:
             batches = {int(size): (float(count), float(took)) for size, (count, took) in given["batches"].items()}
             figures = {name: float(given[name]) for name in (*_COUNTED, "spread")}

@@ -1,13 +1,14 @@
-"""How long a batch will take: the measured table times one scale that is kept true online, and the hand-over.
+"""Predicts batch times: the measured table, times one scale learnt online, plus the hand-over.
 
-The table keeps the curve's shape, which is neither linear nor monotone on real hardware (three rows can take longer
-than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
-table updated size by size would mix moods. What a size takes beyond that corrects its own entry, slowly, where the
-profile has errors (`LiveTimes`). Units that run at once have tables of their own where they were measured.
-The scale is that of computing alone: the hand-over is the same for all sizes, and has its own moods.
+The table keeps the shape of the curve, which is neither linear nor monotone on real hardware (three rows can take
+longer than four). The scale follows the speed of the machine at the moment. There is one scale for all sizes: traffic
+uses only a few sizes, so a table updated size by size would mix speeds of different times. The remaining deviation of a
+size slowly corrects its own entry, if the profile has errors (`LiveTimes`). Units that run at once have tables of their
+own if these were measured. The scale applies to computing only; the hand-over does not depend on the size, and is
+learnt separately.
 
-Where times depend on the longest row, a batch whose rows are known is predicted by its length. What is
-planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that arrive.
+If times depend on the longest row, a batch with known rows is predicted by its length. The times for any length
+(`batch_ns`) have a scale of their own, which also follows the lengths of the rows that arrive.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.shared_slowdown import SharedSlowdown
 from app.scheduler.types import Profile
 
-_WEIGHT = 0.05  # of one observation in the scale or the hand-over: about the last 20 batches
-_OUTLIER = 4.0  # an observation counts at most so many times the prediction: a page fault is not a trend
-_RETURN = 0.1  # of the way back to the profile, for each window in which no batch ran
-_ROOM_NS = 100_000  # a hand-over counts as at most so far off, or as far as the present value where that is more
+_WEIGHT = 0.05  # of one observation in the scale or the hand-over: a mean over about the last 20 batches
+_OUTLIER = 4.0  # an observation counts as at most so many times the prediction: a page fault is not a trend
+_RETURN = 0.1  # share of the way back to the profile for each window in which no batch ran
+_ROOM_NS = 100_000  # an observed hand-over counts as at most so far off, or as the current value if that is more
 
 # of `LiveTimes`
-_SEEN = 256  # batches of a size that count
-_MOST_WORTH = 16.0  # and the profile of a size at most as so many
-_OFF = 0.5  # one batch is at most so far off, as a share of its prediction
-_NOISE = 0.1  # of one batch, as a share of its time, before any has run
-_COMMON = 0.01  # of one batch in what all sizes share: about the last 100
+_SEEN = 256  # batches of a size that count, at most
+_MOST_WORTH = 16.0  # batches that the profile of a size counts as, at most
+_OFF = 0.5  # one batch counts as at most so far off, as a share of its prediction
+_NOISE = 0.1  # noise of one batch, as a share of its time, before any has run
+_COMMON = 0.01  # weight of one batch in the means over all sizes: about the last 100 count
 _OF_MEAN = 1.25  # standard deviations in a mean absolute deviation, of normal noise
 
 
 class Latency:
-    """Predicts batch times in nanoseconds from a profile and what was observed."""
+    """Predicts the batch times of one stage, in nanoseconds, from its profile and from observed batches."""
 
     __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "live", "scale")
 
@@ -60,20 +61,20 @@ class Latency:
 
     @property
     def planned(self) -> float:
-        """The scale of what is planned for rows of any length."""
+        """The scale for rows of unknown length."""
         return self._planned if self.by_length else self.scale
 
     @property
     def slowdown_scale(self) -> float:
-        """How much units at once slow one another, over what the profile says of that."""
+        """How much units that run at once slow one another, relative to the profile."""
         return self.live.shared.factor if self.live is not None else 1.0
 
     def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
-        """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
+        """Nanoseconds for a batch of `size` while `running` units run, itself included; 0 if nothing is known.
 
-        Beyond the table: the last entry's share per row. Beyond the most units measured: as that many. `length`: of the
-        longest row; 0 where it is not known, which is planned for as `batch_ns` says. The hand-over is part of it, but
-        for what of it passes while the worker ends its last unit: `lead_ns`.
+        Beyond the table the time per row of its last entry is used; beyond the most units measured, their table.
+        `length`: of the longest row; 0 if unknown: then `batch_ns` is used. The hand-over is included, except the part
+        that passes while the worker ends its last unit (`lead_ns`).
         """
         if not self._tables:
             return 0
@@ -95,10 +96,10 @@ class Latency:
     def observe(
         self, size: int, compute_ns: int, running: int = 1, length: int = 0, others: float | None = None
     ) -> None:
-        """Move the scale towards what a batch of `size` took.
+        """A batch of `size` took `compute_ns`: move the scale towards that.
 
-        `running`: units at work when it began, itself included; `others`: those beside it until it ended, on average,
-        where that is known.
+        `running`: units that ran when it began, itself included. `others`: the mean number of other units while it ran,
+        if known.
         """
         if not self._tables or compute_ns <= 0:
             return
@@ -119,7 +120,7 @@ class Latency:
     def tick(self) -> None:
         """A window has closed. One in which nothing ran moves the scale back towards the profile.
 
-        Otherwise a scale that rose far enough for every call to be refused would never be corrected.
+        Otherwise a scale so high that every call is refused would never be corrected.
         """
         if not self._observed:
             self.scale += _RETURN * (1.0 - self.scale)
@@ -130,12 +131,15 @@ class Latency:
             self.live.shared.tick()
 
     def _shared(self, shared: SharedSlowdown, size: int, compute_ns: int, length: int, others: float) -> float:
-        """What a batch takes beside so many others, by the profile and what was learnt before of others' effect."""
+        """The time of a batch beside so many others, by the profile and the shared slowdown learnt before.
+
+        Then learns from this batch's time.
+        """
         few = int(others)
         alone, fewer, more = (self._profiled(size, units, length) for units in (1, 1 + few, 2 + few))
         if min(alone, fewer, more) <= 0:
             return 0
-        # Its speed is a mean over time, in which so many others ran or one more.
+        # Its speed is the mean over the times in which `few` others ran and in which one more did.
         share = others - few
         speed = alone * ((1 - share) / fewer + share / more)
         lone = max(0.0, 1 - others)
@@ -165,12 +169,11 @@ def _moved(scale: float, ratio: float) -> float:
 
 
 class Handover:
-    """Nanoseconds that a batch costs beyond computing: to give it to a worker, and to learn that it has ended.
+    """Nanoseconds that a batch costs beyond computing: to hand it to a worker, and to report its end.
 
-    The profile says how much on a server that has nothing else to do. A busy one takes longer, and a machine has its
-    moods, so it is kept true online. Each observation moves it by a bounded step: what is followed is what most batches
-    cost, and a worker that the system left waiting for 10 ms is not a trend. `profiled` None: it costs nothing, and
-    nothing is learnt.
+    The profile has the value of an idle server. A busy server takes longer, and speeds change, so it is learnt online.
+    Each observation moves it by a bounded step, so it follows what most batches cost: a worker that the system once
+    left waiting for 10 ms is not a trend. `profiled` None: it costs nothing, and nothing is learnt.
     """
 
     __slots__ = ("_learns", "_observed", "_profiled", "_value", "ns")
@@ -186,7 +189,7 @@ class Handover:
         return int(self._profiled)
 
     def observe(self, spent_ns: int) -> None:
-        """A batch whose worker had nothing else cost so much beyond computing."""
+        """A batch on an otherwise idle worker took `spent_ns` beyond computing."""
         if not self._learns:
             return
         self._observed = True
@@ -198,7 +201,9 @@ class Handover:
         self.ns = int(self._value)
 
     def tick(self) -> None:
-        """A window has closed. One in which nothing ran moves it back towards the profile, as `Latency.tick`."""
+        """A window has closed. One in which nothing ran moves the value back towards the profile, as in
+        `Latency.tick`.
+        """
         if self._learns and not self._observed:
             self._value += _RETURN * (self._profiled - self._value)
             self.ns = int(self._value)
@@ -206,16 +211,16 @@ class Handover:
 
 
 class LiveTimes:
-    """What live batches say of each size: by what factor its time differs from the profile's, and how sure that is.
+    """Corrections of single sizes, learnt from live batches, and their errors.
 
-    All sizes share the machine's mood, which is the scale; what is left of a batch's time over its prediction is
-    evidence about its size alone. Each size keeps a running mean of that (Robbins and Monro, A Stochastic Approximation
-    Method, 1951), in which the profile counts as so many batches as its error is worth, and the last 256 batches at
-    most. One batch counts as at most half off: noise is heavy-tailed. Bounding makes all means alike a little low, so
-    what deviations have in common is taken out. Without that, factors and scale would drift apart without end.
+    All sizes share the speed of the machine, which is the scale. The rest of a batch's deviation from its prediction is
+    evidence about its size. Each size keeps a running mean of that (Robbins and Monro, A Stochastic Approximation
+    Method, 1951). In it the profile counts as a number of batches that follows from its error, and at most 256 batches
+    count. One batch counts as at most half off, because noise is heavy-tailed. That bound lowers all means a little, so
+    the deviation common to all sizes is subtracted; otherwise factors and scale would drift apart without end.
 
-    `factors` by size, less one: observed over profiled time. `seen`: batches of each size, up to a bound. `shared`:
-    the same for what units on other workers do to each other.
+    `factors[size - 1]`: observed over profiled time. `seen`: batches of each size, up to the bound. `shared`: the
+    correction for units that run at once.
     """
 
     __slots__ = ("_centre", "_errors", "_noise", "_worth", "factors", "seen", "shared")
@@ -225,13 +230,13 @@ class LiveTimes:
         self.seen = [0] * len(errors)
         self.shared = SharedSlowdown()
         self._errors = errors  # of the profile
-        #: Batches that the profile counts as: few, since calls see what counts.
+        #: Batches that the profile counts as. Few, because live batches show what calls experience.
         self._worth = [min(_MOST_WORTH, (_NOISE / max(FLOOR, error)) ** 2) for error in errors]
         self._noise = _NOISE / _OF_MEAN  # mean absolute deviation
         self._centre = 0.0  # mean deviation
 
     def observe(self, size: int, off: float) -> None:
-        """A batch took 1 + `off` times what was predicted for its size and for the machine's mood. O(1)."""
+        """A batch took 1 + `off` times its prediction, scale included. O(1)."""
         if size > len(self.seen):
             return
         if not -_OFF <= off <= _OFF:
@@ -252,7 +257,7 @@ class LiveTimes:
         return _OF_MEAN * self._noise
 
     def errors(self) -> tuple[float, ...]:
-        """By size: the standard error of its time as a share. One batch alone says nothing."""
+        """By size: the standard error of its time as a share of it. A single batch does not count."""
         noise = max(FLOOR, self.spread)
         return tuple(
             sqrt(FLOOR**2 + 1 / (1 / max(FLOOR, error) ** 2 + max(0, seen - 1) / noise**2))

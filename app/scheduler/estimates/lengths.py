@@ -1,9 +1,9 @@
-"""Batch times of rows that have a length: T(b, length), measured for a few lengths.
+"""Batch times of rows that have a length: T(b, length), interpolated from a few measured lengths.
 
-    by_length = ((16, times), (128, times))      times[b - 1]: nanoseconds of b rows, the longest of them so long
+    by_length = ((16, times), (128, times))      times[b - 1]: nanoseconds of b rows whose longest has this length
 
-Between two lengths measured the time lies on the line between theirs. Rows shorter than the shortest take as long as
-that: below it nothing is known to be saved. Beyond the longest, time grows in proportion to the length.
+Between two measured lengths times are interpolated linearly. Rows shorter than the shortest measured length count as
+that long. Beyond the longest, time grows in proportion to the length.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 ByLength = Sequence[tuple[int, tuple[int, ...]]]
 
-_EXACT = 64  # lengths below it are looked up as they are
-_ANY = 1 << 62  # rows shorter than the shortest length known take as long as that
+_EXACT = 64  # lengths below it are not rounded
+_ANY = 1 << 62  # as the only measured length: all rows are shorter, so all take the same time
 
 
 def time_at(by_length: ByLength, size: int, length: int) -> float:
-    """Nanoseconds of a batch of `size` whose longest row is so long. `by_length` ascending and not empty."""
+    """Nanoseconds of a batch of `size` whose longest row has this length. `by_length`: ascending, not empty."""
     above = bisect_left(by_length, length, key=_length)
     if above == len(by_length):
         longest, times = by_length[-1]
@@ -34,19 +34,19 @@ def time_at(by_length: ByLength, size: int, length: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AtLength:
-    """What batches take whose longest row is so long. By size, less one; nanoseconds."""
+    """Batch times at one length of the longest row, in nanoseconds. Index `size - 1`."""
 
     times: tuple[float, ...]  # made monotone by padding
-    sizes: tuple[int, ...]  # at which so many rows are run
-    least: tuple[float, ...]  # a row, in the best batch of up to so many
+    sizes: tuple[int, ...]  # the size at which so many rows are run
+    least: tuple[float, ...]  # time per row in the best batch of up to so many rows
     best: tuple[int, ...]  # the size of that batch
 
 
 class LengthTimes:
-    """T(b, length) of a program from one of its stages to the end, looked up by length.
+    """T(b, length) of a program from one of its stages to the end, cached by length.
 
-    `parts`: the times of each stage by length, see `any_length`; `extra_ns` is added to every time. Lengths are rounded
-    up by at most a thirty-second, which bounds what is kept.
+    `parts`: the times by length of each of these stages. `extra_ns` is added to every time. Lengths are rounded up by
+    at most a thirty-second, which bounds the cache.
     """
 
     __slots__ = ("_extra_ns", "_known", "_parts", "most")
@@ -80,12 +80,12 @@ class LengthTimes:
 
 
 def any_length(batch_ns: tuple[int, ...]) -> ByLength:
-    """The times of a stage that takes as long whatever the length."""
+    """The times by length of a stage whose times do not depend on it."""
     return ((_ANY, batch_ns),)
 
 
 def rounded(length: int) -> int:
-    """The length, or the next one above it of six binary digits."""
+    """The length rounded up to six significant binary digits."""
     if length < _EXACT:
         return length
     step = length.bit_length() - 6
@@ -97,5 +97,5 @@ def _length(entry: tuple[int, tuple[int, ...]]) -> int:
 
 
 def _of(times: tuple[int, ...], size: int) -> float:
-    """Beyond the table: the last entry's share per row."""
+    """The time of a size; beyond the table, with the time per row of its last entry."""
     return times[size - 1] if size <= len(times) else times[-1] * size / len(times)

@@ -1,16 +1,15 @@
-"""Pairs of models as measured side by side: what a unit of one is slowed by, and the format that files hold it in.
+"""How much the units of two models slow each other, measured side by side, and its file format.
 
-This decides which best-effort work may fill what real-time work leaves free (rule 2 of `reef`). REEF asks how much of
-the GPU a kernel occupies; a framework does not know that, so pairs are measured instead (`starling profile A --beside
-B`).
+This decides which best-effort work may run beside real-time work (rule 2 of `reef`). REEF uses the share of the GPU
+that a kernel occupies. Frameworks do not report that, so pairs are measured instead (`starling profile A --beside B`).
 
     {"model": "encoder", "architecture": "8c1f0a", "made": "2026-01-01T00:00:00+00:00",
      "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021}]}
 
-This is what a model's units meet beside `encoder`, looped on another worker in batches of `beside_rows`: a batch of
-`rows` takes `beside_ms` where alone it takes `alone_ms`. Both are medians. `slower` is the median of what single visits
-gave, each of which times both, one after the other, so that a machine that drifts does not bend it: 0.021 is 2.1 %.
-Unknown keys of a pair are kept as they are.
+This is one measured pair of some model with `encoder`, which runs batches of `beside_rows` in a loop on another worker.
+A batch of `rows` takes `alone_ms` alone and `beside_ms` beside it. Both are medians. `slower` is the median slowdown
+(0.021 is 2.1 %) over visits, each of which times both one after the other, so that a drifting machine does not bias it.
+Unknown keys of a pair are kept unchanged.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from typing import Any, NamedTuple
 from app.scheduler.data import built
 from app.scheduler.estimates.fields import fault
 
-#: By what fraction of its time a unit of the first program is slowed by one of the second beside it, where measured.
+#: (first, second) -> by what fraction of its time a unit of the first program is slowed by one of the second beside it.
 PairSlowdowns = Mapping[tuple[int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class PairTime:
-    """A unit of `rows` beside units of `beside_rows`, see the module's text."""
+    """The times of a unit of `rows` beside units of `beside_rows`, see the module's text."""
 
     rows: int
     beside_rows: int
@@ -39,7 +38,7 @@ class PairTime:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What units of some model meet beside those of `model`, whose `architecture` is that of its profile's key."""
+    """How units of some model are slowed by units of `model`. `architecture`: as in the key of that model's profile."""
 
     model: str
     architecture: str
@@ -47,7 +46,7 @@ class Pair:
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
 
     def __post_init__(self) -> None:
-        """Raises ValueError, or TypeError for what are no numbers: it may come from a file."""
+        """Raises ValueError, or TypeError for values that are no numbers: it may come from a file."""
         if min(min(one.rows, one.beside_rows) for one in self.sizes) < 1 or min(one.slower for one in self.sizes) < -1:
             raise ValueError("sizes: expected rows from 1 on, and slowdowns of at least -1")
 
@@ -63,7 +62,7 @@ class Pair:
 
     @property
     def slower(self) -> float:
-        """The worst of the sizes that were measured; at least 0: below that is noise, company speeds nobody up."""
+        """The worst slowdown of all sizes; at least 0, because a negative one can only be noise."""
         return max(0.0, *(time.slower for time in self.sizes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def parse_pair(data: Any) -> Pair:
 
 
 class Paired(NamedTuple):
-    """A served program, as far as pairs go: the model it is of, its largest batch, and what it was measured beside."""
+    """What `slowdowns` needs of a served program: its model, its largest batch, and its measured pairs."""
 
     model: str
     architecture: str
@@ -94,8 +93,8 @@ class Paired(NamedTuple):
 def slowdowns(programs: Mapping[int, Paired]) -> PairSlowdowns:
     """By (real-time program, best-effort program): the fraction of its time by which the first is slowed, 0.02 is 2 %.
 
-    The worst of all sizes measured, at least 0, and of one unit beside another. A pair is of two architectures, and is
-    not used for larger batches than it was measured with. Pairs that were not measured are missing.
+    The worst of all measured sizes, at least 0, for one unit beside another. A pair belongs to two architectures, and
+    is not used for larger batches than were measured. Pairs that were not measured are missing.
     """
     found: dict[tuple[int, int], float] = {}
     for realtime, own in programs.items():

@@ -1,4 +1,4 @@
-"""How rows are run fastest: padded to a larger batch, in several units, and from stage to stage."""
+"""The fastest way to run rows: padded to a larger batch, in several units, or through several stages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def parted(batch_ns: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By rows: the least time to run all of them in one unit or in several, and the rows of the first of these.
+    """By rows: the least time to run all of them, in one unit or in several, and the rows of the first unit.
 
-    Of equals the fewest units. Where small batches are as fast per row as large ones, parts of them end earlier.
+    Among equals the fewest units.
     """
     times, firsts = [0], [0]
     for rows in range(1, len(batch_ns) + 1):
@@ -34,7 +34,7 @@ def parted(batch_ns: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def to_the_end(times: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """By stage and size: the sum of the times of this stage and all behind it."""
+    """By stage and size: the sum of the times of this stage and all later ones."""
     sums = accumulate(reversed(times), lambda behind, own: tuple(map(add, own, behind)))
     return tuple(sums)[::-1]
 
@@ -43,12 +43,12 @@ def to_the_end(times: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
 class StagePlan:
     """The fastest way of rows through the stages of a program, one unit at a time. Each table is by stage, then rows.
 
-    At each stage the rows that are together run as one unit or in several, each padded if that is faster.
+    At each stage the rows run as one unit or in several, each padded if that is faster.
     """
 
     unit_ns: tuple[tuple[int, ...], ...]  # of one unit
     part: tuple[tuple[int, ...], ...]  # rows of the first unit
-    remaining_ns: tuple[tuple[int, ...], ...]  # until all rows have passed this stage and those behind it
+    remaining_ns: tuple[tuple[int, ...], ...]  # until all rows have passed this stage and all later ones
 
     @classmethod
     def of(cls, times: Sequence[tuple[int, ...]]) -> StagePlan:

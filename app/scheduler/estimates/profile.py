@@ -1,4 +1,4 @@
-"""The profile format: what was measured of one model on one device, as the dict that a JSON file holds.
+"""The profile format: the measured batch times of one model on one device, as a JSON object.
 
     {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
      "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
@@ -9,19 +9,23 @@
      "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
      "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
 
-`batch_ms` is the time of a batch of so many rows that runs alone; `error` is the standard error of these times as a
-share of them, of the sizes that were measured: without it they count as exact; `concurrency` under "2" is the time of
-such a batch while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size,
-to give it to a worker and to learn of its end; `power_w` is drawn by the device. `length_ms` is the time of a batch by
-the length of its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's.
-`stages` are the parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times
-are those of a step, by what the longest row has read and written where they depend on that. `batch_ms` beside them is
-the time of the whole model, if left out the sum of its stages, one step of each cell; `handover_ms` beside them is that
-of each stage.
+    batch_ms      time of a batch of so many rows that runs alone
+    error         standard error of these times as a share of them, for measured sizes; without it they count as exact
+    concurrency   under "2": time of such a batch while two units run at once
+    handover_ms   what each unit costs beyond computing, whatever its size: to reach a worker and to report its end.
+                  With `stages`, of each of them
+    power_w       watts drawn by the device
+    length_ms     time of a batch by the length of its longest row. `batch_ms` is then used if the length is unknown;
+    its
+                  default is the times of the longest length
+    stages        the parts that a model is run in, in order, each in this format. `batch_ms` beside them is the time of
+                  the whole model; its default is the sum of the stages, with one step of each cell
+    cell          the stage is repeated; its times are those of one step. Its lengths count what a row has read and
+    written
 
-Only `batch_ms` must be there, or what can replace it. Sizes left out are interpolated linearly, so the sizes given
-must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
-inside.
+Only `batch_ms` is required, or what its default is made of. Missing sizes are interpolated linearly, so the sizes given
+must begin with 1 and end with `max_batch`. Unknown keys are kept unchanged. Milliseconds in files, integer nanoseconds
+in memory.
 """
 
 from __future__ import annotations
@@ -55,10 +59,10 @@ class Power:
 class ModelProfile:
     """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
 
-    `by_length`: (length, times by size), ascending, where times depend on the longest row. `stages`: the parts that it
-    is run in, where there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size
-    costs beyond these; None where it was not measured, and counts as nothing. `errors`: by size, the standard error of
-    `batch_ns` as a share of it; empty where the times are exact.
+    `by_length`: (length, times by size), ascending, if times depend on the longest row. `stages`: the parts that it is
+    run in, if there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size costs
+    beyond these; None if not measured, which counts as 0. `errors`: by size, the standard error of `batch_ns` as a
+    share of it; empty if the times are exact.
     """
 
     batch_ns: tuple[int, ...]
@@ -80,17 +84,17 @@ class ModelProfile:
 
     @property
     def peak(self) -> float:
-        """Rows per second of the best size run without a pause: what a load of 1 means."""
+        """Rows per second of the best size run without a pause: a load of 1."""
         return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
 
     @property
     def occupied_ns(self) -> tuple[int, ...]:
-        """By size: how long a batch alone keeps its worker from the next one, computing and handed over."""
+        """By size: how long a batch alone occupies its worker, with hand-over."""
         return tuple(time + (self.handover_ns or 0) * len(self.parts) for time in self.batch_ns)
 
     @property
     def watts(self) -> tuple[float, float]:
-        """Idle and busy. Where no power was measured, 0 and 1: what is weighed or counted then is device time."""
+        """Idle and busy. If no power was measured, 0 and 1: then device time takes the place of energy."""
         return (self.power.idle, self.power.busy) if self.power else (0.0, 1.0)
 
     @property
@@ -99,7 +103,7 @@ class ModelProfile:
         return max(range(1, self.max_batch + 1), key=lambda size: size / self.batch_ns[size - 1])
 
     def times(self, units: int) -> tuple[int, ...]:
-        """Times by size while `units` run at once; between the numbers measured on the line through their neighbours.
+        """Times by size while `units` run at once, interpolated between the measured numbers of units.
 
         Raises ValueError beyond the most units measured.
         """
@@ -112,7 +116,7 @@ class ModelProfile:
         return tuple(round(interpolate(known, [units])[0]) for known in by_size)
 
     def stage(self, running: int | None = None) -> Profile:
-        """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
+        """The scheduler's Profile of it, for up to `running` units at once; None for as many as were measured."""
         measured = max(self.concurrency_ns, default=1)
         most = measured if running is None else min(running, measured)
         concurrency_ns = tuple(self.times(units) for units in range(2, most + 1))
@@ -120,7 +124,7 @@ class ModelProfile:
 
     @property
     def parts(self) -> tuple[ModelProfile, ...]:
-        """What is run one after the other: the stages, or the model as one."""
+        """The parts that run one after another: the stages, or the whole model."""
         return self.stages or (self,)
 
     def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
@@ -129,17 +133,17 @@ class ModelProfile:
         return tuple(Stage(part.stage(running), part.cell) for part in parts)
 
     def time(self, size: int, length: int = 0) -> float:
-        """Nanoseconds of one run, or of one step, of a batch alone whose longest row is so long; 0: not known."""
+        """Nanoseconds of one run (or step) of a batch alone. `length`: of its longest row, 0 if unknown."""
         return time_at(self.by_length, size, length) if length and self.by_length else self.batch_ns[size - 1]
 
     def peak_at(self, length: float, steps: float = 0) -> float:
-        """Rows per second of the best size, for rows of one length, each of as many steps in a cell or of `steps`."""
+        """Rows per second of the best size, for rows of one length. In a cell they make `steps` steps, or `length`."""
         return max(size * 1e9 / time for size, time in enumerate(self._whole(length, steps or length), 1))
 
     def at(self, length: int) -> ModelProfile:
-        """The profile of rows of one length, run whole: each takes as many steps in a cell.
+        """The profile of rows of one length, run whole: in a cell each makes `length` steps.
 
-        `handover_ns` is then what all units of a batch cost.
+        `handover_ns` is the cost of all units of a batch.
         """
         units = sum(length if part.cell else 1 for part in self.parts)
         return replace(
@@ -151,15 +155,17 @@ class ModelProfile:
         )
 
     def _whole(self, length: float, steps: float) -> list[float]:
-        """Nanoseconds by size of rows that run whole, each of so many steps in a cell: these are half over on average,
-        and those that have been made count as length there."""
+        """Nanoseconds by size of rows that run whole, with so many steps in a cell.
+
+        Steps made count as length there; on average half of them have been made.
+        """
         parts = [(part, length + steps / 2, steps) if part.cell else (part, length, 1) for part in self.parts]
         sizes = range(1, self.max_batch + 1)
         return [sum(part.time(size, round(longest)) * count for part, longest, count in parts) for size in sizes]
 
     @property
     def fit(self) -> dict[str, float]:
-        """The line through the times of batches alone, in milliseconds; `residual`: its error over the mean time."""
+        """The regression line of batches alone, in milliseconds; `residual`: its error over the mean time."""
         line = regression(self.batch_ns)
         residual = line.residual * self.max_batch / sum(self.batch_ns)
         return {"alpha_ms": line.alpha / MS, "beta_ms": line.beta / MS, "residual": residual}
@@ -179,7 +185,7 @@ class ModelProfile:
         )
 
     def scaled(self, factor: float) -> ModelProfile:
-        """Every batch takes so many times as long."""
+        """The same, with all batch times multiplied by `factor`."""
 
         def each(times: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(round(time * factor) for time in times)
@@ -193,7 +199,7 @@ class ModelProfile:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The dict of the format, every size written out. `parse` gives an equal profile back."""
+        """The object of the format, every size written out. `parse` is the inverse."""
         data: dict[str, Any] = {**self.extra, "model": self.model, "device": self.device}
         if self.threads is not None:
             data["threads"] = self.threads
@@ -217,7 +223,7 @@ class ModelProfile:
 
 
 def parse(data: Any) -> ModelProfile:
-    """A profile from its dict. Raises ValueError that names the key, what was expected there and what was found."""
+    """A profile from the object of the format. Raises ValueError with the key, what was expected and what is there."""
     if not isinstance(data, Mapping):
         raise fault("profile", "an object", data)
     for name in ("model", "device"):
@@ -261,7 +267,9 @@ def parse(data: Any) -> ModelProfile:
 
 
 def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
-    """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
+    """The profile of a made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1
+    ns.
+    """
     times = tuple(round((fixed_ms + row_ms * size) * MS) for size in range(1, max_batch + 1))
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
@@ -283,7 +291,7 @@ def _power(given: Any) -> Power:
 
 
 def _stages(given: Any, max_batch: int | None) -> tuple[ModelProfile, ...]:
-    """The largest batch of the whole is that of each stage that names none."""
+    """The profiles of stages. One without `max_batch` gets that of the whole model."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise fault("stages", "a list of profiles", given)
     stages = []

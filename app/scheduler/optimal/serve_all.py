@@ -1,4 +1,4 @@
-"""An upper bound of the mean latency when all that waits is served (`no_wait`), in closed form.
+"""An upper bound of the mean latency of serving all waiting rows (`no_wait`), in closed form.
 
 One device that runs one batch at a time, Poisson arrivals, batches of any size b that take alpha b + tau: Y. Inoue,
 Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching, arXiv 1912.06322. A batch has the rows that
@@ -9,7 +9,7 @@ rate x alpha, and p the chance that none arrives during a batch:
     E B^2 (1 - r^2)  =  E B r (1 + 2 rate tau) + rate tau + (rate tau)^2 + p
     mean latency    =  (rate E D^2 / 2 + E B D) / E B      half a batch until the next begins, and that one
 
-which falls as p rises. Only p is not known in closed form: but p >= 0, and as E B >= 1, p >= 1 - r - rate tau.
+which falls as p rises. p has no closed form, but p >= 0, and p >= 1 - r - rate tau because E B >= 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from itertools import pairwise
 
 
 def bound_ns(batch_ns: Sequence[int], rate: float) -> float | None:
-    """Nanoseconds, at `rate` rows per second; None where the line that bounds the times does not keep up with it.
+    """Nanoseconds, at `rate` rows per second; None if no line above the times keeps up with that rate.
 
-    Times that are no line are bounded by lines through two of them that none exceeds, and the least bound is taken. No
-    largest batch is assumed: near the peak, where more rows wait than a batch takes, the mean is above.
+    Times that are not on a line are bounded by lines through two of them that lie above all others; the lowest bound is
+    returned. It assumes unlimited batches: near the peak, where more rows wait than a batch takes, the mean is higher.
     """
     return min((found for line in _lines(batch_ns) if (found := _of_line(*line, rate / 1e9)) is not None), default=None)
 
@@ -40,7 +40,7 @@ def _of_line(alpha: float, tau: float, rate: float) -> float | None:
 
 
 def _lines(batch_ns: Sequence[int]) -> list[tuple[float, float]]:
-    """Slope and offset of each edge of the least concave curve above the times; of one time, a flat line."""
+    """Slope and offset of each edge of the upper concave hull of the times; for a single time, a flat line."""
     hull: list[tuple[int, float]] = []
     for point in enumerate(map(float, batch_ns), 1):
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], point):

@@ -1,18 +1,19 @@
-"""The least mean latency, or latency and power, that any batching policy can reach on one serial device.
+"""Solves for the best batching policy on one serial device: least mean latency, or latency and power weighted.
 
 For Poisson arrivals and batch times T(b) the best policy is the solution of a semi-Markov decision process (Y. Xu,
-J. Sun, S. Zhou, Z. Niu, SMDP-Based Dynamic Batching, arXiv 2301.12865 and 2501.02181). It is the yardstick of the
-policies here, and its table is itself a policy.
+J. Sun, S. Zhou, Z. Niu, SMDP-Based Dynamic Batching, arXiv 2301.12865 and 2501.02181). All policies are compared with
+it, and its table is itself a policy.
 
-    state     rows that wait, seen whenever the device is free
-    action    0: wait for the next arrival; b: run b of the rows that wait
+    state     the number of waiting rows, whenever the device is free
+    action    0: wait for the next arrival; b: run b of the waiting rows
     time      1 / rate, or T(b)
     cost      rows in the system, integrated over that time, divided by the rate: by Little's law the long-run average
               is the mean latency; plus weight x watts, integrated
 
-Howard's policy iteration, each policy evaluated exactly by one linear system. Beyond the last state kept the process is
-not cut off: there the best-throughput size is run, and under it the relative value is a quadratic in the number of rows
-whose coefficients are known in closed form (see `_Tail`). So the answer hardly depends on where the states end.
+Solved by Howard's policy iteration; each policy is evaluated exactly by one linear system. The process is not cut off
+at the last state: beyond it the size of the highest throughput is run, for which the relative value is a quadratic in
+the number of rows, with coefficients in closed form (see `_Tail`). So the answer hardly depends on the number of
+states.
 
 Batch times are first made monotone by padding (`padded`): b rows run at the size b' >= b that is fastest.
 """
@@ -29,15 +30,15 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.parts import padded
 
 _ROUNDS = 100  # policy iteration ends after about ten
-_IDLE_ROUNDS = 10  # without a gain: what still changes are ties that rounding decides, seen from 256 rows on
-_TOLERANCE = 1e-10  # of the average cost: an action must gain more to replace another, or ties would alternate
+_IDLE_ROUNDS = 10  # rounds without a gain: only ties decided by rounding still change, seen from 256 rows on
+_TOLERANCE = 1e-10  # share of the average cost that an action must gain to replace another, or ties would alternate
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """A stationary policy and its long-run averages. `table[n]`: rows to run of n that wait, 0 for wait."""
+    """A stationary policy and its long-run averages. `table[n]`: rows to run if n wait, 0 for wait."""
 
     table: tuple[int, ...]
     sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run
@@ -46,10 +47,10 @@ class Optimum:
     mean_batch: float  # rows
     utilisation: float  # share of time in which the device runs
     power_w: float
-    tail: int  # rows to run of more than the table holds
+    tail: int  # rows to run if more wait than the table has entries for
 
     def serve(self, waiting: int) -> int:
-        """Rows to run of `waiting`, 0 for wait."""
+        """Rows to run if so many wait, 0 for wait."""
         return self.table[waiting] if waiting < len(self.table) else self.tail
 
 
@@ -65,8 +66,8 @@ def solve(
     """The policy that minimises mean latency in ns + `weight` x mean power in watts.
 
     `rate` in rows per second; `power`: watts idle and busy; `weight` in ns per watt. With `idling` False the device
-    never rests while rows wait. `states`: the largest number of waiting rows kept, at least twice the largest batch.
-    Raises ValueError where no policy keeps up with the rate.
+    is never idle while rows wait. `states`: the largest number of waiting rows kept, at least twice the largest batch.
+    Raises ValueError if no policy keeps up with the rate.
     """
     process = _Process(batch_ns, rate, states)
     allowed = process.allowed(idling)
@@ -102,8 +103,8 @@ def evaluate(
 ) -> Optimum:
     """The long-run averages of the policy that runs `table[n]` of n waiting rows; beyond the table its last entry.
 
-    With `pad` False batches run at their own size. The table must reach the largest batch at least, and should reach
-    far beyond what ever waits. Raises ValueError for another table, or where its end cannot keep up with the rate.
+    With `pad` False batches run at their own size. The table must reach at least the largest batch, and should reach
+    far beyond any likely queue. Raises ValueError for a wrong table, or if its last entry cannot keep up with the rate.
     """
     if any(not 0 <= rows <= min(waiting, len(batch_ns)) for waiting, rows in enumerate(table)) or not table[-1]:
         raise ValueError("table: expected 0 to as many rows as wait and as a batch can have, and not 0 at its end")
@@ -112,10 +113,10 @@ def evaluate(
 
 
 def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, ...]]:
-    """The mean number of rows in the system, and the relative value in rows x ns of each number that waits.
+    """The mean number of rows in the system, and the relative value, in rows x ns, of each number of waiting rows.
 
-    `best`: a policy on a device with these batch times. The value is what it costs to begin with so many rows and not
-    with none, when all that exceeds the average is added up.
+    `best`: a policy on a device with these batch times. The relative value is the total cost above the average when
+    starting with so many rows instead of none.
     """
     process = _Process(batch_ns, best.rate, len(best.table) - 1, tail_size=best.tail)
     table = np.asarray(best.table, dtype=np.int64)
@@ -124,7 +125,7 @@ def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, 
 
 
 class _Tail:
-    """The relative value beyond the last state, where `size` rows are run whatever waits.
+    """The relative value beyond the last state, where batches of `size` rows are always run.
 
     h(n) = c1 n + c0 - g T + E h(n - size + A), with A arrivals during T, is solved by h(n) = a n^2 + b n + const:
         a = c1 / (2 d),   b = (c0 - g T + a E(A - size)^2) / d,   d = size - rate x T
@@ -174,13 +175,13 @@ class _Process:
         self.tail = tail
         self.shortest = min(1 / self.rate, float(self.times.min()))
         self.arrivals = poisson(self.rate * self.times)
-        self.beyond = self.arrivals.shape[1]  # states past the last that a batch can lead to
+        self.beyond = self.arrivals.shape[1]  # states beyond the last that a batch can lead to
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action may be taken in which state. With a full batch there is nothing to wait for.
+        """Which action is allowed in which state. With a full batch waiting is not allowed.
 
-        Allowed to wait there, a policy on the way may never serve some states, and has no one average then: the linear
-        system is singular, or its solution has nothing to do with the policy.
+        Otherwise a policy during iteration might never serve some states. Then it has no single average, and the linear
+        system is singular or its solution meaningless.
         """
         n, b = np.ogrid[: self.states + 1, : self.largest + 1]
         allowed: NDArray[np.bool_] = (b <= n) & ((b > 0) | (n < self.largest))
@@ -191,7 +192,9 @@ class _Process:
     # costs: cost[0, a] + cost[1, a] x n is what action a costs in state n
 
     def latency_cost(self) -> Floats:
-        """Rows in the system, integrated, over the rate. Those that arrive during a batch are there half of it."""
+        """Rows in the system, integrated, over the rate. Rows that arrive during a batch are there for half of it on
+        average.
+        """
         cost = np.empty((2, self.largest + 1))
         cost[1] = np.r_[1 / self.rate, self.times] / self.rate
         cost[0] = np.r_[0.0, self.times**2 / 2]
@@ -245,7 +248,9 @@ class _Process:
         return average, value
 
     def improve(self, value: Floats, average: float, cost: Floats) -> Floats:
-        """What each action costs in each state, given the relative values; actions that need more rows are infinite."""
+        """The cost of each action in each state, given the relative values; infinite if it needs more rows than
+        wait.
+        """
         n = np.arange(self.states + 1)
         gains = np.full((self.states + 1, self.largest + 1), np.inf)
         gains[:, 0] = cost[0, 0] + n * cost[1, 0] - average / self.rate + value[1 : self.states + 2]
@@ -272,7 +277,7 @@ class _Process:
 
 
 def poisson(means: Floats) -> Floats:
-    """Chances of 0, 1, 2, ... arrivals, a line for each mean, cut where about 1e-15 is left."""
+    """Probabilities of 0, 1, 2, ... arrivals, one row for each mean, cut off where about 1e-15 is left."""
     last = int(np.ceil(means.max() + 9 * np.sqrt(means.max()) + 25))
     logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, last + 1)))]
     chances: Floats = np.exp(np.arange(last + 1) * np.log(means)[:, None] - means[:, None] - logs)

@@ -1,24 +1,24 @@
 """Control tables: the best action for each number of waiting rows, solved beforehand for a grid of loads.
 
-`solve` takes 0.2 s for batches up to 32, up to four times that where times have errors, and seconds for the largest, so
-it belongs off the event loop; looking a table up is O(1). A table is solved from the measured curve for a load: the
-arrival rate as a share of what the device can serve. A device that has become slower by a factor is the same process on
-a slower clock, so the table of the load as it is now stays exact, and nothing is solved again.
+`solve` takes 0.2 s for batches up to 32, up to four times that if times have errors, and seconds for the largest, so it
+must run off the event loop. Looking a table up is O(1). Each table is solved from the measured curve for one load: the
+arrival rate as a share of the device's peak rate. A device that becomes slower by a factor is the same process on a
+slower clock. So the table for the current load stays exact, and nothing has to be solved again.
 
 The objective is a weight w from 0 to below 1. The objective minimised is
 
     (1 - w) x mean latency / T(1)  +  w x mean power / power of a busy device
 
-`latency` is 0 and never idles a usable worker while rows wait; `balanced` is 0.5, `energy` 0.9. Without measured power
-a busy device counts as 1 and an idle one as 0, so that what is weighed is device time.
+`latency` has weight 0, and no usable worker is idle while rows wait; `balanced` is 0.5, `energy` 0.9. Without measured
+power a busy device counts as 1 and an idle one as 0, so device time is weighted instead.
 
-Where batch times have errors, a table departs from serving all that waits only if that gains more than the errors
-leave open (`doubt`).
+If batch times have errors, a table departs from serving all waiting rows only if its gain is significant
+(`uncertainty`).
 
-For several workers that run at once the state has a second part: what the others have left (`beside`). A worker may
-then wait for another while rows wait, also under `latency`: workers that start in turn, at equal distances, have larger
-batches for the same wait. For two workers the tables are nearly exact, for more nearly as good (`two_workers`, `python
--m experiments.many workers several`); `doubt` looks only at the sizes that batches run at.
+For several workers that run at once the state has a second part: the time that the others have left (`time_left`). Then
+a free worker may wait for another one while rows wait, even under `latency`: workers that start in turn, equally
+spaced, have larger batches for the same wait. For two workers the tables are nearly exact, for more nearly as good
+(`two_workers`, `python -m experiments.many workers several`). `uncertainty` then only affects the sizes of batches.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.types import Profile
 
-#: Weights of power. Of `deadline` (see `policies.deadline`) for rows that have none.
+#: Weights of power. `deadline` (see `policies.deadline`) uses tables for rows without deadlines.
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
-#: Of several workers, whose tables take longer and change less from load to load (docs/bench/many.md).
+#: For several workers: their tables take longer to solve and change less from load to load (docs/bench/many.md).
 LOADS_OF_SEVERAL = (0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.96)
-LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
-_STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served
-_TOLERANCE = 0.01  # of the mean latency: the tables hardly change after that
-_ROUNDS = 100  # of several workers: the mean may settle later, the tables hardly change after that
-_SEVERAL = 32  # of several workers: the largest batch solved row by row
-_PHASES = 8  # of a unit beside: with 4 the mean latency is up to 4 % higher at load 0.9
+LARGEST = 256  # rows: a table for larger batches takes minutes, and their time per row hardly falls any more
+_STATES = 256  # waiting rows in a table, at least; beyond them the size of the highest throughput is run
+_TOLERANCE = 0.01  # share of the mean latency: the tables hardly change after that
+_ROUNDS = 100  # for several workers: the mean may settle later, but the tables hardly change after that
+_SEVERAL = 32  # for several workers: the largest batch solved row by row
+_PHASES = 8  # phases of a running unit: with 4 the mean latency is up to 4 % higher at load 0.9
 
-_PATIENCE = 4  # a hold ends at the latest after so many times what it is expected to last
+_PATIENCE = 4  # a hold ends at the latest after so many times its expected duration
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTables:
-    """`tables[level][n]`: rows to run of n that wait, 0 for wait; beyond a table `tail`. Level i is load `loads[i]`.
+    """`tables[level][n]`: rows to run if n wait, 0 for wait; beyond a table `tail`. Level i is the load `loads[i]`.
 
-    Of several workers that is where more than one is free, and `others[level][column - 1][n]` where one is; beyond
-    these their last entry.
+    For several workers that is used while no other worker runs (column 0), else `others[level][column - 1][n]`; beyond
+    such a table its last entry.
     """
 
     loads: tuple[float, ...]
     tables: tuple[tuple[int, ...], ...]
     tail: int
     sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run, beside other units if there are any
-    hold_ns: tuple[int, ...]  # by level: the longest wait of a row that is held
-    peak: float  # rows per second that all workers serve at best
+    hold_ns: tuple[int, ...]  # by level: the longest time that a row is held
+    peak: float  # rows per second of all workers at best
     workers: int = 1
-    alone: tuple[int, ...] = ()  # the same for a unit beside which nothing runs; () where there is one worker
-    #: By level, for programs of several stages: rows in the system on average, and the relative value of each number
-    #: that waits when the device is free, in rows x ns.
+    alone: tuple[int, ...] = ()  # the same for a unit that runs alone; () for one worker
+    #: By level, for programs of several stages: the mean number of rows in the system, and the relative value of each
+    #: number of waiting rows when the device is free, in rows x ns.
     inside: tuple[float, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
     beside: TimeLeft | None = None
@@ -74,9 +74,9 @@ class ControlTables:
     mean_ns: tuple[float, ...] = ()  # by level: the mean latency
 
     def level(self, rate: float, scale: float) -> int:
-        """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
+        """The level nearest to a rate in rows/s on a device that takes `scale` times as long as profiled.
 
-        -1 below half the lowest load of one worker: rows arrive so seldom that none is worth waiting for.
+        -1 for one worker below half the lowest load: rows arrive so seldom that waiting for one never pays.
         """
         load = rate * scale / self.peak
         if load < self.loads[0] / 2 and self.beside is None:
@@ -87,7 +87,7 @@ class ControlTables:
         return nearest
 
     def serve(self, level: int, waiting: int, column: int = 0) -> int:
-        """Rows to run of `waiting`, 0 for wait. `column`: of `beside`, where one worker is free and others are not."""
+        """Rows to run if so many wait, 0 for wait. `column`: see `TimeLeft`."""
         if column:
             table = self.others[level][column - 1]
             return table[min(waiting, len(table) - 1)]
@@ -99,7 +99,7 @@ class ControlTables:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ControlTables:
-        """The tables of `to_dict`, also after a way through JSON.
+        """The inverse of `to_dict`, also for data read from JSON.
 
         Raises KeyError, TypeError or ValueError for anything else.
         """
@@ -117,7 +117,7 @@ class ControlTables:
 
 
 def weight_of(objective: str | float) -> float:
-    """The weight of power against latency, 0 to below 1. Raises ValueError that names the objectives."""
+    """The weight of power against latency, 0 to below 1. Raises ValueError that lists the objectives."""
     if isinstance(objective, str) and objective in OBJECTIVES:
         return OBJECTIVES[objective]
     try:
@@ -131,7 +131,7 @@ def weight_of(objective: str | float) -> float:
 
 
 def price_of(weight: float, single_ns: int, power: tuple[float, float]) -> float:
-    """The same weight as nanoseconds of mean latency per watt, which is what `optimal` counts in."""
+    """The same weight in nanoseconds of mean latency per watt, the unit of `solver`."""
     return weight / (1 - weight) * single_ns / (power[1] or 1.0)
 
 
@@ -147,19 +147,18 @@ def solve(
     lead_ns: int = 0,
     stages: Sequence[Profile] = (),
 ) -> ControlTables:
-    """Tables for `workers` units at once. `power`: watts of the device idle and busy; `loads` ascending, below 1,
-    `LOADS` or `LOADS_OF_SEVERAL` where there are none.
+    """Tables for `workers` units at once. Takes seconds. Batches beyond 256 rows are not considered.
 
-    `values`: also the values of states, which a program of several stages needs at its boundaries. They are of one
-    worker and of the objective `latency`; for others there are none. `handovers`: units that a batch is run as. It
-    keeps its worker for the profile's hand-over of each, too, but for what of the first passes while the worker ends
-    its last unit: `lead_ns`. `stages`: the parts of the program. Where there are values, and no times by length, times
-    are those of a batch that each stage runs in the parts that are fastest. Seconds of work. Batches beyond 256 rows
-    are not considered.
+    `power`: watts of the device idle and busy. `loads`: ascending, below 1; by default `LOADS` or `LOADS_OF_SEVERAL`.
+    `values`: also compute the values of states, which a program of several stages needs at its boundaries. They exist
+    for one worker and the objective `latency` only. `handovers`: units that a batch is run as. Each occupies its worker
+    for the profile's hand-over as well, except for `lead_ns` of the first, which passes while the worker ends its last
+    unit. `stages`: the parts of the program. With values, and without times by length, batch times are those of stages
+    that each run a batch in the parts that are fastest.
 
     Raises ValueError for an empty profile.
     """
-    from app.scheduler.optimal import solver, uncertainty  # numpy, which whoever only looks tables up does not need
+    from app.scheduler.optimal import solver, uncertainty  # these import numpy, which looking tables up does not need
 
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
@@ -205,9 +204,9 @@ def _of_several(
     profile: Profile, together: tuple[int, ...], apart: tuple[int, ...], workers: int, weight: float,
     power: tuple[float, float], loads: Sequence[float],
 ) -> ControlTables:  # fmt: skip
-    """Tables for workers that run at once. Times are those of a batch while all of them run, and while all but one do.
+    """Tables for several workers. `together`, `apart`: batch times while all workers run, and while all but one do.
 
-    Batches of more than 32 rows are solved in groups of rows that are treated as one, so that it takes seconds.
+    If the largest batch has more than 32 rows, groups of rows are treated as one row, so that solving takes seconds.
     """
     from app.scheduler.optimal import two_workers, uncertainty
 
@@ -253,8 +252,8 @@ def _of_several(
 
 
 def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tuple[int, ...]:
-    """By rows: the time of a batch that each stage runs padded and in parts, as is fastest for it."""
-    begun = (max(0, handover_ns - lead_ns), *[handover_ns] * (len(stages) - 1))  # later stages are never handed ahead
+    """By rows: the time of a batch if each stage runs it padded and in parts, whatever is fastest for the stage."""
+    begun = (max(0, handover_ns - lead_ns), *[handover_ns] * (len(stages) - 1))  # later stages are not pushed ahead
     totals = [
         parted(padded(tuple(time + extra for time in stage.batch_ns[:LARGEST]))[0])[0]
         for stage, extra in zip(stages, begun, strict=True)
@@ -263,6 +262,6 @@ def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tupl
 
 
 def _longest_hold(table: Sequence[int], rate: float) -> int:
-    """Nanoseconds after which a row is held no longer: Poisson gaps may be long, and rates fall unseen."""
+    """Nanoseconds after which a held row starts: a gap may be long by chance, or the rate may have fallen."""
     waits = [waiting for waiting, rows in enumerate(table) if waiting and not rows]
     return round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0

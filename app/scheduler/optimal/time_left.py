@@ -1,4 +1,4 @@
-"""What the other workers have left: the second part of a state of several workers, as columns of a control table."""
+"""The time that the other workers have left, as columns of a control table for several workers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Column 0: nothing runs that a decision waits for. Then for each of `sizes` the phases of units of so many rows.
+    """Column 0: no other worker runs. Column 1 + i x `phases` + p - 1, with p from 1 to `phases`: the others run units
+    of `sizes[i]`, and have p / `phases` of `times[i]` left. That is a mean over all other workers; free ones have 0
+    left.
 
-    `times[i]`: nanoseconds for which a unit of `sizes[i]` keeps its worker while all workers run, ascending as the
-    sizes. Column 1 + i x `phases` + p - 1: of these p / `phases` are left, p from 1 to `phases`, on average over all
-    other workers, of which free ones have nothing left.
+    `times[i]`: nanoseconds for which a unit of `sizes[i]` occupies its worker while all workers run; ascending.
     """
 
     sizes: tuple[int, ...]
@@ -20,9 +20,9 @@ class TimeLeft:
     phases: int
 
     def column(self, size: int, left_ns: float) -> int:
-        """The column of units of up to `size` rows with `left_ns` left on average: of the next size that is kept.
+        """The column for units of up to `size` rows with `left_ns` left on average, rounded up to one of `sizes`.
 
-        Never 0: where a second unit gains nothing, none starts just before the end of the first.
+        Never 0: if a second unit gains nothing, none should start just before the first one ends.
         """
         last = len(self.sizes) - 1
         index = min(bisect_left(self.sizes, size), last)
@@ -32,13 +32,13 @@ class TimeLeft:
         return index * self.phases + phase
 
     def __post_init__(self) -> None:
-        """Raises ValueError, or TypeError for what are no numbers: it may come from a file."""
+        """Raises ValueError, or TypeError for values that are no numbers: it may come from a file."""
         if not len(self.sizes) == len(self.times) > 0 or min(self.times) <= 0 or self.phases < 1:
             raise ValueError("beside: expected sizes, their times above 0, and phases")
 
 
 def kept_sizes(largest: int, ratio: int = 4) -> tuple[int, ...]:
-    """The largest batch and so many times smaller ones: sizes between are taken for the next of these."""
+    """Sizes that get columns: the largest batch, and repeatedly a `ratio`-th of it. Others are rounded up to these."""
     sizes = [largest]
     while sizes[0] >= ratio:
         sizes.insert(0, sizes[0] // ratio)

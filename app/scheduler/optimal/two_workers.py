@@ -1,25 +1,25 @@
-"""The least mean latency of any policy for a model on two workers, or as good as that on more.
+"""Solves for the best batching policy on two workers, and nearly the best on more.
 
 Poisson arrivals; T(b) is what a batch of b rows takes while both workers run, and it runs faster alone. The
 semi-Markov decision process extends that of `solver`:
 
-    state     (waiting, column): rows that wait, and what the other worker has left (`beside`); seen when one is free
-    action    wait until a row arrives or the other worker ends; run b of the rows that wait
-    time      until a worker is free, or until what is waited for; none where both were free
-    cost      rows that wait, integrated, plus b T(b) for each batch, less what batches gain by running alone,
-              plus `price` x T(b); divided by the rate
+    state     (waiting, column): waiting rows, and the time that the other worker has left (`time_left`), whenever one
+              worker is free
+    action    wait until a row arrives or the other worker ends; or run b of the waiting rows
+    time      until a worker is free, or until the awaited event; 0 if both were free
+    cost      waiting rows, integrated, plus b T(b) for each batch, less what batches gain by running alone, plus
+              `price` x T(b); divided by the rate
 
-Between two phases the value is interpolated: a unit that is between them counts as being at one of them by chance,
-which makes the mean latency found a little too high, by less with more phases. Where `beside` holds each size this is
-all that is approximate.
+Between two phases the value is interpolated, as if the unit were at one of them by chance. That makes the computed mean
+latency slightly too high, by less with more phases. If `beside` contains every size, nothing else is approximate.
 
-Of more than two workers a column says what the others have left in all, and not how it is spread over them: they are
-taken to end at equal distances from now, as workers do that start in turn. Policies that know what each has left are
-hardly better (docs/bench/many.md).
+For more than two workers a column has the total time that the others have left. They are assumed to end at equal
+distances from now, like workers that start in turn. Policies that know the time of each worker are hardly better
+(docs/bench/many.md).
 
-Solved by relative value iteration of the cost less the average times the time, which grows alike in all states in the
-end (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It begins with the values of one worker as fast as
-all together, so that few rounds are needed, and continues beyond the last state as these do.
+Solved by relative value iteration of the cost minus the average cost times the time. In the end it grows equally in all
+states (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It starts from the values of a single worker as
+fast as all together, so that few rounds are needed. Beyond the last state it is extrapolated like these.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from app.scheduler.optimal import solver
 from app.scheduler.optimal.time_left import TimeLeft
 
 _ROUNDS = 2000  # it ends after 30 to 300, at load 0.98 after up to 1800
-_STRIDE = 0.9  # of each round's change: a process that returns in so many steps would alternate without end
-_EVERY = 10  # rounds with one average
-_STATES = 48  # rows that wait, at least
-_SINGLE = 256  # states of one worker, whose values are begun with
+_STRIDE = 0.9  # share of each round's change that is applied: a periodic process would alternate for ever
+_EVERY = 10  # rounds between updates of the average
+_STATES = 48  # waiting rows, at least
+_SINGLE = 256  # states of the single worker whose values are the start
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -71,9 +71,10 @@ def solve(
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
     `rate` in rows per second. `price`: rows x ns that each ns of one worker's time costs. With `idling` False a worker
     waits only while another runs. `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48.
-    `tolerance`: of the mean latency, how far apart its bounds may be in the end. After `rounds` that is not waited for.
+    `tolerance`: how far apart the bounds of the mean latency may be in the end, as a share of it; after `rounds` the
+    iteration ends in any case.
 
-    Raises ValueError where no policy keeps up with the rate.
+    Raises ValueError if no policy keeps up with the rate.
     """
     process = _Process(together, apart, rate, beside, workers, price, states)
     allowed = process.allowed(idling)
@@ -96,8 +97,7 @@ def evaluate(
 ) -> Solution:
     """The mean latency of the policy that runs `table[column][waiting]` rows on two workers.
 
-    Raises ValueError as `solve`, and for a table that does not keep up with the rate or asks for rows that are not
-    there.
+    Raises ValueError as `solve`, and for a table that does not keep up with the rate or runs more rows than wait.
     """
     chosen = np.array(table, dtype=np.int64).T
     process = _Process(together, apart, rate, beside, 2, 0.0, len(chosen) - 1)
@@ -119,8 +119,8 @@ class _Process:
         self.unit, self.beside, self.price = float(together[0]), beside, price
         self.times = np.asarray(together) / self.unit
         self.workers = workers
-        #: By rows: until the next of the others ends, if they end at equal distances and have as much left in all as if
-        #: they had just begun.
+        #: By rows: the time until the next other worker ends, if they end at equal distances and have as much left in
+        #: total as if they had just begun.
         self.turns = self.times * 2 / workers
         self.faster = self.times / (np.asarray(apart) / self.unit)
         speeds = np.arange(1, len(self.times) + 1) / self.times  # rows by time, of one worker
@@ -131,7 +131,7 @@ class _Process:
         self._begin(together, apart, rate, workers)
         sizes = np.asarray(beside.sizes)
         self.size = np.repeat(sizes, beside.phases)  # by column, without the first
-        # Units of all sizes down to the next smaller one are in a column, and it counts with a mean one.
+        # A column covers all sizes down to the next smaller one, and counts with their mean.
         self.counted = np.repeat((sizes + np.r_[0, sizes[:-1]] + 1) / 2, beside.phases)
         phase = np.tile(np.arange(1, beside.phases + 1), len(sizes))
         self.left = self.turns[self.size - 1] * phase / beside.phases
@@ -139,7 +139,7 @@ class _Process:
         self._waits(phase)
 
     def _begin(self, together: Sequence[int], apart: Sequence[int], rate: float, workers: int) -> None:
-        """The values of one worker that is as fast as all."""
+        """Start values: those of one worker as fast as all together."""
         pooled = tuple(
             max(1, round(min(both / workers, one / (workers - 1)))) for both, one in zip(together, apart, strict=True)
         )
@@ -147,13 +147,15 @@ class _Process:
         inside, values = solver.values(pooled, best)
         self.average, self.pooled = inside, np.asarray(values) / self.unit
         self.peak = max(rows / time for rows, time in enumerate(pooled, 1)) * self.unit
-        #: Beyond the last state: the value of one row more, and by how much more the next one costs.
+        #: Beyond the last state: the value of one more row, and by how much it grows with each further row.
         self.slope = float(self.pooled[self.states] - self.pooled[self.states - 1])
         self.bend = 1 / (self.peak - self.rate)
 
     def _column(self, rows: Ints, left: Floats) -> tuple[Ints, Ints, Floats]:
-        """Between which columns of so many rows, or more, the others are if the next ends after `left`, and how near to
-        the second."""
+        """The two columns between which the others are if the next one ends after `left`, and the weight of the second.
+
+        `rows`: of their units; rounded up to a size that has columns.
+        """
         phases, sizes = self.beside.phases, np.asarray(self.beside.sizes)
         longer = np.searchsorted(self.turns[sizes[:-1] - 1] + 1e-9, left)
         index = np.maximum(np.searchsorted(sizes, rows), longer)
@@ -167,32 +169,33 @@ class _Process:
         return column(low), column(low + 1), share
 
     def _starts(self) -> None:
-        """By rows that start and column: time until a worker is free, and the columns then."""
+        """For each number of rows that start and each column: the time until a worker is free, and the columns then."""
         rows, column = (one.ravel() for one in np.mgrid[1 : self.largest + 1, 0 : len(self.size) + 1])
         left = np.r_[0.0, self.left][column]
         times, count = self.times[rows - 1], self.workers
-        first = times < left - 1e-12  # what starts ends first
+        first = times < left - 1e-12  # the unit that starts ends first
         other = np.where(first, np.r_[1, self.size][column], rows)
         spent = np.minimum(times, left)
-        then = left + (times - count * spent) / (count * (count - 1) / 2)  # all have one unit more, and that time less
+        # In total they have one more unit, and that time less.
+        then = left + (times - count * spent) / (count * (count - 1) / 2)
         low, high, share = self._column(other, np.maximum(0.0, then))
         kinds, kind = np.unique(spent, return_inverse=True)
         self.spent = kinds[kind].reshape(self.largest, -1)
-        order = np.argsort(kind, kind="stable")  # those that take as long are next to each other
+        order = np.argsort(kind, kind="stable")  # so that equal times are adjacent
         self.place = np.argsort(order)
         self.low, self.high, self.share, self.first = low[order], high[order], share[order], first[order]
-        #: A unit that starts is from then on the other, and may have fewer rows than its column counts with.
+        #: A unit that starts becomes the other one, and may have fewer rows than its column counts with.
         self.over = np.where(first, 0.0, np.r_[0.0, self.counted][low] - rows)[order]
         arrivals = [self._arrivals(float(time)) for time in kinds]
         bounds = np.searchsorted(kind[order], np.arange(len(kinds) + 1))
-        #: The chances of arrivals in each time, and for which it is.
+        #: For each distinct time: the probabilities of arrivals, and the entries that have this time.
         self.groups = [
             (chances, slice(*of)) for (chances, _), of in zip(arrivals, pairwise(bounds.tolist()), strict=True)
         ]
         self.extra = np.stack([extra for _, extra in arrivals], axis=1)[:, kind[order]]
 
     def _arrivals(self, time: float) -> tuple[Floats, Floats]:
-        """Chances to get from so many waiting to so many, and the value beyond the last state."""
+        """Transition probabilities of the number of waiting rows in this time, and the value beyond the last state."""
         last = self.states
         if not time:
             return np.eye(last + 1), np.zeros(last + 1)
@@ -207,8 +210,8 @@ class _Process:
         return matrix, np.array(extra)
 
     def _waits(self, phase: Ints) -> None:
-        """By column: the chance that another ends before a row arrives, and where the others are then, or if a row
-        arrives; time, and what each row of the other gains by running alone."""
+        """For waiting, by column: the probability that another worker ends before a row arrives, the columns in either
+        case, the expected time, and what each row of the other unit gains by running alone."""
         count = len(self.size) + 1
         self.ends, self.waited, self.gain = np.zeros(count), np.zeros(count), np.zeros(count)
         self.ended = np.zeros(count, dtype=np.int64)
@@ -218,7 +221,8 @@ class _Process:
             rows = self.size[column - 1]
             mean = self.rate * self.times[rows - 1] / self.beside.phases / self.faster[rows - 1]
             arrives = -np.expm1(-mean)
-            passed = (arrives - mean * np.exp(-mean)) / mean  # how far into the phase, if a row arrives in it, else 0
+            # How far into the phase a row arrives, on average; 0 if none does.
+            passed = (arrives - mean * np.exp(-mean)) / mean
             alive = 1.0
             last = phase[column - 1] * (self.workers - 2) // self.workers  # where the first of several has ended
             for left in range(phase[column - 1], last, -1):
@@ -234,9 +238,9 @@ class _Process:
     def iterate(
         self, choose: Callable[[Floats, float], Ints], tolerance: float, rounds: int = _ROUNDS
     ) -> tuple[Solution, bool]:
-        """Rounds with the actions that `choose` names, of their outcomes and the average, and whether this settled.
+        """Value iteration with the actions that `choose(outcomes, average)` returns. Also whether it settled.
 
-        Units that always take as long stay as far apart as they are, and their average settles late.
+        If units always take the same time, their distances never change, and the average settles late.
         """
         value, average = self.start(), self.average
         for number in range(rounds):
@@ -255,16 +259,16 @@ class _Process:
         return Solution(table, self.rate * 1e9 / self.unit, average / self.rate * self.unit), settled
 
     def start(self) -> Floats:
-        """Values [measure, waiting, column] to begin with: what the other has left counts as rows that wait."""
+        """Start values [measure, waiting, column]: the time that the other has left counts as waiting rows."""
         rows = np.arange(self.states + 1)[:, None] + np.r_[0.0, self.left] * self.peak * (self.workers - 1) / 2
         value = np.interp(rows, np.arange(len(self.pooled)), self.pooled)
         return np.stack([value, np.zeros_like(value), np.zeros_like(value)])
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action [rows, waiting, column] may be taken. With a full batch one free worker waits for no row.
+        """Which action [rows, waiting, column] is allowed. With a full batch a free worker does not wait for rows.
 
-        In the last state, which no table has, there is no choice: what is beyond is not known well enough, and the
-        choice would alternate without end. There a worker waits for another where one fewer at once serve more rows.
+        In the last state, which is not part of any table, there is no choice: values beyond it are too inaccurate, and
+        the choice would alternate for ever. There a worker waits for another only if fewer workers at once serve more.
         """
         rows, waiting, column = np.ogrid[: self.largest + 1, : self.states + 1, : len(self.size) + 1]
         waits = (column > 0) | (waiting < (self.largest if idling else 1))
@@ -273,8 +277,8 @@ class _Process:
         return allowed
 
     def outcomes(self, value: Floats) -> Floats:
-        """What is to come after each action [measure, rows, waiting, column], given that of each state: cost, time, and
-        the time that each row of the other unit gains until this ends."""
+        """The outcome of each action [measure, rows, waiting, column], given the values of states. The measures: cost,
+        time, and the time that each row of the other unit gains until this unit ends."""
         last, columns = self.states, len(self.size) + 1
         found = np.full((3, self.largest + 1, last + 1, columns), np.inf)
         n = np.arange(last + 1)[:, None]

@@ -1,10 +1,9 @@
-"""Which tables are kept where batch times are known only with an error.
+"""Keeps a control table only if its gain is significant, given the errors of the batch times.
 
-A table solved from measured times exploits whatever is in them, their errors first: of many sizes the one that was
-luckiest looks best. So times are perturbed, each size up or down by 1.5 standard errors, several times over, and a
-table is kept only if it is better than serving all that waits on every one of these curves. That asks for a gain of
-about three standard errors. On curves where neither keeps up with the rate, the one that serves more rows a second is
-better.
+A table solved from measured times also exploits their errors: of many sizes, the one measured too fast looks best. So
+each size is perturbed up or down by 1.5 standard errors, several times over. A table is kept only if it is better than
+serving all waiting rows on every one of these curves, which requires a gain of about three standard errors. On curves
+where neither keeps up with the rate, the one that serves more rows a second counts as better.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from app.scheduler.optimal.solver import Optimum
 
 _CURVES = 16
 _OVERLOADED = 1e30  # above any cost of a policy that keeps up
-_AWAY = 1.5  # standard errors
+_AWAY = 1.5  # standard errors by which each size is perturbed
 _SIGNIFICANT = 3.0  # standard errors
-_WORTH = 0.001  # of the cost: a gain that is smaller is not worth another table
+_WORTH = 0.001  # share of the cost: a smaller gain is not worth a table of its own
 
 Times = Sequence[int]
 
 
 def perturbed(batch_ns: Times, errors: Sequence[float]) -> list[tuple[int, ...]]:
-    """Curves that may as well be the true one, the same at every call; none where the times are exact."""
+    """Perturbed curves, the same at every call; none if the times are exact."""
     if not any(errors):
         return []
     signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(_CURVES, len(batch_ns)))
@@ -38,7 +37,7 @@ def perturbed(batch_ns: Times, errors: Sequence[float]) -> list[tuple[int, ...]]
 
 
 def sizes_of(sizes: Sequence[int], batch_ns: Times, errors: Sequence[float]) -> tuple[int, ...]:
-    """By rows: the size at which they are run. Rows are padded only to a size that is significantly faster."""
+    """By rows: the size at which they are run. Rows are padded only if the larger size is significantly faster."""
 
     def faster(size: int, rows: int) -> bool:
         more, fewer = batch_ns[size - 1], batch_ns[rows - 1]
@@ -48,9 +47,9 @@ def sizes_of(sizes: Sequence[int], batch_ns: Times, errors: Sequence[float]) -> 
 
 
 def kept(best: Optimum, batch_ns: Times, curves: Sequence[Times], price: float, power: tuple[float, float]) -> Optimum:
-    """`best` if it is better than serving all that waits on its own curve and on every other, else serving all.
+    """`best` if it is better than serving all waiting rows on its own curve and every other, else serving all.
 
-    `best.sizes` as of `sizes_of`; `price` in ns per watt.
+    `best.sizes` as from `sizes_of`; `price` in ns per watt.
     """
     largest = len(batch_ns)
     every = tuple(min(rows, largest) for rows in range(len(best.table)))

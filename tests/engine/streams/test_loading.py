@@ -140,7 +140,7 @@ def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
 
     class Beside(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(20 * world.device.fake.captures):
+            for _ in range(30 * world.device.fake.captures):
                 world.act()
             return x * 2 + 1
 
