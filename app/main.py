@@ -74,7 +74,7 @@ def create_app(
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # Raises before anything starts if the folder cannot be read or has no model.
-    names = repository.names(required=not settings.allow_empty)
+    names = list(repository.scan(required=not settings.allow_empty))
     settings = resolve_workers(settings, names, gpu)
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
     record = open_record(settings)
@@ -94,8 +94,7 @@ def create_app(
                     engine.start,
                     engine.stop,
                     repository,
-                    overrides=_overrides(settings),
-                    load=partial(load_model, check_names=check_names),
+                    partial(load_model, overrides=_overrides(settings), check_names=check_names),
                 )
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort

@@ -13,7 +13,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from .alarm import clock
@@ -130,9 +129,7 @@ class Pool:
         self._sweep()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._on_end = lambda request: None

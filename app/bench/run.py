@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -157,10 +156,8 @@ class Session:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, exc, trace)
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._stack.__aexit__(*exc)
 
     async def lone(self, number: int = 0) -> float:
         """Latency of a plan's longest request alone, in seconds. Raises Unusable if the answer is wrong."""

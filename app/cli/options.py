@@ -60,7 +60,7 @@ def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
         return sources[-1]
     folder = Path(name)
     if not folder.is_dir():
-        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
+        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.scan()) or 'none'}")
     inside = Repository(folder).scan()
     if len(inside) != 1:
         held = f"of {', '.join(inside)}; name one, with --models {name}" if inside else "without a model"

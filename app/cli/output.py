@@ -1,14 +1,12 @@
-"""What commands print and write: JSON, aligned tables, progress on a terminal, files."""
+"""What several commands print: JSON, the flags of a server, progress on a terminal."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from app.errors import ConfigError
 from app.settings import shown_workers
 
 
@@ -24,12 +22,6 @@ def serve_flags(threads: int | None, workers: Sequence[int], max_alive: int | No
     if max_alive is not None and max_alive < sum(workers):
         parts.append(f"--max-alive {max_alive}")
     return " ".join(parts)
-
-
-def check_folder(path: Path | None) -> None:
-    """Raise ConfigError if nothing can be written there, before minutes of measuring."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: no such folder")
 
 
 @contextmanager

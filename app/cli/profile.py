@@ -110,7 +110,8 @@ def profile(
     number = parse_stages(stages, cuts or [])
     if in_stages:
         refuse(typed(context), _NOT_OF_STAGES, "has no meaning with --stages or --cuts")
-    output.check_folder(out)
+    if out is not None and not out.absolute().parent.is_dir():  # say so before minutes of measuring
+        raise ConfigError(f"{out}: no such folder")
     from app import process
 
     process.prepare()
@@ -128,7 +129,7 @@ def profile(
         plan = complete(asked, loaded, device, workers or [])
         if plan.gpu is None:
             check_room(cpu_cores(), plan.threads, workers or [])
-        names = Repository(models, extra or []).names() if ALL in beside else dict.fromkeys(beside)
+        names = Repository(models, extra or []).scan() if ALL in beside else dict.fromkeys(beside)
         own = loaded.info.name
         others = [loaded if name == own else load_model(name, models, extra or [], max_batch) for name in names]
         found = measure_pairs(loaded, others, plan, folder)

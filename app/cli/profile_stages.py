@@ -103,7 +103,7 @@ def parse_stages(text: str, cuts: list[str]) -> int:
 
 def measure_stages(model: Model, stages: int, cuts: list[str], plan: MeasureOptions) -> Slices:
     """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
-    cut = _sliced(model, stages, tuple(cuts))
+    cut = _sliced(model, stages, cuts)
     times = {len(one.stages): _times(one, replace(plan, budget_s=plan.budget_s / len(cut))) for one in cut}
     found = Slices(model.info.name, times, "")
     if model.stages and not cuts and not stages:
@@ -111,13 +111,12 @@ def measure_stages(model: Model, stages: int, cuts: list[str], plan: MeasureOpti
     return replace(found, paste=f"cuts = {json.dumps(cuts)}" if cuts else f"stages = {found.suggested}")
 
 
-def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
+def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
     """The model cut as asked; as it is, where nothing is asked and it has stages; else into several numbers."""
     from app.models.recurrent.cells import CellModel
-    from app.models.stages.slicing import Cuts, sliced
+    from app.models.stages.slicing import sliced
     from app.models.stages.staged import Staged
 
-    asked = Cuts(cuts, stages)
     if isinstance(model.call, Staged) and (stages or cuts):
         raise ConfigError(f"model {model.info.name!r}: expected no --stages or --cuts, its source returns Staged")
     if isinstance(model.call, CellModel):
@@ -127,13 +126,13 @@ def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
     key = f"model {model.info.name!r}: {'cuts' if cuts else 'stages'}"
     if stages or cuts:
         try:
-            return [sliced(model, asked)]
+            return [sliced(model, stages, cuts)]
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from None
     found = []
     for number in _TRIED:
         try:
-            found.append(sliced(model, Cuts(stages=number)))
+            found.append(sliced(model, number))
         except ConfigError as error:
             if not found:
                 raise ConfigError(f"{key}: {error}") from None

@@ -140,7 +140,7 @@ def stored(
 def _only(models: str) -> str:
     from app.models.repository import Repository
 
-    names = Repository(models).names()
+    names = list(Repository(models).scan())
     if len(names) != 1:
         raise ConfigError(f"model: expected --model, one of {', '.join(names)}" if names else "models: there is none")
     return names[0]

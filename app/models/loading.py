@@ -232,11 +232,10 @@ def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
             raise ConfigError(f"{what}: expected numbers for a model in stages, got BYTES")
     if not asked:
         return replace(model, stages=call.stages, again=call.again, context=call.context)
-    from app.models.stages.slicing import Cuts, sliced  # imports much of torch, which takes half a second
+    from app.models.stages.slicing import sliced  # imports much of torch, which takes half a second
 
-    cuts = Cuts(tuple(config.cuts or ()), config.stages or 0)
     with _naming(f"{path}: {'cuts' if config.cuts else 'stages'}"):
         if given or isinstance(call, CellModel):
             what = "a source that returns Staged" if given else "a recurrent model"
-            raise ConfigError(f"expected none for {what}, got {cuts.shown}")
-        return sliced(model, cuts)
+            raise ConfigError(f"expected none for {what}, got {config.cuts or config.stages}")
+        return sliced(model, config.stages or 0, config.cuts or ())

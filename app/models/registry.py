@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -72,8 +71,7 @@ class Registry:
 
     Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
     the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
-    everything. `overrides` are values of `contract.Batching` that beat model.toml. Raises ConfigError when the
-    repository cannot be read.
+    everything. `load` runs on a thread. Raises ConfigError when the repository cannot be read.
     """
 
     def __init__(
@@ -81,13 +79,10 @@ class Registry:
         start: Callable[[Model], Awaitable[Served]],
         stop: Callable[[Served], Awaitable[None]],
         repository: Repository,
-        *,
-        overrides: Mapping[str, object] | None = None,
-        load: Callable[[ModelSource, Mapping[str, object]], Model] = load_model,
+        load: Callable[[ModelSource], Model] = load_model,
     ) -> None:
         self._start_model, self._stop_model = start, stop
         self._repository = repository
-        self._overrides = dict(overrides or {})
         self._load_model = load
         self._versions: dict[str, dict[int, _Version]] = {
             name: {source.version: _Version(source, required=True) for source in sources}
@@ -104,9 +99,7 @@ class Registry:
     async def __aenter__(self) -> Registry:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     # lookup
@@ -246,7 +239,7 @@ class Registry:
                 _log.error("model %s version %s: %s", name, one.source.version, one.reason)
 
     async def _start(self, source: ModelSource) -> Served:
-        model = await self._in_thread(self._load_model, source, self._overrides)
+        model = await self._in_thread(self._load_model, source)
         served = await self._start_model(model)
         self._alive.append(served)
         return served

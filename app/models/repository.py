@@ -67,10 +67,6 @@ class Repository:
                 _log.warning("model %s: %s is served, as --model says, and hides %s", name, folder, hidden)
             self._named[name] = folder
 
-    def names(self, *, required: bool = False) -> list[str]:
-        """Names of all models there are now, in order. Raises as `scan` does."""
-        return list(self.scan(required=required))
-
     def scan(self, *, required: bool = False) -> dict[str, list[ModelSource]]:
         """All models there are now, ordered by name; the versions of each lowest first.
 

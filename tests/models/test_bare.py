@@ -64,7 +64,7 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         ] == inputs
     with described("demo", [f"other={place}"]) as changed:
         assert list(changed) == ["model"]
-        assert Repository(None, changed["model"]).names() == ["other"]
+        assert list(Repository(None, changed["model"]).scan()) == ["other"]
 
 
 def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):

@@ -1,4 +1,4 @@
-"""Invariant: a report has one line per version, and a fault of one model is in its own line."""
+"""Invariant: there is one result per version, and a fault of one model is in its own result."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def test_check_tries_each_model(tmp_path):
     write_model(tmp_path / "good")
     write_model(tmp_path / "shape", code=CODE.replace("nn.Identity()", "nn.Linear(3, 4)"))
     write_model(tmp_path / "wrong", "x = 1\n" + TOML)
-    report = check(str(tmp_path))
-    errors = {result.source.name: result.error for result in report.results}
-    assert not report.ok
+    errors = {result.source.name: result.error for result in check(str(tmp_path))}
     assert errors["good"] == ""
     assert "a batch of 1 row: output 'y': expected shape [1, 3], got [1, 4]" in errors["shape"]
     assert "x: unknown key" in errors["wrong"]
@@ -50,20 +48,19 @@ ALLOWED = "allow_untried = true\n" + TOML
 
 def test_a_model_that_serves_although_it_raises_on_made_up_rows_has_a_warning(tmp_path):
     write_model(tmp_path / "raises", code=PICKY)
-    report = check(str(tmp_path))
-    assert (report.ok, report.clean) == (True, False)
-    (warning,) = report.results[0].warnings
+    (result,) = check(str(tmp_path))
+    assert not result.error
+    (warning,) = result.warnings
     assert "it raises on every made-up row: ValueError: no 7" in warning
     assert "it would serve as untried, and replace no version that works" in warning
-    assert '    raise ValueError("no 7")\n' in report.results[0].trace
+    assert '    raise ValueError("no 7")\n' in result.trace
 
 
 @pytest.mark.parametrize(("toml", "ok"), [(TOML, False), (ALLOWED, True)])
 def test_a_model_that_no_row_can_fit_is_an_error_unless_it_may_be_untried(tmp_path, toml, ok):
     write_model(tmp_path / "raises", toml, NO_ROW_FITS)
-    report = check(str(tmp_path))
-    (result,) = report.results
-    assert report.ok is ok
+    (result,) = check(str(tmp_path))
+    assert (not result.error) is ok
     assert "model.py:2 in <lambda>; an empty batch raises it, too" in (result.warnings[0] if ok else result.error)
     assert "    return lambda x: x.missing\n" in result.trace
 
@@ -73,20 +70,18 @@ def test_a_newer_version_that_no_made_up_row_fits_replaces_none_that_works(tmp_p
     write_model(tmp_path / "m" / "1", code=first)
     write_model(tmp_path / "m" / "2", toml, PICKY)
     write_model(tmp_path / "other")
-    report = check(str(tmp_path))
-    assert report.ok is ok
-    assert report.results[1].error.endswith("allow_untried = true") is not ok
+    results = check(str(tmp_path))
+    assert (not any(result.error for result in results)) is ok
+    assert results[1].error.endswith("allow_untried = true") is not ok
 
 
 def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
     folder = write_model(tmp_path / "good")
     for place in (tmp_path, folder, str(folder), Repository(folder)):
-        report = check(place)
-        assert report.ok
-        assert [result.source.name for result in report.results] == ["good"]
+        assert [(result.source.name, result.error) for result in check(place)] == [("good", "")]
     demo = check("demo")
-    assert demo.ok
-    assert {result.source.name: result.parameters for result in demo.results} == {"digits": 42666, "echo": 0}
+    assert not any(result.error for result in demo)
+    assert {result.source.name: result.parameters for result in demo} == {"digits": 42666, "echo": 0}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
 )
 def test_rows_that_depend_on_their_batch(tmp_path, in_file, asked, errors, warnings):
     write_model(tmp_path / "m", f'row_check = "{in_file}"\n{TOML}', "def build():\n    return lambda x: x.softmax(0)")
-    (result,) = check(tmp_path, asked).results
+    (result,) = check(tmp_path, asked)
     assert (bool(result.error), len(result.warnings)) == (bool(errors), warnings)
     for text in (result.error, *result.warnings):
         assert not text or "a row's answer depends on the other rows of its batch: output 'y': 1 alone" in text

@@ -273,15 +273,14 @@ async def test_close_cancels_loads_and_stops_all(host, repo):
 async def test_loads_take_turns_off_the_loop(host, repo):
     seen, at_once = [], [0]
 
-    def load(source, overrides):
+    def load(source):
         at_once.append(at_once.pop() + 1)
         seen.append((at_once[0], threading.current_thread().name.startswith("model-load")))
-        assert overrides == {"max_batch": 2}
-        info = model_info(read_config(source.folder), source, overrides)
+        info = model_info(read_config(source.folder), source, {"max_batch": 2})
         at_once.append(at_once.pop() - 1)
         return Model(info, lambda x: x)
 
-    async with Registry(host.start, host.stop, Repository(repo), overrides={"max_batch": 2}, load=load) as registry:
+    async with Registry(host.start, host.stop, Repository(repo), load) as registry:
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.find("a").info.batching.max_batch == 2
     assert seen == [(1, True)] * 4

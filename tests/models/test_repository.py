@@ -28,7 +28,7 @@ def test_flat_and_numbered_folders(tmp_path):
     for version in ("10", "2"):
         write_model(tmp_path / "numbered" / version)
     assert found(Repository(tmp_path)) == {"flat": [1], "numbered": [2, 10]}
-    assert Repository(str(tmp_path)).names() == ["flat", "numbered"]
+    assert list(Repository(str(tmp_path)).scan()) == ["flat", "numbered"]
 
 
 def test_what_is_not_a_model_is_ignored_with_a_line(tmp_path, caplog):

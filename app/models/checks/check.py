@@ -19,11 +19,10 @@ from app.user_code import own_trace
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One version in a repository, read or tried too. `info` is None where its model.toml is wrong; `origin` is the key
-    `source` there. `error` says why it would not serve; `warnings` are what serving it would log.
+    """The result for one version. `info` is None if its model.toml is wrong; `origin` is the key `source` there.
 
-    `untried`: it raises on every made-up row, so no batch of it has run. `trace`: what its own code raised, and where.
-    `example`: of a model with a front, a row that clients may send.
+    `error`: why it would not serve; `warnings`: what serving it would log. `untried`: it raises on every made-up row,
+    so no batch has run. `trace`: the traceback of its own code. `example`: a valid request row of a model with a front.
     """
 
     source: ModelSource
@@ -37,21 +36,6 @@ class Checked:
     example: SampleRow | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    results: tuple[Checked, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True when there was something to try and all of it would serve."""
-        return bool(self.results) and not any(result.error for result in self.results)
-
-    @property
-    def clean(self) -> bool:
-        """True when nothing would be logged of it either."""
-        return self.ok and not any(result.warnings for result in self.results)
-
-
 def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Checked]:
     """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
     and for one without a model.
@@ -61,21 +45,21 @@ def describe(repository: Repository, check_names: CheckNames | None = None) -> l
 
 def check(
     place: str | Path | Repository, row_check: str | None = None, check_names: CheckNames | None = None
-) -> Report:
+) -> list[Checked]:
     """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
     largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
 
-    Raises ConfigError only where there is no model; a model's own fault is in its result. A version that raises on
-    every made-up row is an error where `starling serve` would refuse it beside an older one, or where no row can fit.
+    Raises ConfigError only if there is no model; errors of a model are in its result. A version that raises on every
+    made-up row is an error if `starling serve` would refuse it beside an older one, or if no row can fit.
     """
     repository = place if isinstance(place, Repository) else Repository(place)
-    works: set[str] = set()  # models of which a version has been tried and serves
-    results = []
+    works: set[str] = set()  # models with a version that was tried and serves
+    results: list[Checked] = []
     for source in _sources(repository):
         results.append(_try(source, row_check, check_names, replaces=source.name in works))
         if not (results[-1].error or results[-1].untried):
             works.add(source.name)
-    return Report(tuple(results))
+    return results
 
 
 def _sources(repository: Repository) -> list[ModelSource]:
@@ -114,7 +98,7 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
 
 
 def _tried(model: Model, replaces: bool) -> tuple[list[str], Unfit | None]:
-    """Warnings, and why nothing could be tried. Raises ConfigError for what would not serve, or could answer nobody."""
+    """Warnings, and why nothing could be tried. Raises ConfigError if the model would not serve, or no row can fit."""
     try:
         return try_model(model, call_directly(model)), None
     except Unfit as error:

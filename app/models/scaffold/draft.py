@@ -17,6 +17,7 @@ from app.models.base import one_line
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME, ModelTable
 from app.models.description.tables import InputTable
+from app.models.recurrent.rnn_graph import holds_layer
 from app.models.scaffold.columns import estimator_inputs, with_missing
 from app.models.scaffold.guess import (
     ASK,
@@ -24,7 +25,6 @@ from app.models.scaffold.guess import (
     exported_inputs,
     found_outputs,
     guesses,
-    is_recurrent,
 )
 from app.models.sources.estimator import Estimator, load_estimator
 from app.models.sources.imports import not_imported
@@ -76,7 +76,7 @@ def write_likeliest(
         following = next(drafts, None)
         if following is None:
             return None
-        checked = check(target).results[0]
+        checked = check(target)[0]
         if not (checked.error or checked.untried):
             return checked
         draft = following
@@ -124,7 +124,7 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
             raise ConfigError(f"{source}: a {type(call).__name__} does not say what it takes: {ASK}")
         choices = guesses(call)
     for tables in choices:
-        if is_recurrent(call) and not source.endswith((".pt", ".pth")):
+        if holds_layer(call):
             yield Draft(source, tables, recurrent=True, call=call)
         yield Draft(source, tables, call=call)
 

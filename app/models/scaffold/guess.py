@@ -174,10 +174,6 @@ def _arguments(module: nn.Module) -> list[str]:
     return [one.name for one in parameters if one.kind in positional and one.default is one.empty] or ["x"]
 
 
-def is_recurrent(module: Any) -> bool:
-    return isinstance(module, nn.Module) and any(_kind(layer) in _RECURRENT for layer in module.modules())
-
-
 def _kind(layer: nn.Module) -> str:
     """The name of a layer's class, also of one in TorchScript."""
     return str(getattr(layer, "original_name", type(layer).__name__))

@@ -79,7 +79,7 @@ def make(
             checked = None
         else:
             checked = _fill(target, found, inputs, trust, weights)
-        made = _made(target, name, checked or check(target).results[0])
+        made = _made(target, name, checked or check(target)[0])
         return made
     finally:
         if made is None or made.checked.error:

@@ -10,7 +10,7 @@ import difflib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -39,41 +39,29 @@ _PER_TENSOR = 0.02  # of a stage's time: how much further it may be for each ten
 _LONGEST_REASON = 600
 
 
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """Either the submodules after which to cut, or the number of stages."""
+def sliced(model: Model, stages: int, cuts: Sequence[str] = ()) -> Model:
+    """The model with so many stages, or cut after the submodules `cuts`. Stages share its weights; `call` stays whole.
 
-    names: tuple[str, ...] = ()
-    stages: int = 0
-
-    @property
-    def shown(self) -> str:
-        return str(self.stages) if self.stages else str(list(self.names))
-
-
-def sliced(model: Model, cuts: Cuts) -> Model:
-    """The model with its stages, which have its weights. `call` stays whole.
-
-    Raises ConfigError, without the file and the key, when it cannot be cut so or the stages do not answer as it does.
+    Raises ConfigError, without file and key, if it cannot be cut so, or if the stages do not answer as it does.
     """
-    staged = _slice(model, cuts)
+    staged = _slice(model, stages, cuts)
     _compare(model, staged)
     return replace(model, stages=staged.stages, again=staged.again, context=staged.context)
 
 
-def _slice(model: Model, cuts: Cuts) -> Staged:
+def _slice(model: Model, number: int, cuts: Sequence[str]) -> Staged:
     module = model.call
     if not isinstance(module, nn.Module):
         raise ConfigError(f"expected a source that returns an nn.Module, got {type(module).__name__}")
     if model.takes_parameters:
         raise ConfigError("expected a model without parameters of requests: what is exported takes tensors alone")
     known = _names(module)
-    for name in cuts.names:
+    for name in cuts:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3]
             raise ConfigError(f"expected the name of a submodule, like {', '.join(near)}, got {name!r}")
     graph = _export(model, module)
-    places = _after(graph, cuts.names, known) if cuts.names else _equal(graph, model, cuts.stages)
+    places = _after(graph, cuts, known) if cuts else _equal(graph, model, number)
     stages, again, context = graph.cut(places)
     return Staged([stage.eval() for stage in stages], again, context)
 

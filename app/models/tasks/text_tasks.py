@@ -174,10 +174,7 @@ _OPENED: dict[str, Callable[[TextModel], Model]] = {
     "fill-mask": _fill_mask,
     "question-answering": _question_answering,
     "zero-shot-classification": _zero_shot,
-    "translation": partial(_writing, "translation"),
-    "summarization": partial(_writing, "summarization"),
-    "text2text-generation": partial(_writing, "text2text-generation"),
-    "text-generation": partial(_writing, "text-generation"),
+    **{task: partial(_writing, task) for task, one in task_specs.TASKS.items() if one.writes},
 }
 
 
