@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.tables import ControlTables, solve
+from app.scheduler.optimal.tables import solve
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 CURVE = linear(3, 0.35, 32).batch_ns
 
-TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9 / CURVE[31])
 
 S = 1_000_000_000
 

@@ -19,7 +19,6 @@ from .runs import MS, latencies
 #: Batches take 10, 12, 14 ms.
 PROFILE = parse({"batch_ms": {"1": 10, "3": 14}})
 DEEP = {"push_depth": 2, "push_ahead_ns": AT_ONCE}
-PAIR = parse({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 20}}})
 
 
 def test_a_unit_behind_another_runs_when_that_one_has_ended() -> None:

@@ -26,8 +26,6 @@ from .test_idle import measured, measuring, origins, settled
 
 
 SEQUENCE = tensor("x", "FP32", ("tokens", 40), 2)
-IDS = tensor("ids", "INT64", ("tokens", 40))
-SCORE = tensor("y", "FP32", 2)
 
 
 def mean(x: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,6 @@ from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(300)
-FEW = repeatable(12)
 MS, S = 1_000_000, 1_000_000_000
 #: At low load one row waits for a second; at high load one and two wait for a third. Three rows are run as four.
 TABLES = ControlTables(
