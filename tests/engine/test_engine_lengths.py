@@ -21,7 +21,7 @@ from .rig import Rig, make_model, serving, tensor
 # Invariant: requests of different lengths share batches and never see it, and memory of any length goes with them.
 
 
-def ragged(call: Any = None, bound: int = UNBOUNDED, **batching: Any) -> Model:
+def ragged(bound: int = UNBOUNDED, **batching: Any) -> Model:
     """Doubles its values, and sums each row under a mask that the server makes."""
 
     def doubled(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,7 +29,7 @@ def ragged(call: Any = None, bound: int = UNBOUNDED, **batching: Any) -> Model:
 
     x, mask = tensor("x", "FP32", ("n", bound), pad_value=9), tensor("mask", "FP32", ("n", bound), mask_of="x")
     outputs = [tensor("doubled", "FP32", ("n", bound)), tensor("total", "FP32")]
-    return make_model(call or doubled, [x, mask], outputs, **batching)
+    return make_model(doubled, [x, mask], outputs, **batching)
 
 
 async def ask(served: ServedModel, *rows: list[float]) -> Answer:

@@ -1,19 +1,26 @@
-"""The command: what it prints, its exit status, and what it says of a bad option. Nothing is sent anywhere."""
+"""DISB: clients against a server, and the command."""
 
 from __future__ import annotations
 
 import json
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.made import MS
+from bench.scripted import Scripted, Server, http, model, serving, v2
 
+from app.bench.run import Unusable
 from loadtest.disb import __main__ as command
-from loadtest.disb.clients import WorkloadPlan, WorkloadResult
+from loadtest.disb import clients
+from loadtest.disb.clients import Clients, WorkloadPlan, WorkloadResult, play
 from loadtest.disb.figures import Outcome
 from loadtest.disb.schedule import Played
 from loadtest.disb.workload import Load, Task, Workload
+
+# The command: what it prints, its exit status, and what it says of a bad option. Nothing is sent anywhere.
+
 
 URL = "localhost:1"
 
@@ -77,3 +84,94 @@ def test_a_workload_has_its_own_time_and_may_run_in_part(
 def test_bad_option(options: tuple[str, ...], message: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([URL, file, *options]) == 2
     assert capsys.readouterr().err == message + "\n"
+
+
+# A workload over HTTP, against a server in this loop: what is sent, when, and what is made of the answers.
+
+
+PERIODIC = Task("camera_rt", Load("periodic", 100.0), "m")
+CLOSED = Task("bulk_be", Load("continuous"), "m", klass="best_effort")
+
+
+@pytest.fixture(autouse=True)
+def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server runs in the client's own loop here, on whatever machine; and alone for a moment only."""
+    monkeypatch.setattr(clients, "LAG_P99_MS", 1e6)
+    monkeypatch.setattr(clients, "ALONE_S", 0.01)
+
+
+def plan(server: Server, *tasks: Task, time_s: float = 0.1, **options: Any) -> WorkloadPlan:
+    workload = Workload("w", time_s, tasks)
+    return WorkloadPlan(**{"url": server.url, "workload": workload, "warmup_s": 0.0, **options})
+
+
+def answer(connection: Scripted, request: bytes) -> bytes:
+    return http(v2())
+
+
+def head(request: bytes) -> dict[str, Any]:
+    """The JSON before the binary tensors."""
+    lines, _, body = request.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in lines.split(b"\r\n")[1:])
+    found: dict[str, Any] = json.loads(body[: int(fields[b"inference-header-content-length"])])
+    return found
+
+
+async def test_tasks_run_beside_one_another() -> None:
+    async with serving(model(answer)) as server:
+        found = await play(plan(server, PERIODIC, CLOSED))
+    first, second = found.outcomes
+    assert {due // MS for due in first.played.due} <= set(range(0, 100, 10))
+    assert len(first.played.due) + first.played.dropped == 10
+    assert first.played.right == [True] * len(first.played.due)
+    assert second.played.launched[1:] >= second.played.ended[:-1]
+    assert second.played.ended[-1] >= 100 * MS
+    assert found.completed == len(first.played.due) + len(second.played.due)
+    assert first.alone_ms is not None
+    assert len(found.lag_ns) <= 10  # of requests with an instant alone
+
+
+@pytest.mark.parametrize("told", ["header", "priority"])
+async def test_the_server_is_told_of_classes(told: str) -> None:
+    """In the order of their first requests, alone: the camera's, then those of the closed loop."""
+    async with serving(model(answer)) as server:
+        await play(plan(server, PERIODIC, CLOSED, classes=told))
+    sent = [request for request in server.requests if request.startswith(b"POST")]
+    if told == "header":
+        seen = [request.partition(b"X-Class: ")[2].partition(b"\r\n")[0].decode() for request in sent]
+    else:
+        seen = [{1: "realtime", 2: "best_effort"}[head(request)["parameters"]["priority"]] for request in sent]
+    assert set(seen) == {"realtime", "best_effort"}
+    assert seen[0] == "realtime"
+
+
+async def test_errors_are_counted_by_task_and_feed_no_follower() -> None:
+    follower = Task("merged", Load("dependent", after=("camera_rt",)), "m")
+
+    def every_second(connection: Scripted, request: bytes) -> bytes:
+        return http(v2()) if len(server.requests) % 2 else http({"error": "full"}, 429)
+
+    async with serving(model(answer)) as server, Clients(plan(server, PERIODIC, follower, time_s=0.3)) as started:
+        server.script = every_second
+        (camera, merged), _ = await started.play(Workload("w", 0.3, (PERIODIC, follower)), 0, (0, 1))
+    wrong = [one.errors["status 429"] for one in (camera, merged)]
+    assert sum(wrong) > 0
+    for one, errors in zip((camera, merged), wrong, strict=True):
+        assert one.played.right.count(False) == errors == one.errors.total()
+    assert len(merged.played.due) <= sum(camera.played.right)
+    assert (camera.examples | merged.examples)["status 429"] == 'status 429: {"error": "full"}'
+
+
+async def test_a_wrong_answer_is_an_error() -> None:
+    posted = 0
+
+    def drifting(connection: Scripted, request: bytes) -> bytes:
+        nonlocal posted
+        posted += 1
+        return http(v2(value=float(posted)))
+
+    async with serving(model(drifting)) as server:
+        with pytest.raises(Unusable, match="expected a right answer of 'm', got wrong values"):
+            await play(plan(server, CLOSED, time_s=1.0))
+        found = await play(plan(server, PERIODIC, check="shapes"))
+    assert found.completed > 0

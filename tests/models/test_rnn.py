@@ -125,8 +125,8 @@ def info(outputs: Any, inputs: Any = (IDS,)) -> ModelInfo:
     return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(max_batch=4))
 
 
-def cells_of(net: nn.Module, outputs: Any, inputs: Any = (IDS,)) -> CellModel:
-    declared = info(outputs, inputs)
+def cells_of(net: nn.Module, outputs: Any) -> CellModel:
+    declared = info(outputs)
     return recurrent_model(by_its_layer(net, declared), declared)[0].eval()
 
 

@@ -27,16 +27,16 @@ TEXT = table("inputs", "text", "BYTES", '["words"]')
 SCORE = table("outputs", "score", "FP32", "[]")
 
 
-def lengths(of: str, *lines: str, name: str = "n", datatype: str = "INT64", shape: str = "[]") -> str:
-    return table("inputs", name, datatype, shape, f'lengths = "{of}"', *lines)
+def lengths(of: str, *lines: str, datatype: str = "INT64", shape: str = "[]") -> str:
+    return table("inputs", "n", datatype, shape, f'lengths = "{of}"', *lines)
 
 
-def mask(of: str, *lines: str, name: str = "mask", datatype: str = "BOOL", shape: str = '["tokens"]') -> str:
-    return table("inputs", name, datatype, shape, f'mask = "{of}"', *lines)
+def mask(of: str, *lines: str, datatype: str = "BOOL", shape: str = '["tokens"]') -> str:
+    return table("inputs", "mask", datatype, shape, f'mask = "{of}"', *lines)
 
 
-def read(tmp_path, *tables: str, more: str = "") -> ModelInfo:
-    folder = write_model(tmp_path / "m", "\n".join(['source = "model.py:build"', *tables, more]))
+def read(tmp_path, *tables: str) -> ModelInfo:
+    folder = write_model(tmp_path / "m", "\n".join(['source = "model.py:build"', *tables]))
     return model_info(read_config(folder), source_of(folder))
 
 

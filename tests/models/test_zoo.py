@@ -98,10 +98,9 @@ def encode(image, kind="PNG", **options):
     return buffer.getvalue()
 
 
-def printed(digit, size=(200, 280), paper="white", ink="black"):
-    image = Image.new("RGB", size, paper)
-    font = ImageFont.load_default(size[1] * 0.6)
-    ImageDraw.Draw(image).text((size[0] / 2, size[1] / 2), str(digit), fill=ink, font=font, anchor="mm")
+def printed(digit):
+    image = Image.new("RGB", (200, 280), "white")
+    ImageDraw.Draw(image).text((100, 140), str(digit), fill="black", font=ImageFont.load_default(168), anchor="mm")
     return image
 
 

@@ -1,4 +1,4 @@
-"""Whether a call may come: predictions from batch times, for the batch in which its rows will run."""
+"""Calls are admitted or refused, by their deadline and by how long callers wait."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from tiers import full
 from app.scheduler import admission
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import solve
+from app.scheduler.patience import Patience
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import LOWEST_PRIORITY, Klass, Program, Reason, Refusal, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Klass, Outcome, Reason, Refusal, Unit
 from app.sim.fleet import Setup, run
 
-from .test_scheduler import CURVE, feed, finish
+from .driven import feed, finish, scheduler_of
+from .test_scheduler import CURVE
 from .world import make_call, make_device, make_program
 
+# Whether a call may come: predictions from batch times, for the batch in which its rows will run.
+
+
 MS = 1_000_000
-
-
-def scheduler_of(*programs: Program, capacities: tuple[int, ...] = (4,)) -> Scheduler:
-    scheduler = Scheduler(make_device(*capacities))
-    for program in programs:
-        scheduler.add_program(program, 0)
-    return scheduler
 
 
 def backlog_ns(scheduler: Scheduler, now: int) -> int:
@@ -35,25 +33,25 @@ class TestBacklog:
     """Batches of 1, 2, 3, 4 rows take 10, 12, 14, 16 ms."""
 
     def test_units_at_once_share_it(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), capacities=(4, 4))
+        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4, 4))
         feed(scheduler, make_call(1, 16))
         assert backlog_ns(scheduler, 0) == (16 + 16 + 16 + 16) // 2 * MS
 
 
 class TestDeadline:
     def test_past_deadline_and_unknown_times(self) -> None:
-        scheduler = scheduler_of(make_program())
+        scheduler = scheduler_of(make_program(), device=make_device(4))
         assert scheduler.admit(1, 1, Klass.REALTIME, 9, 10) == Refusal(Reason.DEADLINE_UNREACHABLE, MS)
         assert scheduler.admit(1, 1, Klass.REALTIME, 10, 10) is None
 
     def test_hint_is_the_backlog_without_the_newcomers(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
+        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         feed(scheduler, make_call(1, 6))
         assert scheduler.admit(1, 1, Klass.REALTIME, 29 * MS, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 28 * MS)
 
     def test_scale_that_has_every_call_refused_returns(self) -> None:
         """A device that was slow for a while refuses all; as nothing runs then, only windows can undo it."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
+        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         for now in range(60):
             finish(scheduler, feed(scheduler, make_call(now), now=now).start[0], now, compute_ns=60 * MS)
         assert scheduler.admit(1, 1, Klass.REALTIME, 15 * MS, 0) is not None
@@ -67,7 +65,7 @@ class TestOverload:
 
     def scheduler(self) -> tuple[Scheduler, Unit]:
         """A worker of four rows, busy until 10."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
+        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         return scheduler, feed(scheduler, make_call(0)).start[0]
 
     def test_late_rows_leave_when_the_unit_is_cut_and_others_take_their_places(self) -> None:
@@ -106,15 +104,16 @@ class TestWhatGoesBefore:
     """Only work that goes before a call counts against its deadline."""
 
     def test_a_class_goes_before_every_priority(self) -> None:
-        scheduler = Scheduler(make_device(4))
-        scheduler.add_program(make_program(batch_ns=(10 * MS,) * 4, max_batch=4), 0)
+        scheduler = scheduler_of(make_program(batch_ns=(10 * MS,) * 4, max_batch=4), device=make_device(4))
         feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT, priority=1) for ident in range(40)))
         assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0, 9) is None
         assert scheduler.admit(1, 1, Klass.BEST_EFFORT, 20 * MS, 0, 9) is not None
 
     def test_both_count_with_a_best_effort_call_in_batches_of_their_own(self) -> None:
         """A batch runs, two more of best effort wait, and one of two real-time rows; its own row begins another."""
-        scheduler = scheduler_of(make_program(policy="no_wait", batch_ns=(10 * MS,) * 4, max_batch=4))
+        scheduler = scheduler_of(
+            make_program(policy="no_wait", batch_ns=(10 * MS,) * 4, max_batch=4), device=make_device(4)
+        )
         feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT) for ident in range(4)))
         for ident in range(4, 14):
             scheduler.submit(make_call(ident, klass=Klass.BEST_EFFORT if ident < 12 else Klass.REALTIME), 0)
@@ -122,3 +121,63 @@ class TestWhatGoesBefore:
         late = scheduler.admit(1, 1, Klass.BEST_EFFORT, 50 * MS - 1, 0)
         assert late == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
         assert backlog_ns(scheduler, 0) == 40 * MS
+
+
+# How many rows may wait, learnt from callers who leave.
+
+
+S = 1_000_000_000
+
+
+def learnt(left: int, *, served: int = 160, waited_ns: int = 2 * S, waiting: int = 500) -> Patience:
+    """After a window of one second."""
+    patience = Patience(1024, 8, 0)
+    for _ in range(left):
+        patience.leave(1, waited_ns, waiting)
+    patience.tick(S, served)
+    return patience
+
+
+def test_few_who_leave_teach_nothing() -> None:
+    assert [learnt(left).bound for left in (0, 19, 20)] == [1024, 1024, 160]
+
+
+def test_nor_do_callers_who_leave_a_short_queue_or_a_device_that_serves_nothing() -> None:
+    assert learnt(200, waiting=16).bound == 1024
+    assert learnt(200, served=0).bound == 1024
+
+
+def test_two_of_the_largest_batches_may_always_wait() -> None:
+    assert learnt(200, waited_ns=1).bound == 16
+    assert Patience(4, 8, 0).bound == 4
+
+
+def test_the_bound_grows_while_nobody_leaves() -> None:
+    patience = learnt(200)
+    for window in range(2, 100):
+        before = patience.bound
+        patience.tick(window * S, 0)
+        assert before < patience.bound <= 1024 or before == patience.bound == 1024
+    assert patience.bound == 1024
+
+
+def test_calls_beyond_it_are_refused_and_large_ones_are_not() -> None:
+    """A call of more rows than the bound comes in while fewer rows than that wait."""
+    scheduler = Scheduler(make_device(1))
+    scheduler.add_program(make_program(batch_ns=(S // 4,), max_batch=1, max_queue=8, policy="no_wait"), 0)
+    for ident in range(8):
+        scheduler.submit(make_call(ident), 0)
+    (unit,) = scheduler.step(0).start
+    for turn in range(1, 4):
+        scheduler.finished(Outcome(unit.id, None, S // 4), turn * S // 4)
+        (unit,) = scheduler.step(turn * S // 4).start
+    for ident in (7, 6):
+        scheduler.cancel(ident, S)
+    scheduler.tick(S)
+    assert scheduler.waiting(1) == scheduler.states[1].patience[Klass.REALTIME].bound == 2
+    assert scheduler.admit(1, 1, Klass.REALTIME, None, S) is not None
+    assert not scheduler.has_room(1, 1)
+    assert scheduler.admit(1, 1, Klass.BEST_EFFORT, None, S) is None
+    scheduler.cancel(5, S)
+    assert scheduler.admit(1, 5, Klass.REALTIME, None, S) is None
+    assert scheduler.has_room(1, 5)

@@ -11,6 +11,7 @@ from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
+from .driven import calls_of, feed, finish
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 REAL, BEST = Klass
@@ -19,7 +20,7 @@ PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
 TABLES = solve(PADDED, loads=(0.5,))
 
 
-def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
+def serving(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
     """Each program's batches take 10 for each row; classes' options begin with `class_`."""
     classes = {name[6:]: options.pop(name) for name in list(options) if name.startswith("class_")}
     stages = options.pop("stages", (Stage(Profile(CURVE)),))
@@ -30,43 +31,36 @@ def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **opti
 
 
 def submit(scheduler: Scheduler, klass: Klass, *idents: int, now: int = 0, **options: Any) -> Step:
-    for ident in idents:
-        scheduler.submit(make_call(ident, klass=klass, arrived=now, **options), now)
-    return scheduler.step(now)
+    return feed(scheduler, *(make_call(ident, klass=klass, arrived=now, **options) for ident in idents), now=now)
 
 
 def rows(units: Any) -> list[list[int]]:
-    return [[row.call.id for row in unit.rows] for unit in units]
-
-
-def end(scheduler: Scheduler, unit: Unit, now: int, error: Fault | None = None) -> Step:
-    scheduler.finished(Outcome(unit.id, error), now)
-    return scheduler.step(now)
+    return [calls_of(unit) for unit in units]
 
 
 class TestBudget:
     def test_rows_that_go_faster_in_a_larger_batch_do_so(self) -> None:
         """Three take 90 and four 70: three go as four."""
         for waiting, taken, size in ((2, [1, 2], 2), (3, [1, 2, 3], 4), (5, [1, 2, 3, 4], 4)):
-            scheduler = scheduler_of(4, budget=75, stages=(Stage(PADDED),))
+            scheduler = serving(4, budget=75, stages=(Stage(PADDED),))
             (unit,) = submit(scheduler, BEST, *range(1, waiting + 1)).start
             assert (rows([unit]), unit.size) == ([taken], size)
             assert unit.predicted <= 75
 
     def test_it_is_that_of_all_units_handed_over(self) -> None:
-        scheduler = scheduler_of(2, 2, 4, budget=30)
+        scheduler = serving(2, 2, 4, budget=30)
         step = submit(scheduler, BEST, 1, 2, 3, 4)
         assert rows(step.start) == [[1, 2], [3]]
 
     def test_as_work_goes_on_there_is_room_for_more(self) -> None:
-        scheduler = scheduler_of(2, 2, 4, budget=25)
+        scheduler = serving(2, 2, 4, budget=25)
         step = submit(scheduler, BEST, 1, 2, 3)
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
     def test_stages_to_come_count_where_they_are_longer(self) -> None:
         """A worker goes on with them by itself."""
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
+        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
         stages = tuple(Stage(Profile((time,))) for time in (1, 19))
         for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
             scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
@@ -74,7 +68,7 @@ class TestBudget:
         assert submit(scheduler, BEST, 2, program=2).start == []
 
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
-        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, multi_step=True)
+        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
         for ident, times in ((1, (15,)), (2, (5, 19))):
             stages = tuple(Stage(Profile((time,))) for time in times)
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
@@ -82,9 +76,7 @@ class TestBudget:
         assert [unit.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
 
     def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
-        scheduler = scheduler_of(
-            1, 1, budget=20, multi_step=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1))
-        )
+        scheduler = serving(1, 1, budget=20, multi_step=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))
         (unit,) = submit(scheduler, BEST, 1).start
         assert submit(scheduler, REAL, 2, now=5).recall == [unit]
         assert unit.predicted == 19
@@ -94,7 +86,7 @@ class TestHeld:
     """Real-time rows of program 1 are held for 20, so that others may join them."""
 
     def test_it_has_as_many_rows_as_end_in_time(self) -> None:
-        scheduler = scheduler_of(4, programs=0)
+        scheduler = serving(4, programs=0)
         scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
         scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
         submit(scheduler, REAL, 1)
@@ -103,7 +95,7 @@ class TestHeld:
     @pytest.mark.parametrize(("now", "steps"), [(0, 2), (1, 1), (11, 1)])
     def test_it_has_as_many_stages_as_end_in_time(self, now: int, steps: int) -> None:
         """The first two end at 20 at the latest, when the hold does."""
-        scheduler = scheduler_of(4, programs=0, multi_step=True)
+        scheduler = serving(4, programs=0, multi_step=True)
         scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
         stages = tuple(Stage(Profile((time,))) for time in (9, 11, 1, 1))
         scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
@@ -137,28 +129,28 @@ class TestPadding:
         ("slower", "expected"), [(None, []), (0.5, []), (0.02, [[2]])], ids=["not-measured", "much", "little"]
     )
     def test_goes_by_the_pair(self, slower: float | None, expected: list[list[int]]) -> None:
-        scheduler = scheduler_of(4, 4, programs=2)
+        scheduler = serving(4, 4, programs=2)
         scheduler.pair({} if slower is None else {(1, 2): slower}, 0)
         submit(scheduler, BEST, 8, program=2)  # it runs, and those that follow will wait
         submit(scheduler, BEST, 2, program=2)
         step = submit(scheduler, REAL, 1)
         assert [unit.worker for unit in step.start] == [1]
-        assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == expected
+        assert rows(finish(scheduler, next(iter(scheduler.running)), 10).start) == expected
 
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:
-            scheduler = scheduler_of(4, 4, budget=5)
+            scheduler = serving(4, 4, budget=5)
             scheduler.pair({(1, 1): 0.0}, 0)
             unit = submit(scheduler, BEST, 7, 8).start[0]
             submit(scheduler, REAL, 1, 2)  # until 20
-            return rows(end(scheduler, unit, now).start)
+            return rows(finish(scheduler, unit, now).start)
 
         assert (follows(10), follows(11)) == ([[8]], [])
 
     @pytest.mark.parametrize("multi_step", [False, True])
     def test_it_ends_before_the_last_of_several_real_time_units(self, multi_step: bool) -> None:
         """Of two, which end at 10 and at 30, as one stage or as three."""
-        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
+        scheduler = serving(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
         long = (Stage(Profile((10,))),) * 3 if multi_step else (Stage(Profile((30,))),)
         for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
@@ -179,10 +171,10 @@ class TestPadding:
         (unit,) = submit(scheduler, BEST, 7, 8).start
         submit(scheduler, BEST, 9, 10)
         submit(scheduler, REAL, 1, 2, 3, now=1)
-        (unit,) = end(scheduler, unit, 60).start
+        (unit,) = finish(scheduler, unit, 60).start
         assert (rows([unit]), unit.size, unit.klass) == ([[1, 2, 3, 9]], 4, REAL)
         assert (scheduler.waiting(1, BEST), scheduler.waiting(1, REAL)) == (1, 0)
-        step = end(scheduler, unit, 130)
+        step = finish(scheduler, unit, 130)
         assert [call.id for call in step.done] == [1, 2, 3, 9]
         assert rows(step.start) == [[10]]
 
@@ -191,18 +183,18 @@ class TestPadding:
         (unit,) = submit(scheduler, REAL, 0).start
         submit(scheduler, BEST, 9, now=1)
         submit(scheduler, REAL, 1, 2, 3, now=1)
-        (unit,) = end(scheduler, unit, 50).start
+        (unit,) = finish(scheduler, unit, 50).start
         assert rows([unit]) == [[1, 2, 3, 9]]
-        (unit,) = end(scheduler, unit, 120, Fault.MODEL).start
+        (unit,) = finish(scheduler, unit, 120, error=Fault.MODEL).start
         assert rows([unit]) == [[1, 2, 3]]
-        assert rows(end(scheduler, unit, 200).start) == [[9]]
+        assert rows(finish(scheduler, unit, 200).start) == [[9]]
 
 
 class TestPreemption:
     STAGES = tuple(Stage(Profile((10, 10, 10, 10))) for _ in range(4))
 
     def test_a_unit_that_goes_on_ends_with_its_stage(self) -> None:
-        scheduler = scheduler_of(4, 4, stages=self.STAGES, multi_step=True)
+        scheduler = serving(4, 4, stages=self.STAGES, multi_step=True)
         (unit,) = submit(scheduler, BEST, 1).start
         step = submit(scheduler, REAL, 2, now=5)
         assert (rows(step.start), step.recall) == ([[2]], [unit])
@@ -213,21 +205,21 @@ class TestPreemption:
 
     def test_rows_that_hold_the_only_room_go_on(self) -> None:
         """Or nobody would ever have any."""
-        scheduler = scheduler_of(1, stages=self.STAGES, max_alive=1)
+        scheduler = serving(1, stages=self.STAGES, max_alive=1)
         (unit,) = submit(scheduler, BEST, 1).start
         submit(scheduler, REAL, 2, now=5)
         for stage in range(1, 4):
-            (unit,) = end(scheduler, unit, 10 * stage).start
+            (unit,) = finish(scheduler, unit, 10 * stage).start
             assert (rows([unit]), unit.stage) == ([[1]], stage)
-        assert rows(end(scheduler, unit, 40).start) == [[2]]
+        assert rows(finish(scheduler, unit, 40).start) == [[2]]
 
     def test_none_is_handed_over_behind_another(self) -> None:
         """It would be in the way of real-time calls that come meanwhile; but for what its share is owed."""
-        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE)
+        scheduler = serving(1, push_depth=2, push_ahead_ns=AT_ONCE)
         (first,) = submit(scheduler, BEST, 1).start
         assert submit(scheduler, BEST, 2).start == []
         assert rows(submit(scheduler, REAL, 4, now=5).start) == [[4]]
-        assert end(scheduler, first, 10).start == []
+        assert finish(scheduler, first, 10).start == []
 
 
 def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
@@ -239,7 +231,7 @@ class TestHold:
     """The driver may ask for a step that starts no best-effort unit, before it has read all that has come."""
 
     def test_real_time_units_start_and_best_effort_ones_in_the_next_step(self) -> None:
-        scheduler = scheduler_of(1, 1)
+        scheduler = serving(1, 1)
         for ident, klass in enumerate((BEST, REAL)):
             scheduler.submit(make_call(ident, klass=klass), 0)
         step = scheduler.step(0, hold=True)
@@ -252,7 +244,7 @@ class TestHold:
 
     def test_a_lost_device_holds_nothing(self) -> None:
         """Or the driver would look again at every turn of the loop, for as long as it lives."""
-        scheduler = scheduler_of(1, 1, 1)
+        scheduler = serving(1, 1, 1)
         (unit,) = submit(scheduler, BEST, 0).start
         scheduler.submit(make_call(1, klass=BEST), 0)
         assert scheduler.step(0, hold=True).held
@@ -261,14 +253,14 @@ class TestHold:
 
     @pytest.mark.parametrize("preset", ["streams", "seq"])
     def test_presets_that_know_no_classes_hold_nothing(self, preset: str) -> None:
-        scheduler = scheduler_of(1, class_preset=preset)
+        scheduler = serving(1, class_preset=preset)
         scheduler.submit(make_call(0, klass=BEST), 0)
         step = scheduler.step(0, hold=True)
         assert (rows(step.start), step.held) == ([[0]], False)
 
     def test_what_is_owed_as_a_share_is_not_held(self) -> None:
         """It goes before real-time units anyway; held in favour of them, it would never start."""
-        scheduler = scheduler_of(1, class_share=0.25)
+        scheduler = serving(1, class_share=0.25)
         for ident, klass in enumerate([BEST] * 40 + [REAL] * 20):
             scheduler.submit(make_call(ident, klass=klass), 0)
         served = []
@@ -283,7 +275,7 @@ class TestShare:
     @pytest.mark.parametrize(("clients", "share"), [(1, 0.05), (1, 0.25), (4, 0.05)])
     def test_is_the_part_that_is_set_however_few_clients_wait(self, clients: int, share: float) -> None:
         """Each asks again with its answer."""
-        scheduler = scheduler_of(1, class_share=share)
+        scheduler = serving(1, class_share=share)
         submit(scheduler, REAL, *range(500))
         step = submit(scheduler, BEST, *range(1000, 1000 + clients))
         served, following = [], 2000
@@ -301,19 +293,19 @@ class TestShare:
 
 class TestOrder:
     def test_best_effort_models_take_turns(self) -> None:
-        scheduler = scheduler_of(1, programs=2)
+        scheduler = serving(1, programs=2)
         step = submit(scheduler, BEST, 1, 2, 3)
         submit(scheduler, BEST, 4, 5, program=2, now=1)
         served = []
         for now in range(10, 60, 10):
             (unit,) = step.start
             served += rows([unit])
-            step = end(scheduler, unit, now)
+            step = finish(scheduler, unit, now)
         assert served == [[1], [4], [2], [5], [3]]
 
     def test_deadlines_order_real_time_calls_where_asked_for(self) -> None:
         def order(klass: Klass, *, edf: bool) -> list[list[int]]:
-            scheduler = scheduler_of(1, class_edf=edf)
+            scheduler = serving(1, class_edf=edf)
             step = submit(scheduler, klass, 0)
             for ident, deadline in enumerate((None, 900, 500), 1):
                 submit(scheduler, klass, ident, deadline=deadline)
@@ -321,7 +313,7 @@ class TestOrder:
             served = []
             for now in range(10, 60, 10):
                 served += rows(step.start)
-                step = end(scheduler, step.start[0], now)
+                step = finish(scheduler, step.start[0], now)
             return served
 
         assert order(REAL, edf=False) == [[0], [4], [1], [2], [3]]

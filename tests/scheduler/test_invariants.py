@@ -36,11 +36,11 @@ from tiers import few, repeatable, some
 from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Refusal, Stage, WorkerSpec
 from app.sim.replay import replay
 
 from .book import UNBOUNDED
+from .driven import scheduler_of
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 T = TypeVar("T")
@@ -283,8 +283,7 @@ def test_one_trace_gives_one_record(trace: Trace) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
     """While the only worker is busy, thousands come and go; what stays is bounded by what waits."""
-    scheduler = Scheduler(make_device(1))
-    scheduler.add_program(make_program(policy=policy, max_delay_ns=0), 0)
+    scheduler = scheduler_of(make_program(policy=policy, max_delay_ns=0), device=make_device(1))
     scheduler.submit(make_call(0, deadline=10**8), 0)  # the next deadline: those behind it are not looked at
     assert len(scheduler.step(0).start) == 1
     for ident in range(1, few(5_000) + 1):

@@ -1,13 +1,22 @@
-"""What is kept of a program: its health, and the facts that its policy sees."""
+"""What is kept of a program, and the order of the programs of a device."""
 
 from __future__ import annotations
+
+from itertools import count
 
 import pytest
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.tables import solve
+from app.scheduler.optimal.tables import ControlTables, solve
+from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.rows.program import ProgramState
+from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
+
+from .world import make_call, make_device, make_program
+
+# What is kept of a program: its health, and the facts that its policy sees.
+
 
 CURVE = linear(3, 0.35, 32).batch_ns
 
@@ -19,40 +28,30 @@ DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
 TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))), max_batch=2)
 
 
-def ran(size: int, *, stage: int = 0, running: int = 1, started: int = 0, behind: bool = False) -> Unit:
+def ran(size: int, stage: int) -> Unit:
     """A unit as it is when it has ended."""
-    made = Unit(0, 0, 1, stage, [], size, Formed.IDLE, started, predicted=0, running=running)
-    made.behind = behind
-    return made
+    return Unit(0, 0, 1, stage, [], size, Formed.IDLE, started=0, predicted=0)
 
 
-class TestHandover:
-    """Batches of one and two rows compute for 100 and 200, and cost 30 beside."""
-
-    STAGE = Stage(Profile((100, 200), handover_ns=30))
-
-    def state(self, stages: int = 1, **device: int) -> ProgramState:
-        program = Program(1, "m", (self.STAGE,) * stages, max_batch=2)
-        return ProgramState(program, None, DeviceSpec((WorkerSpec(2),), **device), 0)
-
-    def test_tables_are_those_of_the_load_with_it(self) -> None:
-        """At 30 beside 100 a row, the peak is 7.7 million; computing twice as slow is 1.77 times the load."""
-        state = self.state()
-        tables = solve(self.STAGE.profile, loads=(0.5, 0.9))
-        assert tables.peak == pytest.approx(2e9 / 230)
-        state.set_control(tables)
-        state.latency[0].scale = 2.0
-        state.latency[0].observe(2, 400)
-        state.tick(S)
-        assert state.facts.scale == pytest.approx(430 / 230)
+def test_tables_are_those_of_the_load_with_the_hand_over() -> None:
+    """At 30 beside 100 a row, the peak is 7.7 million; computing twice as slow is 1.77 times the load."""
+    stage = Stage(Profile((100, 200), handover_ns=30))
+    state = ProgramState(Program(1, "m", (stage,), max_batch=2), None, DeviceSpec((WorkerSpec(2),)), 0)
+    tables = solve(stage.profile, loads=(0.5, 0.9))
+    assert tables.peak == pytest.approx(2e9 / 230)
+    state.set_control(tables)
+    state.latency[0].scale = 2.0
+    state.latency[0].observe(2, 400)
+    state.tick(S)
+    assert state.facts.scale == pytest.approx(430 / 230)
 
 
 class TestObserve:
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for _ in range(50):
-            state.observe(ran(2), Outcome(0, None, 60), 0)
-            state.observe(ran(2, stage=1), Outcome(0, None, 6), 0)
+            state.observe(ran(2, 0), Outcome(0, None, 60), 0)
+            state.observe(ran(2, 1), Outcome(0, None, 6), 0)
         assert state.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
         assert [latency.scale > 2.5 for latency in state.latency] == [False, True]
@@ -75,3 +74,84 @@ class TestFull:
         assert state.full == [8]
         state.cap(0, 3)
         assert state.full == [3]
+
+
+# A fast model overtakes a slow one if that waits for company; models of about one speed go in order of arrival.
+
+
+FAST, SLOW = (10, 11, 12, 13), (100, 110, 120, 130)
+"""Nanoseconds, by rows."""
+
+
+def first_of(*calls: tuple[int, int, int], times: dict[int, Stage], now: int = 1_000, **options: object) -> list[int]:
+    """The programs in the order in which their units start, of calls (program, rows, arrival) that wait at `now`."""
+    scheduler = Scheduler(make_device(4, **options))
+    for program, stage in times.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    for ident, (program, rows, arrived) in enumerate(calls):
+        scheduler.submit(make_call(ident, rows, program=program, arrived=arrived), arrived)
+    order = []
+    while started := scheduler.step(now).start:
+        (unit,) = started
+        order.append(unit.program)
+        now += unit.predicted or 1
+        scheduler.finished(Outcome(unit.id, None, unit.predicted, tuple(range(len(unit.rows)))), now)
+    return order
+
+
+BOTH = {1: Stage(Profile(SLOW)), 2: Stage(Profile(FAST))}
+
+
+def test_a_fast_model_overtakes_a_slow_one() -> None:
+    assert first_of((1, 1, 0), (2, 1, 50), times=BOTH) == [2, 1]
+
+
+def test_age_outweighs_speed() -> None:
+    """At 10 times the speed, a row that came just now does not go before one that has waited long."""
+    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=61) == [1, 2]
+    assert first_of((1, 1, 0), (2, 1, 60), times=BOTH, now=200) == [2, 1]
+
+
+@pytest.mark.parametrize(("arrived", "order"), [(35, [2, 1]), (40, [1, 2])])
+def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order: list[int]) -> None:
+    scheduler = Scheduler(make_device(4, 4))
+    for program, stage in BOTH.items():
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4), 0)
+    scheduler.submit(make_call(3, program=1, arrived=0), 0)
+    scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
+    assert [unit.program for unit in scheduler.step(500).start] == order
+
+
+@pytest.mark.parametrize(("weights", "ratio"), [((1.0, 3.0), 3.0), ((4.0, 1.0), 0.25)])
+def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[float, float], ratio: float) -> None:
+    """Both queues are always full; the second model's batches take half as long."""
+    scheduler = Scheduler(make_device(4))
+    for (program, stage), weight in zip((BOTH | {2: Stage(Profile((50, 55, 60, 65)))}).items(), weights, strict=True):
+        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4, weight=weight), 0)
+    idents, now, spent = count(), 0, {1: 0, 2: 0}
+    for turn in range(500):
+        for program in (1, 2):
+            while scheduler.waiting(program) < 80:
+                scheduler.submit(make_call(next(idents), program=program, arrived=now), now)
+        for unit in scheduler.step(now).start:
+            now += unit.predicted
+            spent[unit.program] += unit.predicted * (turn > 200)
+            scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
+    assert spent[2] / spent[1] == pytest.approx(ratio, rel=0.1)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_tables_of_several_workers_count_only_while_no_other_model_has_rows(others: bool) -> None:
+    """The table runs one row of two, expecting a second worker for the other one, which another model may take."""
+    scheduler = Scheduler(make_device(4, 4))
+    for program in (1, 2):
+        scheduler.add_program(make_program(program, stages=(BOTH[1],), max_batch=4, policy="adaptive"), 0)
+    sizes = (1, 2, 3, 4)
+    table = ControlTables(
+        (0.5,), ((0, 1, 1, 1),), 1, sizes, (0,), 1e6, 2, sizes, beside=TimeLeft((1,), (100,), 1), others=(((0, 1),),)
+    )
+    scheduler.control(1, table, 0)
+    scheduler.submit(make_call(1, 2, program=1, arrived=0), 0)
+    if others:
+        scheduler.submit(make_call(2, program=2, arrived=1), 1)
+    assert len(scheduler.step(1).start[0].rows) == (2 if others else 1)

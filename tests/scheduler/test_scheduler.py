@@ -6,45 +6,18 @@ import pytest
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
-    Call,
-    DeviceSpec,
     Drop,
     Klass,
-    Outcome,
-    Program,
     Reason,
     Refusal,
     Stage,
-    Step,
-    Unit,
 )
 
+from .driven import feed, finish, scheduler_of
 from .world import make_call, make_device, make_program
 
 MS, S = 1_000_000, 1_000_000_000
 CURVE = (10 * MS, 12 * MS, 14 * MS, 16 * MS)
-
-
-def scheduler_of(*programs: Program, device: DeviceSpec | None = None) -> Scheduler:
-    scheduler = Scheduler(device or make_device(8))
-    for program in programs or (make_program(),):
-        scheduler.add_program(program, 0)
-    return scheduler
-
-
-def feed(scheduler: Scheduler, *calls: Call, now: int = 0) -> Step:
-    for call in calls:
-        scheduler.submit(call, now)
-    return scheduler.step(now)
-
-
-def finish(scheduler: Scheduler, unit: Unit, now: int = 0, **outcome: object) -> Step:
-    scheduler.finished(Outcome(unit.id, **outcome), now)  # type: ignore[arg-type]
-    return scheduler.step(now)
-
-
-def calls_of(unit: Unit) -> list[int]:
-    return [row.call.id for row in unit.rows]
 
 
 def left(drops: list[Drop]) -> list[tuple[int, Reason, int]]:

@@ -9,7 +9,8 @@ import pytest
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Profile, Reason, Stage, Step, Unit
 
-from .test_scheduler import calls_of, feed, finish, left, scheduler_of
+from .driven import calls_of, feed, finish, scheduler_of
+from .test_scheduler import left
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 

@@ -1,13 +1,21 @@
-"""Figures of a run: percentiles true to 0.05 %, and parts that add up."""
+"""What is told of a run: its figures, and whether a record is replayed to the same Steps."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
 
 from app.scheduler.estimates.profile import ModelProfile, Power
 from app.sim.device import Device
+from app.sim.replay import Replayed, replay
 from app.sim.report import Tally, summary
+
+from .runs import recorded
+
+# Figures of a run: percentiles true to 0.05 %, and parts that add up.
+
 
 MS = 1_000_000
 
@@ -54,3 +62,49 @@ def test_figures() -> None:
     assert figures["throughput"] == figures["goodput"] == 300
     assert figures["busy_s_per_request"] == pytest.approx(0.002)
     assert figures["energy_j_per_request"] == pytest.approx((0.014 * 10 + 0.006 * 60) / 3)
+
+
+# Replay says whether the recorded Steps come out again, and where they do not.
+
+
+def record() -> list[str]:
+    return [json.dumps(entry) for entry in recorded()]
+
+
+def test_equal() -> None:
+    assert replay(record()) == Replayed(equal=6)
+    assert replay(record()).same
+
+
+def test_first_difference_is_named_with_its_line() -> None:
+    lines = record()
+    changed = json.loads(lines[7])
+    changed["step"]["start"][0][1] = 3  # another worker
+    lines[7] = json.dumps(changed)
+    replayed = replay(lines)
+    assert not replayed.same
+    assert (replayed.equal, replayed.line, replayed.expected) == (2, 8, changed)
+    assert replayed.got is not None
+    assert replayed.got["step"]["start"][0][1] == 0
+
+
+def test_missing_input_is_a_difference() -> None:
+    lines = record()
+    del lines[6]
+    assert replay(lines).line == 7
+
+
+def test_replay_ends_at_a_hole() -> None:
+    lines = record()
+    lines[6:9] = ['{"dropped": 3}']
+    assert replay(lines) == Replayed(equal=2, hole=3)
+
+
+@pytest.mark.parametrize(
+    "first",
+    ['{"format": 99}', '{"in": "tick", "t": 0}', "[]", "7", "not JSON"],
+    ids=["format", "input", "list", "number", "text"],
+)
+def test_what_is_no_record(first: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|Expecting"):
+        replay([first])

@@ -1,4 +1,4 @@
-"""A curve from noisy measurements: noise only adds, bumps that are real survive, others vanish, errors are told."""
+"""Curves from noisy measurements, by size and by length, and running quantiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from math import sqrt
 from statistics import mean
 
 import pytest
+from tiers import few
 
 from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, quartile, smoothed
+from app.scheduler.estimates.lengths import LengthTimes, any_length, rounded, time_at
+from app.scheduler.estimates.quantile import RunningQuantile
+
+# A curve from noisy measurements: noise only adds, bumps that are real survive, others vanish, errors are told.
+
 
 SIZES = range(1, 33)
 LINE = {size: 1e6 * (7 + 0.6 * size) for size in SIZES}
@@ -94,3 +100,69 @@ def test_what_was_measured_once_is_as_uncertain_as_the_others_say() -> None:
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (3, 1), (5, 1), (7, 2), (20, 5)])
 def test_the_quartile_is_a_measurement(count: int, rank: int) -> None:
     assert quartile([float(one) for one in range(count)]) == rank
+
+
+# T(b, length) between, below and beyond the lengths measured.
+
+
+TIMES = ((10, (10, 20)), (30, (30, 60)), (40, (35, 80)))
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(1, 20), (10, 20), (11, 22), (20, 40), (30, 60), (35, 70), (40, 80), (80, 160)]
+)
+def test_time_by_length(length: int, expected: float) -> None:
+    assert time_at(TIMES, 2, length) == pytest.approx(expected)
+
+
+def test_time_beyond_the_largest_batch() -> None:
+    assert time_at(TIMES, 4, 20) == pytest.approx(80)
+    assert time_at(((8, (5,)),), 3, 8) == 15
+
+
+class TestLengthTimes:
+    def test_stages_add_up_and_are_made_monotone(self) -> None:
+        """Three rows are faster as four; the other stage takes as long for any length."""
+        times = LengthTimes([((10, (10, 20, 40, 24)),), any_length((1, 2, 3, 4))], 4, extra_ns=5)
+        at = times.at(10)
+        assert at.times == (16, 27, 33, 33)
+        assert at.sizes == (1, 2, 4, 4)
+        assert at.least == pytest.approx((16, 13.5, 11, 8.25))
+        assert at.best == (1, 2, 3, 4)
+        assert times.at(20).times[0] == 5 + 20 + 1
+
+    def test_lengths_are_rounded_up_by_little(self) -> None:
+        assert [rounded(length) for length in (0, 1, 63, 64, 65, 129, 1000)] == [0, 1, 63, 64, 66, 132, 1008]
+        assert all(length <= rounded(length) <= length * 33 / 32 for length in range(1, 20_000, 7))
+        assert len({rounded(length) for length in range(1, 1 << 14)}) < 400
+
+
+# The tail is what a share of observations do not exceed, whatever their distribution.
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.2])
+def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
+    tail, drawn = RunningQuantile(0.95, 1.0, 2.0, 0.05), random.Random(1)
+    beyond, seen = 0, few(40_000)
+    for _ in range(seen):
+        took = drawn.gauss(1, deviation)
+        beyond += took > tail.value
+        tail.observe(took)
+    assert 0.04 * seen < beyond < 0.06 * seen + 20
+
+
+def test_it_falls_when_units_are_in_time_again() -> None:
+    tail = RunningQuantile(0.95, 1.0, 2.0, 0.05)
+    for _ in range(200):
+        tail.observe(1.5)
+    assert tail.value > 1.4
+    for _ in range(2_000):
+        tail.observe(1.0)
+    assert tail.value == 1.0
+
+
+def test_stalls_raise_it_to_a_bound() -> None:
+    tail = RunningQuantile(0.95, 1.0, 2.0, 0.05)
+    for _ in range(200):
+        tail.observe(50.0)
+    assert tail.value == 2.0

@@ -1,24 +1,30 @@
-"""Rows picked by length: the first always goes, so that nothing waits for ever; what goes beside it pays."""
+"""Rows picked by length, and rows that join a cell."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, combinations_with_replacement, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import full, repeatable
+from tiers import full, repeatable, some
 
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
-from app.scheduler.scheduler import Scheduler
+from app.scheduler.policies.adaptive import Adaptive
+from app.scheduler.policies.view import JoinOffer
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run
 
-from ..test_scheduler import calls_of
+from ..cells import Curve, sum_of_latencies
+from ..driven import calls_of, scheduler_of
 from ..world import make_call, make_device, make_program
 from .drive import Request, drive
+
+# Rows picked by length: the first always goes, so that nothing waits for ever; what goes beside it pays.
+
 
 MS = 1_000_000
 LARGEST = 8
@@ -47,8 +53,7 @@ def lengths_of(unit: Unit) -> list[int]:
 
 def first_unit(lengths: list[int], given: Profile = PER_TOKEN, **options: object) -> Unit:
     """The first of a device on which these rows wait, in this order."""
-    scheduler = Scheduler(make_device(LARGEST))
-    scheduler.add_program(program(given, **options), 0)
+    scheduler = scheduler_of(program(given, **options), device=make_device(LARGEST))
     for ident, length in enumerate(lengths):
         scheduler.submit(make_call(ident, lengths=(length,)), 0)
     return scheduler.step(0).start[0]
@@ -68,8 +73,7 @@ class TestWhatGoes:
 
     def test_rows_of_a_better_class_and_priority_go_first(self) -> None:
         """A worse one is not picked for its length while better rows wait."""
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(), 0)
+        scheduler = scheduler_of(program(), device=make_device(LARGEST))
         scheduler.submit(make_call(0, lengths=(10,), klass=Klass.BEST_EFFORT), 0)
         for ident, (length, priority) in enumerate([(9, 1), (10, 2), (11, 1)], 1):
             scheduler.submit(make_call(ident, lengths=(length,), priority=priority), 0)
@@ -118,3 +122,58 @@ class TestChoice:
         rate = load * 0.6 * ours.peak  # padding takes about so much
         means = [run(replace(setup, rate=rate))["mean_ms"] for setup in (ours, count)]
         assert means[0] < 1.01 * means[1]
+
+
+# `Adaptive.joins` against brute force: of two ways that rows could go, the one with the smaller sum of latencies.
+
+
+CURVES: dict[str, Curve] = {
+    "flat": lambda rows: 10,
+    "linear": lambda rows: 10 * rows,
+    "overhead": lambda rows: 20 + 3 * rows,
+    "slope": lambda rows: 3 + 10 * rows,
+    "bends": lambda rows: 10 + 10 * max(0, rows - 2),
+    "jagged": lambda rows: [0, 5, 9, 14, 12, 13, 20, 22][rows],
+}
+
+
+def cases() -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Steps left of each row that runs, rows that would join, and their steps."""
+    for runners, joiners in product((1, 2, 3), (1, 2, 3)):
+        for lengths in combinations_with_replacement(range(1, 8), runners):
+            for steps in range(1, 8):
+                yield lengths, joiners, steps
+
+
+def chosen(lengths: tuple[int, ...], joiners: int, steps: int, time: Curve) -> bool:
+    left = min(lengths)
+    stay = [length - left for length in lengths if length > left]
+    return Adaptive().joins(
+        JoinOffer(
+            left=left,
+            ending=len(lengths) - len(stay),
+            stay=stay,
+            joiners=joiners,
+            steps=steps,
+            time=time,
+            boundary_ns=0,
+        )
+    )
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_rows_join_where_that_has_the_smaller_sum_of_latencies(curve: str) -> None:
+    """Exactly where the rows that stay end together; else nearly so, with what the first of them has before it."""
+    time, best, ours = CURVES[curve], 0, 0
+    for lengths, joiners, steps in some(cases()):
+        ways = [sum_of_latencies(lengths, joiners, steps, time, now=now) for now in (False, True)]
+        best += min(ways)
+        ours += (took := ways[chosen(lengths, joiners, steps, time)])
+        if len(set(lengths)) <= 2:
+            assert took == min(ways), (lengths, joiners, steps)
+    assert ours <= 1.001 * best
+
+
+def test_rows_of_one_step_time_do_not_wait_for_a_long_unit() -> None:
+    assert chosen((290,), 1, 1, CURVES["linear"])
+    assert not chosen((290,), 1, 290, CURVES["linear"]), "they would only share the time"

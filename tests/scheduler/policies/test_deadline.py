@@ -15,9 +15,9 @@ from tiers import repeatable
 
 from app.scheduler.forming.views import LATE_TIMER_NS
 from app.scheduler.policies import policy_for
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Stage, Step
 
+from ..driven import scheduler_of
 from ..world import Arrival, Trace, World, make_call, make_device, make_program
 
 MS = 1_000_000
@@ -63,8 +63,7 @@ class TestAlone:
 
     def test_it_is_not_held_where_hardly_any_row_comes(self) -> None:
         """20 rows a second: in the 36 ms that it could be held, 0.7 come."""
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(), 0)
+        scheduler = scheduler_of(program(), device=make_device(LARGEST))
         for rate, started in ((0.0, 1), (20.0, 1), (30.0, 0)):
             scheduler.states[1].facts.rate = rate
             scheduler.submit(make_call(round(rate), deadline=50 * MS), 0)
@@ -94,8 +93,7 @@ class TestBacklog:
         One row would end in time with it. Deadlines of 48 ms allow 24 ms a unit, four rows, which take 22 ms: only two
         rows have so long. Three take 18 ms: four leave, and the last one later.
         """
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(), 0)
+        scheduler = scheduler_of(program(), device=make_device(LARGEST))
         scheduler.submit(make_call(0, LARGEST, deadline=900 * MS), 0)
         (busy,) = scheduler.step(0).start
         for n in range(1, 9):
@@ -111,8 +109,7 @@ class TestLengths:
 
     def first(self, *calls: tuple[int, int | None]) -> list[int]:
         """Lengths of the rows of the first unit. Calls: (length, deadline in ms); all are there at 0."""
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(program(PER_LENGTH), 0)
+        scheduler = scheduler_of(program(PER_LENGTH), device=make_device(LARGEST))
         for ident, (length, deadline) in enumerate(calls):
             scheduler.submit(make_call(ident, lengths=(length,), deadline=deadline and deadline * MS), 0)
         (unit,) = scheduler.step(0).start

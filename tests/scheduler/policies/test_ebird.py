@@ -17,7 +17,7 @@ from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Step, Unit, WorkerSpec
 
-from ..test_scheduler import calls_of, finish
+from ..driven import calls_of, finish, scheduler_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(200)
@@ -123,8 +123,7 @@ def test_ebird_shares_a_device_with_no_other_policy() -> None:
     scheduler.add_program(make_program(2, policy="ebird"), 0)
     with pytest.raises(ValueError, match="policy: ebird shares a device with no other policy, here no_wait"):
         scheduler.add_program(make_program(3, policy="no_wait"), 0)
-    others = Scheduler(make_device(1, 8))
-    others.add_program(make_program(1, policy="window"), 0)
+    others = scheduler_of(make_program(1, policy="window"), device=make_device(1, 8))
     with pytest.raises(ValueError, match="here window"):
         others.add_program(make_program(2, policy="ebird"), 0)
 
