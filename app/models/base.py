@@ -1,4 +1,4 @@
-"""Tensors of V2 datatypes: conversions, and checks of a model's outputs against the specification that it declares.
+"""Tensors of V2 datatypes: conversions, and checks of a model's outputs against its declared specification.
 
 `normalise` runs once per batch and looks at structure only. `verify` reads every shape and dtype; warm-up and
 `starling check` use it.
@@ -35,28 +35,28 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 V2_DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # some libraries' messages are made for a terminal
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
 def one_line(error: BaseException) -> str:
     """The type and the message of an error in one line, without colour codes and addresses."""
     try:
         text = str(error)
-    except Exception:  # a class of the model's own may fail in this, too
+    except Exception:  # the model's own exception class may raise here
         text = "(it cannot be shown)"
     return " ".join(without_addresses(_COLOUR.sub("", f"{type(error).__name__}: {text}")).split())
 
 
 def with_place(text: str, error: BaseException) -> str:
-    """What an error says, and where in the owner's files it was raised."""
+    """The text, with the line of the model's own files that raised the error."""
     place = place_of(error)
     return f"{text} at {place}" if place else text
 
 
 def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
-    """What a model returned (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
+    """A model's result (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
 
-    The elements are returned as they came, not copied. Raises ConfigError naming the output when the number or the
+    The elements are not copied. Raises ConfigError naming the output when the number or the
     names are wrong, or an element is neither a tensor nor an array.
     """
     if isinstance(result, (torch.Tensor, np.ndarray)):
@@ -90,7 +90,7 @@ def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[s
 
 
 def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of one row when each named axis has the length given, or its bound where none is."""
+    """The shape of one row; named axes have these lengths, or their bounds if none is given."""
     return tuple(
         lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)
     )
@@ -125,7 +125,7 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
 
 
 def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
-    """Whether an output's row has the declared shape, but for the lengths of variable axes."""
+    """Whether an output's row has the declared shape, apart from variable axes."""
     return len(row) == len(spec.shape) and all(
         axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
     )
@@ -144,7 +144,7 @@ def _check_type(spec: TensorSpec, value: Any) -> None:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Between floating-point types only: an integer where a float was declared is the model's mistake, and shown."""
+    """Cast between floating-point types only: an integer in place of a float is an error that `verify` reports."""
     floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
     return value.to(dtype) if floating else value
 
@@ -156,7 +156,7 @@ def to_bits(values: Array) -> Array:
 
 
 def as_array(value: torch.Tensor | Array) -> Array:
-    """A tensor's values on the CPU, BF16 as its bits; an array as it is."""
+    """A tensor as an array on the CPU, BF16 as its bits; arrays are returned unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
@@ -165,13 +165,13 @@ def as_array(value: torch.Tensor | Array) -> Array:
 
 
 def as_text(values: Array) -> Array:
-    """BYTES, an object array of `bytes`, as one of `str`, as other libraries have it. Not UTF-8: U+FFFD."""
+    """An object array of `bytes` as one of `str`, which other libraries take. Invalid UTF-8 becomes U+FFFD."""
     texts = [value.decode("utf-8", "replace") for value in values.reshape(-1)]
     return np.array(texts, dtype=object).reshape(values.shape)
 
 
 def as_bytes(values: Any) -> Any:
-    """An array of text as an object array of `bytes`; other arrays as they are."""
+    """An array of text as an object array of `bytes`; other arrays are returned unchanged."""
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "OU":
         return values
     encoded = [str(value).encode() for value in values.reshape(-1)]

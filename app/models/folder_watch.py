@@ -1,4 +1,4 @@
-"""For development: while the server runs, models that are new or were edited are loaded, those removed unloaded."""
+"""`--watch`, for development: loads models that are new or were edited, and unloads removed ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.errors import ConfigError, StarlingError
 from app.models.description.config import FILE_NAME
 from app.models.repository import Repository
 
-#: Each file of a model's folder: when it was written, and how long it is.
+#: The files of a model's folder: modification time and size.
 _Files = dict[Path, tuple[int, int]]
 _Change = Callable[[str], Awaitable[None]]
 
@@ -21,11 +21,11 @@ _log = logging.getLogger("starling.models")
 
 
 class FolderWatch:
-    """Loads a model when its files differ from those that were loaded, and have been as they are for two looks: a
-    folder that is being copied is not loaded half. A load that fails is not repeated until a file changes. Unloads a
-    model that two looks have not found.
+    """Loads a model when its files differ from those that were loaded and were the same in the last two looks, so that
+    a half-copied folder is not loaded. A failed load is not repeated until a file changes. Unloads a model that was
+    missing in two looks.
 
-    What is there at construction counts as loaded. `load` and `unload` are the registry's, which logs what fails.
+    Models that exist at construction count as loaded. `load` and `unload` are the registry's, which logs errors.
     """
 
     def __init__(self, repository: Repository, load: _Change, unload: _Change) -> None:
@@ -36,7 +36,7 @@ class FolderWatch:
         self._looking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Look once, unless the last look is still loading. Called at each tick of the rate monitor, on its loop."""
+        """Start a look, unless the last one is still loading. Called on the loop at each tick of the rate monitor."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self.look(), name="watch-folders")
 
@@ -46,7 +46,7 @@ class FolderWatch:
             await asyncio.wait([self._looking])
 
     async def look(self) -> None:
-        """Look once, and load or unload what has changed. What is not expected is logged."""
+        """Look once, and load or unload what has changed. Logs unexpected errors."""
         try:
             found = await asyncio.to_thread(self._files)
             if found is not None:
@@ -58,7 +58,7 @@ class FolderWatch:
             _log.exception("the models' folders could not be watched")
 
     async def _follow(self, name: str, files: _Files | None) -> None:
-        """Load or unload a model whose files have been these, None for none, for two looks."""
+        """Load or unload a model whose files were the same in two looks; None: it has none."""
         if files == self._loaded.get(name):
             return
         with suppress(StarlingError):  # logged where it happened, and shown in the index
@@ -72,7 +72,7 @@ class FolderWatch:
                 await self._load(name)
 
     def _files(self) -> dict[str, _Files] | None:
-        """Those of each model there is now; None where the repository cannot be read. Blocks."""
+        """The files of each model; None if the repository cannot be read. Blocks."""
         try:
             found = {name: _files_in(folder) for name, folder in self._repository.folders().items()}
         except ConfigError:
@@ -81,7 +81,7 @@ class FolderWatch:
 
 
 def _files_in(folder: Path) -> _Files:
-    """Empty where there is no model.toml. Hidden files and compiled Python are no part of a model."""
+    """The files of a model, without hidden files and compiled Python. Empty if there is no model.toml."""
     found: _Files = {}
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]

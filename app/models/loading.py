@@ -1,5 +1,5 @@
-"""Loads a model.toml as a `contract.Model`, in one direction: the file is read, its source opened, the model that it
-gives fitted to the tensors declared, and cut into stages where that is asked for.
+"""Loads a model.toml as a `contract.Model`: reads the file, opens its source, fits the result to the declared tensors,
+and cuts it into stages if asked to.
 
 Every error becomes a ConfigError: the code is the user's, and one broken model must not take the server down.
 """
@@ -57,26 +57,26 @@ def load(
 
 
 def read_declared(folder: Path) -> ModelTable:
-    """model.toml; of an ONNX graph that it does not describe, what the graph declares. Raises ConfigError."""
+    """model.toml, completed with the tensors that an ONNX graph declares. Raises ConfigError."""
     config = read_config(folder)
     return with_graph(config, folder) if is_onnx(config.source) else config
 
 
 def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
-    """What the source gives. Raises ConfigError naming model.toml and its key `source`."""
+    """Open the source. Raises ConfigError naming model.toml and its key `source`."""
     where = f"{folder / FILE_NAME}: source {config.source!r}"
     try:
         return open_task(config, folder, info) if config.task is not None else open_source(config, folder)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and even call sys.exit
         what = with_place(one_line(error), error)
         raise ConfigError(f"{where}: {what}{not_imported(error, config.source, folder)}") from error
 
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Put the file and the key before what a ConfigError says."""
+    """Put the file and the key before the text of a ConfigError."""
     try:
         yield
     except ConfigError as error:
@@ -87,7 +87,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _of_task(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
-    """Tensors inside, texts or images and labels for clients."""
+    """A model of tensors behind a front of texts, images and labels."""
     model: Model = _open(config, folder, info)
     if config.warmup is None or model.front is None:
         return model
@@ -98,7 +98,7 @@ def _of_task(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
 
 
 def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
-    """Rows as clients send them, as rows of the model itself."""
+    """Rows that clients send, translated to rows of the model."""
     found = []
     for row in rows:
         try:
@@ -107,7 +107,7 @@ def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[Sampl
             raise ConfigError(f"{path}: {error}") from None
         for place in range(len(read.arrays[0])):
             own = {axis: lengths[place] for axis, lengths in (read.own_lengths or {}).items()} or read.lengths
-            # texts are the only inputs of tasks that have an axis: that of the tokens, their first
+            # of a task's inputs only texts have a variable axis: the tokens, which come first
             cut = max(own.values(), default=None)
             found.append(SampleRow(tuple(array[place][:cut] for array in read.arrays), own))
     return tuple(found)
@@ -123,12 +123,12 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     if not callable(built) and not isinstance(built, Recurrent):
         got = type(built).__name__
         raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
-    # what has weights and hooks
+    # the object that has the weights and hooks
     owner = built.cell if isinstance(built, Recurrent) else built
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
     call = ByName(built, info) if config.source.startswith("hf:") else built
-    exported = config.source.endswith(".pt2")  # traced in one mode, which it refuses to change
+    exported = config.source.endswith(".pt2")  # an exported module has one fixed mode
     for part in (owner, call):
         if isinstance(part, nn.Module) and not exported:
             part.eval()
@@ -162,7 +162,7 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
 
 
 def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
-    """The callable that gets the inputs as declared."""
+    """The callable whose arguments are the declared inputs."""
     if isinstance(call, Recurrent):
         first: Any = call.cell.start if call.starts else lambda x: x
         return partial(first, lengths=None) if call.wants_lengths else first
@@ -171,11 +171,11 @@ def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
 
 
 def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, takes_parameters: bool) -> None:
-    """Raise ConfigError when the callable cannot take as many arguments as there are inputs, or has their names in
+    """Raise ConfigError if the callable takes another number of arguments than there are inputs, or takes them in
     another order.
 
-    At its first call the one would be a TypeError like any other, which might be due to the values; the other would be
-    told by nothing but its answers.
+    Without this check the first would be a TypeError at the first call, as wrong values may raise, and the second would
+    only give wrong answers.
     """
     signature = _signature(call)
     if signature is None:
@@ -196,7 +196,7 @@ def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, t
 
 
 def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:
-    """Whether the call has a keyword `parameters` that is not one of its first arguments, the inputs."""
+    """Whether the call has a keyword `parameters` behind its inputs."""
     signature = _signature(call)
     if signature is None or "parameters" not in signature.parameters:
         return False
@@ -217,7 +217,7 @@ def _signature(call: Callable[..., Any] | None) -> inspect.Signature | None:
 
 
 def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
-    """The model with the stages that its source gave it or that the model.toml at `path` asks for, if it has any.
+    """The model with its stages, if its source returned any or the model.toml at `path` asks for them.
 
     Raises ConfigError naming the file and the key.
     """

@@ -1,7 +1,6 @@
-"""Where a model computes and in what precision: its module moved, cast and compiled, once, for all workers.
+"""Moves, casts and compiles a model's module, once for all workers.
 
-What a model declares stays as it is: inputs arrive and outputs leave in their own datatypes, whatever is computed with
-in between.
+The declared datatypes do not change: inputs and outputs keep theirs, whatever precision the model computes in.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from app.models.recurrent.cells import CellModel
 
 log = logging.getLogger("starling.models")
 
-_INDEX_BYTES = 4  # smaller integers are taken for pixels and flags
+_INDEX_BYTES = 4  # smaller integers are assumed to be pixels and flags, not indices
 
 CPU = torch.device("cpu")
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,7 +29,7 @@ PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat1
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`precision`: fp32 leaves a model as it was loaded, bf16 and fp16 cast its floating-point weights and inputs."""
+    """`precision`: fp32 changes nothing; bf16 and fp16 cast floating-point weights and inputs."""
 
     device: torch.device = CPU
     precision: str = "fp32"
@@ -38,7 +37,7 @@ class Placement:
 
     @property
     def changes(self) -> bool:
-        """Whether anything differs from a model as it was loaded."""
+        """Whether a model is changed at all."""
         return self.device.type != "cpu" or self.precision != "fp32" or self.compile
 
 
@@ -46,17 +45,14 @@ AS_LOADED = Placement()
 
 
 def movable(model: Model) -> bool:
-    """Whether the model may compute elsewhere than on the CPU.
-
-    What is not an nn.Module cannot be moved, and text lives in Python objects: such a model works row by row.
-    """
+    """Whether the model can run on another device than the CPU: an nn.Module without text, which is Python objects."""
     tensors = (*model.info.inputs, *model.info.outputs)
     by_cells = isinstance(model.call, CellModel) and not model.call.movable
     return isinstance(model.call, nn.Module) and not by_cells and not any(spec.datatype == "BYTES" for spec in tensors)
 
 
 def warn_of_indices(model: Model) -> None:
-    """An index beyond a table's end crashes the GPU, which does not check it."""
+    """Warn of integer inputs without bounds: an index out of range crashes a GPU kernel."""
     for spec in model.info.client_inputs:
         if (
             spec.dtype.kind in "iu"
@@ -70,10 +66,10 @@ def warn_of_indices(model: Model) -> None:
 
 
 def place(model: Model, placement: Placement) -> Model:
-    """The model with its module on the device, in the precision, compiled. Changes the module itself.
+    """The model with its module moved, cast and compiled. Changes the module itself.
 
-    A model that is not `movable` is returned as it is. Raises ConfigError when it cannot be moved;
-    what torch.compile makes of it shows at its first batch.
+    A model that is not `movable` is returned unchanged. Raises ConfigError if it cannot be moved; errors of
+    torch.compile appear at its first batch.
     """
     module = model.call
     if not placement.changes or not movable(model) or not isinstance(module, nn.Module):
@@ -99,7 +95,7 @@ def place(model: Model, placement: Placement) -> Model:
         _wrapped(stage, placement, model.info.outputs if number == last else None)
         for number, stage in enumerate(model.stages)
     )
-    # A few operators of masks and positions, which no compiler makes much faster.
+    # not compiled: it is a few operators of masks and positions
     context = model.context and _wrapped(model.context, replace(placement, compile=False), None)
     return replace(model, call=_wrapped(module, placement, model.info.outputs), stages=stages, context=context)
 
@@ -107,7 +103,7 @@ def place(model: Model, placement: Placement) -> Model:
 def _wrapped(
     call: Callable[..., Any], placement: Placement, outputs: tuple[TensorSpec, ...] | None
 ) -> Callable[..., Any]:
-    """A model, or one stage of it, compiled and cast. `outputs`: None for a stage whose results go to the next one."""
+    """Compile and cast a model, or one of its stages. `outputs`: None for a stage before the last."""
     if placement.compile:
         call = Compiled(call)
     dtype = PRECISIONS[placement.precision]
@@ -115,9 +111,9 @@ def _wrapped(
 
 
 class Cast(nn.Module):
-    """A module of another precision than its inputs and outputs are declared in.
+    """A module that computes in another precision than its inputs and outputs are declared in.
 
-    `outputs`: None for a stage whose results go to the next one as they are.
+    `outputs`: None for a stage before the last, whose results are not cast.
     """
 
     def __init__(self, module: Callable[..., Any], dtype: torch.dtype, outputs: tuple[TensorSpec, ...] | None) -> None:
@@ -135,8 +131,8 @@ class Cast(nn.Module):
 
 
 def _move_rest(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
-    """What `Module.to` leaves behind: an exported model holds constants as plain attributes, and its graph names the
-    device it was exported on.
+    """Move what `Module.to` does not: constants that an exported model holds as plain attributes, and the device that
+    its graph names.
     """
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):

@@ -1,9 +1,11 @@
 """The models a server has, in their versions and states: `contract.Catalog`.
 
-Rules. State changes on the event loop only, and changes between two awaits are atomic. Changes of one model run one at
-a time, in the order of the requests. Loads of different models take turns, so that they do not compete for memory; a
-slow one keeps its turn for a moment only, and others load beside it. A route to a version exists exactly while the
-version can be called, so a replacement leaves no gap.
+Rules
+1. State changes on the event loop only, so changes between two awaits are atomic.
+2. Changes of one model run one at a time, in the order of the requests.
+3. Loads of different models take turns, so that they do not compete for memory. A slow load keeps its turn for a few
+   seconds only; then others load beside it.
+4. A route to a version exists exactly while the version can be called, so a replacement leaves no gap.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ RETRY_LOADING_S = 2
 RETRY_UNAVAILABLE_S = 30
 
 _TURN_S = 3.0  # most loads are over by then; a download is not
-_LOADERS = 8  # that load at once, at most
+_LOADERS = 8  # the most models that load at once
 
 _LONGEST_NAME = 100  # characters of an unknown name that an error repeats
 
@@ -42,7 +44,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Version:
-    """One version of a model that is or was in the repository. `state` is why it does not serve; see `entry`."""
+    """One version of a model that is or was in the repository. `state`: why it does not serve; see `entry`."""
 
     source: ModelSource
     required: bool  # asked for at start, and not unloaded since
@@ -51,7 +53,7 @@ class _Version:
     served: Served | None = None
 
     def entry(self) -> IndexEntry:
-        """The one place that says what state a version is in."""
+        """The state of the version, for the index. Nothing else decides it."""
         state, reason = self.state, self.reason
         if self.served is not None:
             untried = self.served.untried
@@ -61,7 +63,7 @@ class _Version:
 
 
 def _log_error(source: ModelSource, what: str, error: BaseException) -> None:
-    """With the frames of the model's own code; with all where an error was not to be expected."""
+    """Log an error with the frames of the model's own code, or with all frames if it is unexpected."""
     trace = own_trace(error) or (None if isinstance(error, ConfigError) or error.__cause__ else error)
     _log.error("model %s version %s: %s", source.name, source.version, what, exc_info=trace)
 
@@ -139,8 +141,8 @@ class Registry:
         await self._own(self._reload(name))
 
     async def unload(self, name: str) -> None:
-        """Finish the requests that were accepted, then free all versions. A model that is not loaded is only taken off
-        the list of models that readiness waits for. Cancelling the caller does not cancel the unload.
+        """Finish the requests that were accepted, then free all versions. Readiness does not wait for the model any
+        more, even if it was not loaded. Cancelling the caller does not cancel the unload.
         """
         self._known(name)
         await self._own(self._remove(name))
@@ -197,7 +199,7 @@ class Registry:
     async def _start_all(
         self, versions: dict[int, _Version], sources: Sequence[ModelSource]
     ) -> tuple[dict[int, Served], list[str]]:
-        """Start each version beside the one that serves now. A failure is recorded in its version and returned."""
+        """Start each version beside the one that serves now. Logs failures; returns what started and what failed."""
         started: dict[int, Served] = {}
         failures: list[str] = []
         for source in sources:
@@ -224,7 +226,7 @@ class Registry:
         return started, failures
 
     async def _let_serve_untried(self, served: Served, replaced: Sequence[Served | None]) -> None:
-        """Stop what has run no row and would stand for a version that works. Raises ConfigError then."""
+        """Stop an untried version, and raise ConfigError, if it would replace a version that works."""
         untried = served.untried
         if served.model.allow_untried or all(old is None or old.untried is not None for old in replaced):
             return
@@ -232,7 +234,7 @@ class Registry:
         raise ConfigError(f"{untried}. {REPLACES_NONE}") from untried
 
     def _vanish(self, name: str) -> None:
-        """The repository no longer holds the model: versions that serve continue until unloaded; no other is loaded."""
+        """The model is no longer in the repository: versions that serve do so until unloaded; no other is loaded."""
         for one in self._versions.get(name, {}).values():
             if one.served is None:
                 one.state, one.reason = UNAVAILABLE, "no longer in the repository"
@@ -264,7 +266,7 @@ class Registry:
         try:
             await self._stop_model(served)
         except Exception:
-            # No request reaches it any more. It may leak memory, which is no reason to fail the caller.
+            # no request reaches it any more, so a leak of memory is no reason to fail the caller
             _log.exception("model %s version %s did not stop cleanly", served.info.name, served.info.version)
         self._alive.remove(served)
 
@@ -284,7 +286,7 @@ class Registry:
         return turn
 
     async def _own(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run to its end in a task of the registry: a caller that disconnects must not leave a change half done."""
+        """Run in a task of the registry, so that a caller who disconnects does not leave a change half done."""
         if self._closed:
             work.close()
             raise NotReady("the server is stopping")
@@ -320,7 +322,7 @@ class Registry:
         return NotFound(f"model {shown} is not known; models: {', '.join(sorted(self._versions)) or 'none'}")
 
     def _missing(self, name: str, version: str | None) -> NotFound | NotReady:
-        """Why there is no route: the name or version is unknown, or not serving now."""
+        """The error if there is no route: the name or version is unknown, or does not serve now."""
         versions = self._versions.get(name)
         if versions is None:
             return self._unknown(name)

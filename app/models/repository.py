@@ -1,8 +1,7 @@
 """Model repositories: which folders hold a model, and in which versions.
 
-`<repo>/<name>/model.toml` is version 1 of a model; `<repo>/<name>/<N>/model.toml` is its version N. Two sets ship with
-the package: `demo` and `bench`. Folders are read again each time, so a model that is copied in can be loaded while the
-server runs.
+`<repo>/<name>/model.toml` is version 1 of a model; `<repo>/<name>/<N>/model.toml` is its version N. The package ships
+two sets: `demo` and `bench`. Folders are read again at each call, so a new model can be loaded while the server runs.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ class Repository:
             self._named[name] = folder
 
     def scan(self, *, required: bool = False) -> dict[str, list[ModelSource]]:
-        """All models there are now, ordered by name; the versions of each lowest first.
+        """All models now in the repository, by name; the versions of each, lowest first.
 
-        A folder that holds no model is left out with a line in the log. Raises ConfigError when the repository itself
-        cannot be read, and when it holds no model although one is `required`.
+        A folder without a model is logged and left out. Raises ConfigError if the repository cannot be read, or if it
+        holds no model although one is `required`.
         """
         found: dict[str, list[ModelSource]] = {}
         for entry in self._entries():
@@ -91,14 +90,14 @@ class Repository:
         return dict(sorted(found.items()))
 
     def sources(self, name: str) -> list[ModelSource]:
-        """The versions of one model there are now, lowest first; none where there is no such model."""
+        """The versions of one model, lowest first; none for an unknown model."""
         folder = self._named.get(name)
         if folder is None and self._root is not None and NAME.fullmatch(name):
             folder = self._root / name
         return _versions(name, folder) if folder is not None and _is_dir(folder) else []
 
     def folders(self) -> Mapping[str, Path]:
-        """The folder of each model there may be now, whatever it holds. Raises ConfigError as `scan` does."""
+        """The folders that may hold a model, by name. Raises ConfigError as `scan` does."""
         return {**{entry.name: entry for entry in self._entries() if NAME.fullmatch(entry.name)}, **self._named}
 
     def _entries(self) -> list[Path]:
@@ -146,7 +145,7 @@ def name_of(place: Path) -> str:
 
 
 def _is_dir(path: Path) -> bool:
-    """Also false for names that no file system takes: too long, or with a NUL."""
+    """As `is_dir`, but False for names that no file system accepts: too long, or with a NUL."""
     try:
         return path.is_dir()
     except (OSError, ValueError):

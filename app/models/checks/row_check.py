@@ -1,12 +1,12 @@
 """Whether a row's answer depends on its batch: rows run alone, in company, reordered and padded, and compared.
 
-A server puts rows of strangers into one batch and pads them. That is only right for a model that computes each row from
-that row alone, which nothing in its files promises: a recurrent layer runs over padding, softmax along dimension 0
-normalises over strangers, BatchNorm in training mode takes their mean.
+A server puts rows of different clients into one batch and pads them. That is only correct for a model that computes
+each row from that row alone, and no file guarantees this: a recurrent layer runs over padding, softmax along dimension
+0 normalises over other rows, BatchNorm in training mode takes their mean.
 
-The algorithm runs nothing itself: `comparisons` yields each batch it wants, (rows, size), and is sent its outputs, one
-array each whose first `len(rows)` entries are the answers. The batch is to be filled up to `size` with copies of the
-last row. `check_rows` is the driver for a caller that can wait.
+`comparisons` runs nothing itself. It yields each batch to run, (rows, size), and is sent its outputs, one array each,
+whose first `len(rows)` entries are the answers. The caller fills the batch up to `size` with copies of the last row.
+`check_rows` drives it for a caller that can block.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 Answers = Sequence[Array]  # a row's outputs, each as long as the row itself
 Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
-LARGEST = 8  #: rows of a batch: what a row depends on shows in small ones, and large ones take long
-_LEAST_SCALE = 0.01  # below it an output is taken for what rounding left of larger numbers
+LARGEST = 8  #: rows of a batch: small batches show a dependence as well, and take less time
+_LEAST_SCALE = 0.01  # smaller outputs are assumed to be rounding errors of larger numbers
 _NEAR_TIES = 0.25  # of integers: one row of four
 
 
@@ -33,9 +33,9 @@ _NEAR_TIES = 0.25  # of integers: one row of four
 class Tolerance:
     """How far two runs of a row may differ because batches of different sizes round differently.
 
-    A float may differ by `relative` of itself and `absolute` of its output's largest value. Integers and text are not
-    near one another: a share `flips` of an output's values may differ, because rounding decides a near tie (an argmax,
-    a threshold). If float outputs have agreed, the share is a quarter: what differs then is a tie and not a batch.
+    A float may differ by `relative` of itself and `absolute` of its output's largest value. Of integers and text, a
+    share `flips` of an output's values may differ at all, because rounding decides near ties (an argmax, a threshold).
+    If float outputs have agreed, the share is a quarter: differences are then near ties, not effects of the batch.
     """
 
     relative: float
@@ -43,7 +43,7 @@ class Tolerance:
     flips: float
 
 
-#: By what a model computes in; TF32 counts as FP16, which has as many bits. EXACT is for models without floats.
+#: By the type that a model computes in; TF32 counts as FP16, which has as many bits. EXACT: models without floats.
 TOLERANCES = {
     "EXACT": Tolerance(0, 0, 0),
     "FP64": Tolerance(1e-7, 1e-8, 0.01),
@@ -63,7 +63,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A difference beyond the tolerance: `difference` names the output, both values and how they arose."""
+    """A difference beyond the tolerance: `difference` names the output, both values and how the row was run."""
 
     cause: Cause
     difference: str
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows to run together, by their places among the rows to check; what is done to each, in words."""
+    """Rows to run together, by their places among the rows to check; `how` each is run, in words."""
 
     places: Sequence[int]
     size: int
@@ -83,7 +83,7 @@ class _Batch:
 
 
 def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """What `comparisons` finds, each batch run by `run`. What that raises passes."""
+    """The finding of `comparisons`, with each batch run by `run`. Raises what `run` raises."""
     comparing = comparisons(info, rows, tolerance)
     outputs: Any = None
     while True:
@@ -96,8 +96,8 @@ def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: 
 
 
 def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance) -> Comparisons:
-    """Returns None where each row has the same answers whatever its batch; else the largest difference of the first
-    batch that shows one.
+    """Returns None if each row has the same answers in every batch, else the largest difference of the first batch
+    with one.
 
     `rows` may share a batch. About a dozen batches are run, none of more than LARGEST rows.
     """
@@ -125,7 +125,7 @@ def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance
 
 
 def _batches(rows: Sequence[SampleRow], most: int) -> Iterator[_Batch]:
-    """In company, in another order, among copies that fill a batch up, beside longer rows."""
+    """Batches: rows of one length, in another order, filled up with copies, and beside longer rows."""
     same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
     pair = "beside a copy of itself"
     if len(same) == 1:
@@ -154,14 +154,14 @@ def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str
 def _answers(
     outputs: Sequence[TensorSpec], rows: Sequence[SampleRow], places: Sequence[int], size: int
 ) -> Generator[tuple[list[SampleRow], int], Sequence[Array], list[list[Array]]]:
-    """Have these rows run, and take the outputs apart: a list of arrays per row, as long as the row itself."""
+    """Have these rows run, and split the outputs: a list of arrays per row, cut to the row's own length."""
     chosen = [rows[place] for place in places]
     values = yield chosen, size
     return by_row(outputs, values, chosen)
 
 
 def by_row(outputs: Sequence[TensorSpec], values: Sequence[Array], rows: Sequence[SampleRow]) -> list[list[Array]]:
-    """Outputs of these rows first, taken apart: a list of arrays per row, as long as the row itself."""
+    """Split a batch's outputs, these rows first: a list of arrays per row, cut to the row's own length."""
     return [
         [_cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
         for position, row in enumerate(rows)
@@ -169,7 +169,7 @@ def by_row(outputs: Sequence[TensorSpec], values: Sequence[Array], rows: Sequenc
 
 
 def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
-    """One row's output, at its own length; a single value becomes an array of one."""
+    """One row's output, cut to its own length; a single value becomes an array of one."""
     answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
     if spec.fixed or answer.ndim != len(spec.axes):
         return answer
@@ -186,7 +186,7 @@ def difference(
     how: str | Sequence[str],
     once: str = "alone",
 ) -> str | None:
-    """What differs most between two runs of some rows, in words; None within the tolerance.
+    """The largest difference between two runs of some rows, in words; None within the tolerance.
 
     `once` and `how`, of each row or of all, say how the rows were run.
     """
@@ -194,11 +194,11 @@ def difference(
     return _Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, each)
 
 
-_Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, what was done to it
+_Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, how that was run
 
 
 class _Comparison:
-    """Compares answers with those expected of each row, within a tolerance; `once` says what those are.
+    """Compares answers with the expected ones, within a tolerance; `once` says how the expected ones were made.
 
     Integers that differ are counted over all batches: a near tie belongs to a row, whatever batch it shows in.
     """
@@ -216,12 +216,12 @@ class _Comparison:
         self._scales = [self._scale(index) if is_float else 0.0 for index, is_float in enumerate(floats)]
 
     def _scale(self, index: int) -> float:
-        """The largest value of an output: rounding errors are in proportion to what was added up."""
+        """The largest value of an output: rounding errors are in proportion to the summands."""
         values = np.concatenate([_numbers(self._outputs[index], answer[index]).ravel() for answer in self._expected])
         return float(np.abs(values[np.isfinite(values)]).max(initial=0))
 
     def difference(self, places: Sequence[int], got: Sequence[Answers], how: Sequence[str]) -> str | None:
-        """What differs most, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
+        """The largest difference, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
         order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in FLOATS)
         for index in order:
             spec = self._outputs[index]

@@ -1,6 +1,6 @@
-"""Real rows from the file that `[warmup]` in model.toml names: V2 request bodies (.json) or arrays by input (.npz).
+"""Reads real rows from the file that `[warmup]` in model.toml names: V2 requests (.json), or arrays by input (.npz).
 
-Their values are checked as those of requests are. What is wrong becomes a ConfigError that names the file.
+Values are checked as those of requests are. Faults become a ConfigError that names the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.values.tensors import check_shape, parse_values, shown
 
 _MOST_ROWS = 256  # read from a file; a batch is made of fewer
 
-#: Makes the array of an input, and notes the lengths of its variable axes.
+#: Returns the array of an input, and adds the lengths of its variable axes to the dict.
 _Read = Callable[[TensorSpec, dict[str, int]], Array]
 
 
@@ -89,7 +89,7 @@ def _of_request(body: Any, info: ModelInfo, where: str) -> list[SampleRow]:
 
 
 def _of_numbers(spec: TensorSpec, read: Callable[[TensorSpec], Array]) -> Array:
-    """What `read` makes for the input. Numbers of BF16, which no other library has, are read as FP32."""
+    """`read(spec)`; BF16, which numpy does not have, is read as FP32 and converted."""
     if spec.datatype != "BF16":
         return read(spec)
     return to_bits(read(replace(spec, datatype="FP32")).copy())

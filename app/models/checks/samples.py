@@ -1,8 +1,8 @@
 """Rows to try a model with before anybody has sent one, and batches made of them.
 
-A model is warmed up with one row of plain values (ones, empty text), which is as valid as made-up input gets. Whether
-its rows are independent is checked with rows that differ from one another. Both keep to what model.toml declares;
-where made-up values are no valid input, `[warmup]` in model.toml gives real rows.
+Warm-up uses one row of plain values (ones, empty text), which are valid for most models. The row check uses different
+rows. Both respect the bounds in model.toml; if made-up values are no valid input, `[warmup]` in model.toml gives real
+rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from app.contract import Array, Model, ModelInfo, SampleRow, TensorSpec, axis_bo
 from app.models.base import row_shape, to_bits
 from app.models.server_inputs import with_server_inputs
 
-ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
+ROWS = 4  # for the row check: enough to reorder, few enough to be cheap
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
-_LONGER = 8  # times the length of the rows at hand, where there is no bound
-_ATTEMPTS = 8  # to make up a row that differs from those before it; some inputs have no more than two values
+_LONGER = 8  # times the length of the given rows, for axes without bound
+_ATTEMPTS = 8  # to draw a row that differs from those before it; some inputs have only two values
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 _LONGEST_TEXT = 8
 
@@ -37,7 +37,7 @@ def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[st
 
 
 def most_length(inputs: Sequence[TensorSpec], own: int) -> int:
-    """The longest that rows can be, 0 without a variable axis; without a bound several times their `own` length."""
+    """The largest length of rows, 0 without a variable axis; without a bound several times their `own` length."""
     return max((bound or own * _LONGER for bound in axis_bounds(inputs).values()), default=0)
 
 
@@ -47,13 +47,13 @@ def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
 
 
 def own_length(inputs: Sequence[TensorSpec], samples: Sequence[SampleRow], length: int = 0) -> int:
-    """The longest of the rows that a model is tried with, 0 without a variable axis; `length`: if they are made so."""
+    """The largest length of the rows to measure with, 0 without a variable axis. `length`: if it was asked for."""
     lengths = longest(samples) if samples and not length else short_lengths(inputs, length or _SHORT)
     return max(lengths.values(), default=0)
 
 
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
-    """The plain row: each input's example in all places. Axes that `lengths` does not name are at their bounds."""
+    """The plain row: all values of an input are its example. Axes that `lengths` does not name are at their bounds."""
     lengths = {**full_lengths(inputs), **(lengths or {})}
     return SampleRow(
         tuple(np.full(row_shape(spec, lengths), plain_value(spec), spec.dtype) for spec in inputs), lengths
@@ -61,7 +61,7 @@ def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None 
 
 
 def plain_value(spec: TensorSpec) -> Any:
-    """The value in all places of a plain row, as the input's memory holds it."""
+    """The value of a plain row, as the input's memory holds it."""
     if spec.datatype == "BYTES":
         return spec.example if spec.categories else b""
     return _stored(spec, spec.example)
@@ -101,9 +101,9 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
 
 
 def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[SampleRow]:
-    """Rows that may share a batch, to check a model with: made-up ones, or those of the samples that do.
+    """Rows for the row check that may share a batch: made-up ones, or samples.
 
-    The first have the longest length; where an axis is variable, the last is shorter if there is such a row.
+    The first have the longest length; with a variable axis, the last is shorter if there is such a row.
     """
     ends = info.batching.length_buckets
     if not samples:
@@ -117,7 +117,7 @@ def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[S
 
 
 def _lengths(bounds: Mapping[str, int], ends: Sequence[int]) -> list[dict[str, int]]:
-    """Of made-up rows: ROWS of one length, then shorter ones. Only lengths that may share a batch."""
+    """The lengths of made-up rows: ROWS equal ones, then shorter ones. Only lengths that may share a batch."""
     short, long = _span(max(bounds.values(), default=1), ends)
     same = {axis: min(bound, long) for axis, bound in bounds.items()}
     shorter = [{axis: min(bound, short) for axis, bound in bounds.items()}]
@@ -157,8 +157,8 @@ def stack(
 ) -> list[torch.Tensor | Array]:
     """The rows as a batch of `size`, a tensor per input (BYTES: an object array): what a model is called with.
 
-    As the engine does it: shorter rows are padded with the input's pad value, and missing rows repeat the last.
-    `inputs` are all of the model's; rows have those that clients send.
+    As in the engine, shorter rows are padded with the input's pad value, and missing rows repeat the last. `inputs`
+    are all of the model's; rows have only those that clients send.
     """
     padded = [*rows, *[rows[-1]] * ((size or len(rows)) - len(rows))]
     sent = [spec for spec in inputs if not spec.made]
@@ -170,7 +170,7 @@ def stack(
         joined = np.full((len(padded), *shape), pad, spec.dtype)
         for position, value in enumerate(values):
             place: tuple[Any, ...] = (position, *map(slice, value.shape))
-            joined[place] = value[()]  # one text, and not an array of it, where a row is a single value
+            joined[place] = value[()]  # for a single value: the text itself, not an array of it
         batch.append(as_tensor(spec, joined))
     if len(sent) == len(inputs):
         return batch
@@ -179,13 +179,13 @@ def stack(
 
 
 def keywords(model: Model, rows: Sequence[SampleRow], size: int) -> dict[str, Any]:
-    """What a model is called with beside `stack`: the parameters of each row, if it takes them."""
+    """The keywords of a call beside `stack`: the parameters of each row, if the model takes them."""
     padded = [*rows, *[rows[-1]] * (size - len(rows))]
     return {"parameters": [dict(row.parameters) for row in padded]} if model.takes_parameters else {}
 
 
 def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
-    """An array as a model gets it; both share their memory."""
+    """An array as a tensor that shares its memory; text is returned unchanged."""
     if spec.datatype == "BYTES":
         return values
     tensor = torch.from_numpy(values)
@@ -193,9 +193,9 @@ def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
 
 
 def _keeps_to_ones(spec: TensorSpec, inputs: Sequence[TensorSpec]) -> bool:
-    """Whether only ones are sure to be valid: a mask, or one integer without bounds beside inputs that may differ.
+    """Whether only ones are sure to be valid: for a mask, or one integer without bounds beside other inputs.
 
-    A mask with holes is none that a caller would send, and a length of 0 makes a recurrent layer raise.
+    Callers send no masks with holes, and a length of 0 makes a recurrent layer raise.
     """
     if "mask" in spec.name.lower():
         return True
@@ -229,7 +229,7 @@ def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator)
     wide = np.int64 if low < 0 else np.uint64
     drawn: Array = np.asarray(random.integers(low, high, shape, wide, endpoint=True), wide)
     if (low, high) == (0, 1) and drawn.size > 1:
-        drawn.reshape(-1)[0] = 1  # all zeros, taken for a mask, would leave nothing
+        drawn.reshape(-1)[0] = 1  # it may be a mask: all zeros would leave nothing
     return drawn.astype(spec.dtype)
 
 

@@ -1,10 +1,10 @@
-"""What a model goes through before it serves: batches of several sizes, rows at full length, and the row check.
+"""Tries a model before it serves: batches of several sizes, rows at full length, and the row check.
 
-All of it runs the model through a `Run` (see row_check.py), so `starling check` tries the module itself and the engine
-tries it where it will serve. `Run` raises what the model raises, and ConfigError when the outputs are not as declared.
+The model is run through a `Run` (see row_check.py): `starling check` calls the module itself, and the engine runs it on
+its device. `Run` raises what the model raises, and ConfigError if the outputs are not as declared.
 
-A model that raises on every made-up row may be right: a text that must be a number, an id that must exist. That is
-`Unfit`, which the caller decides about. With real rows there is no such doubt.
+A model that raises on every made-up row may still be correct: a text may have to be a number, an id may have to exist.
+That is `Unfit`, and the caller decides what to do. With real rows it is an error.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _REMEDIES = {
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
 
-#: Why a model that has run no row is refused where an older version of it works.
+#: Why a model that has run no row is refused if an older version of it works.
 REPLACES_NONE = "It replaces no version that works, unless model.toml says allow_untried = true"
 
 
 class Unfit(Exception):
-    """The model raises on every made-up row, whatever the size of the batch. Says what it raises, where and why.
+    """The model raises on every made-up row, at every batch size. The message says what it raises, where and why.
 
-    `never_fits`: an empty batch raises it, too, so that no row can fit.
+    `never_fits`: an empty batch raises the same, so no row can fit.
     """
 
     never_fits = False
 
 
 def call_directly(model: Model) -> Run:
-    """Runs the model as it was loaded, on this thread."""
+    """A `Run` that calls the model as it was loaded, on this thread."""
     info = model.info
 
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
@@ -83,7 +83,7 @@ def call_directly(model: Model) -> Run:
 
 @contextmanager
 def exit_as_error() -> Iterator[None]:
-    """A model that calls sys.exit fails like any other and does not end the process."""
+    """Turn SystemExit into RuntimeError: a model that calls sys.exit must not end the process."""
     try:
         yield
     except SystemExit as error:
@@ -91,17 +91,17 @@ def exit_as_error() -> Iterator[None]:
 
 
 def try_model(model: Model, run: Run) -> list[str]:
-    """All of it: sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
+    """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
     row = fit_row(model, run)
     warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
     return [warning for warning in warnings if warning]
 
 
 def fit_row(model: Model, run: Run) -> SampleRow:
-    """A row that the model takes in batches of 1, 2 and its largest: the first sample, a plain or a made-up one.
+    """A row that the model takes in batches of 1, 2 and its largest: the first sample, a plain row or a made-up one.
 
-    Raises ConfigError when the model takes it at some sizes only, raises on the sample, or does not return what it
-    declares; Unfit when it raises on made-up rows at every size.
+    Raises ConfigError if the model takes it at some sizes only, raises on the sample, or does not return what it
+    declares; Unfit if it raises on made-up rows at every size.
     """
     inputs = model.info.client_inputs
     if model.samples:
@@ -129,7 +129,7 @@ def fit_row(model: Model, run: Run) -> SampleRow:
 
 
 def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
-    """Whether an empty batch raises the same. It has no values: what it raises is due to the shapes or the code."""
+    """Whether an empty batch raises the same error. Then shapes or code are at fault, since it has no values."""
     weight = next(model.call.parameters(), None) if isinstance(model.call, nn.Module) else None
     empty = [
         values.to(weight.device)[:0] if isinstance(values, torch.Tensor) and weight is not None else values[:0]
@@ -144,7 +144,7 @@ def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
 
 
 def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
-    """Run copies of one row in batches of 1, 2 and `max_batch`: values alike, so that only the size can matter."""
+    """Run copies of one row in batches of 1, 2 and `max_batch`, so that only the size differs."""
     largest = model.info.batching.max_batch
     sizes = sorted({1, min(2, largest), largest})
     failed: dict[int, Exception] = {}
@@ -190,7 +190,7 @@ def check_independence(model: Model, run: Run) -> str | None:
     rows = row_check_rows(model.info, model.samples)
     try:
         tolerance = tolerance_of(model)
-        # rows of one that writes meet at its steps in every way
+        # for a decoder, check_decoder covers all of this
         finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
         if finding is None or finding.cause is not Cause.RANDOM:
             with torch.inference_mode(), exit_as_error():
@@ -225,14 +225,14 @@ def _at_boundaries(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance
 
 
 def finding_warning(finding: Finding) -> str:
-    """For a model that serves all the same."""
+    """The finding as a warning, for a model that serves nevertheless."""
     if finding.cause is Cause.RANDOM:
         return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
     return str(finding)
 
 
 def nan_warning(model: Model) -> str | None:
-    """That a weight holds NaN, or None. Such a model serves: the weight may not be used."""
+    """A warning if a weight holds NaN, else None. Such a model serves, because the weight may be unused."""
     stages = model.stages or (model.call,)
     named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
     wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
@@ -240,7 +240,7 @@ def nan_warning(model: Model) -> str | None:
 
 
 def tolerance_of(model: Model) -> Tolerance:
-    """By the coarsest floating-point type among inputs, outputs and weights, and what FP32 is computed in."""
+    """The tolerance of the coarsest floating-point type of inputs, outputs, weights and FP32 products."""
     tensors = (*model.info.inputs, *model.info.outputs)
     found = {spec.datatype for spec in tensors if spec.datatype in _COARSEST_FIRST}
     on_gpu = False
@@ -254,17 +254,17 @@ def tolerance_of(model: Model) -> Tolerance:
 
 
 def _float32_precision(on_gpu: bool) -> str:
-    """What torch may round FP32 to on the way: a model's code can allow it, and for convolutions a GPU does."""
+    """The precision of FP32 products: a model's code can lower it, and a GPU lowers it for convolutions."""
     try:
         allowed = torch.get_float32_matmul_precision()
         tf32 = on_gpu and torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # set by torch's newer switches, which these do not show
+    except RuntimeError:  # it was set by torch's newer switches, which cannot be read here
         return "BF16"
     return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
 def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
-    """What the samples could not show."""
+    """A warning if the samples could not show a dependence."""
     if not model.samples or model.writes or model.info.batching.max_batch < 2:
         return None
     if len(rows) == 1:
@@ -275,7 +275,7 @@ def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
 
 
 def _leave_batch_out(info: ModelInfo) -> str:
-    """The first thing to try where each input begins with an axis -1: elsewhere that is how a batch is declared."""
+    """A hint if each input begins with an axis -1, which declares the batch in other servers."""
     inputs = info.client_inputs
     if not all(spec.axes[:1] == (f"{spec.name}.0",) for spec in inputs):
         return ""

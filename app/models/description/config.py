@@ -1,6 +1,6 @@
-"""Reads and checks model.toml: its keys as pydantic models, then their meaning as the types of the contract.
+"""Reads and checks model.toml, and makes a `ModelInfo` of it.
 
-Everything wrong with the file becomes a ConfigError `FILE: KEY: expected ..., got ...`.
+Every fault of the file becomes a ConfigError `FILE: KEY: expected ..., got ...`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.models.description.tables import InputTable, OutputTable, Table, TaskTa
 from app.models.tasks.task_specs import TASKS
 
 FILE_NAME = "model.toml"
-#: What the metadata routes call a model by its source's suffix, where model.toml does not say.
+#: The default `platform` of a model in its metadata, by its source's suffix.
 _PLATFORMS = {
     ".onnx": "onnxruntime_onnx", ".joblib": "sklearn", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch",
     ".ubj": "xgboost", ".json": "xgboost", ".txt": "lightgbm",
@@ -44,7 +44,7 @@ class WarmupTable(Table):
 
 
 class ModelTable(Table):
-    """The whole of a model.toml. A `task` declares the inputs and outputs by itself, and an ONNX graph may."""
+    """A whole model.toml. Inputs and outputs may be left out with a `task`, or if an ONNX graph declares them."""
 
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -125,7 +125,7 @@ def read_config(folder: Path) -> ModelTable:
 
 
 def parse_config(table: Mapping[str, Any], path: Path) -> ModelTable:
-    """The same of what the file at `path` holds."""
+    """As `read_config`, of a table that was read from the file at `path`."""
     try:
         return ModelTable.model_validate(table)
     except ValidationError as error:
@@ -142,12 +142,12 @@ def model_info(
     overrides: Mapping[str, object] | None = None,
     check_names: CheckNames | None = None,
 ) -> ModelInfo:
-    """What the file declares, as callers see it. Reads the files of labels.
+    """The ModelInfo that the file declares. Reads the files of labels.
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
-    None is not given. Raises ConfigError for axes or labels that do not fit together, and for a wrong override. Outputs
-    may have axes that no input has: whether a model may have such shows when it has been loaded. Of a task it has the
-    inputs and outputs as far as they are known before that.
+    None counts as not given. Raises ConfigError for axes or labels that do not fit together, and for a wrong override.
+    Outputs may have axes that no input has: the loader checks whether the model may have such. For a task, inputs and
+    outputs are those known before the model is loaded.
     """
     path = source.folder / FILE_NAME
     if config.task is not None:
@@ -156,7 +156,7 @@ def model_info(
         inputs = input_specs(path, config.inputs)
         outputs = output_specs(path, config.outputs, inputs)
     batching = _batching(path, config.batching, overrides or {}, check_names)
-    if config.task is None:  # what the model itself gets of a text has a bound
+    if config.task is None:  # a task's token ids have a bound
         batching = _with_buckets(batching, inputs)
     return ModelInfo(
         name=source.name,
@@ -169,9 +169,9 @@ def model_info(
 
 
 def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
-    """Rows of inputs without bound only share a batch with rows of similar length, unless model.toml says otherwise.
+    """Default length buckets for inputs without bound, so that only rows of similar length share a batch.
 
-    A batch is padded to its longest row: one row of a million values would make its company a million long.
+    A batch is padded to its longest row: one row of a million values would make all others as long.
     """
     if batching.length_buckets or all(spec.bounded for spec in inputs):
         return batching

@@ -1,6 +1,6 @@
-"""What `[[inputs]]` and `[[outputs]]` of model.toml mean together: axes, their bounds, inputs that the server makes.
+"""Makes TensorSpecs of `[[inputs]]` and `[[outputs]]` of model.toml: axes, bounds, inputs that the server computes.
 
-Everything that does not fit is a ConfigError `FILE: KEY: expected ..., got ...`.
+Every fault is a ConfigError `FILE: KEY: expected ..., got ...`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bound
 from app.errors import ConfigError
 from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
 
-_LONGEST = (1 << 31) - 1  # of an axis without bound: longer rows do not fit in a body
+_LONGEST = (1 << 31) - 1  # for an axis without bound: longer rows do not fit in a request body
 
 
 def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, ...]:
@@ -37,8 +37,8 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
 def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The outputs in the order declared. Reads the files of labels. Raises ConfigError naming `path` and the key.
 
-    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own, as is one
-    whose name no input has: see `refuse_own_axes`.
+    An axis -1 is the inputs' only variable axis. If they have none, it is an axis of the output's own, as is one whose
+    name no input has: see `refuse_own_axes`.
     """
     bounds = axis_bounds(inputs)
     specs = []
@@ -61,7 +61,7 @@ def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[Ten
 
 
 def refuse_own_axes(path: Path, info: ModelInfo) -> None:
-    """Raise ConfigError for an axis with a name that no input has: only recurrent models have such, whose rows end by
+    """Raise ConfigError for an output's axis that no input has. Only recurrent models may have one: their rows end by
     themselves.
     """
     known = [axis for axis in axis_bounds(info.inputs) if "." not in axis]
@@ -138,7 +138,7 @@ def _mask_spec(table: InputTable, sent: Mapping[str, InputTable], bounds: Mappin
 
 
 def _source(key: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
-    """The input that another one is made from: one that clients send, with a variable axis, not text."""
+    """The input that lengths or a mask are computed from: clients send it, it has a variable axis, and is not text."""
     source = sent.get(name)
     if source is None:
         known = ", ".join(map(repr, sent))

@@ -1,4 +1,4 @@
-"""`[[inputs]]` and `[[outputs]]` of model.toml as pydantic models: what each table may hold by itself.
+"""The tables of model.toml as pydantic models: what each table may hold by itself.
 
 How the tables fit together is checked in `specs.py`.
 """
@@ -20,14 +20,14 @@ _TENSOR_NAME = re.compile(r"\S(.*\S)?")  # columns of tables have names like "se
 
 
 class Table(BaseModel):
-    """What people write by name: a table of model.toml, the parameters of a request."""
+    """Base of what users write: tables of model.toml, parameters of a request. Unknown keys are errors."""
 
     # strict: TOML has types, so the string "32" where a number belongs is a mistake
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def explain(error: ValidationError, table: type[BaseModel]) -> str:
-    """The first thing wrong, as `inputs[0].shape: expected ..., got ...`."""
+    """The first fault, as `inputs[0].shape: expected ..., got ...`."""
     first = error.errors()[0]
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
     if first["type"] == "missing":
@@ -87,8 +87,7 @@ class TensorTable(Table):
 class InputTable(TensorTable):
     """One `[[inputs]]`. `max_shape` is as long as `shape` and bounds its variable axes; -1 there means no bound.
 
-    `categories` are all the values that it takes. `lengths` and `mask` name another input: the server makes this one
-    from it.
+    `categories`: all allowed values. `lengths` and `mask` name another input, from which the server computes this one.
     """
 
     max_shape: list[int] | None = None
@@ -102,7 +101,7 @@ class InputTable(TensorTable):
 
     @model_validator(mode="after")
     def _made_inputs_are_plain(self) -> InputTable:
-        """An input that the server makes declares a shape and a datatype, and nothing of values that clients send."""
+        """An input that the server computes has a shape and a datatype, and no keys about values of clients."""
         if self.lengths is not None and self.mask is not None:
             raise ValueError("mask: expected an input to be either lengths or a mask, got both")
         if self.lengths is None and self.mask is None:
@@ -166,7 +165,7 @@ class InputTable(TensorTable):
 
 
 class TaskTable(Table):
-    """`[task_options]`: how a task reads and answers, each key optional."""
+    """`[task_options]`: options of a task. All keys are optional."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     truncate: bool = False
@@ -187,7 +186,7 @@ class TaskTable(Table):
         return value
 
     def check(self, task: str) -> None:
-        """Raise ValueError for an option that the task has not."""
+        """Raise ValueError for an option that the task does not have."""
         for key in sorted(self.model_fields_set - TASKS[task].options):
             known = ", ".join(sorted(TASKS[task].options))
             raise ValueError(f"task_options.{key}: expected one of {known} for the task {task!r}, got {key}")

@@ -1,6 +1,6 @@
-"""What the tensors of model.toml mean for a recurrent model, and whether a cell gives what it declares.
+"""Checks of a recurrent model: whether model.toml's tensors fit a cell, and whether a cell returns what it declares.
 
-Each `check_` raises ConfigError: a cell that does something else than it declares.
+Each `check_...` raises ConfigError for a cell that returns something else than it declares.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ State = tuple[torch.Tensor, ...]  # each [rows, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepAxis:
-    """`name` is the variable axis along which rows are read, "" where all have one length; `place` and `dim` say which
-    input has it in which dimension, the batch's being 0.
+    """The axis of the steps. `name`: the inputs' variable axis, "" if all rows have one length. `place` and `dim`: the
+    input that has it, and in which dimension; 0 is the batch.
 
-    `most`: the largest number of steps that a row can take, None where nothing bounds it beforehand. `shortens`: it is
-    less than the inputs may be long. `own` says of each output whether it is as long as the row ran, and `followers`
-    names those as long as the row's input.
+    `most`: the largest number of steps of a row, None without a bound. `shortens`: that is less than the inputs may be
+    long. `own`: of each output, whether it is as long as the row ran. `followers`: outputs as long as the row's input.
     """
 
     name: str
@@ -72,9 +71,9 @@ def leads(spec: TensorSpec) -> bool:
 
 
 def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
-    """What the model is really called with: the server adds each row's length as the last input.
+    """The ModelInfo of the actual call: the server adds each row's length as the last input.
 
-    The outputs' axes of their own get the largest number of steps as their bound; along them each row has its length.
+    An output's own axis is bounded by the largest number of steps; along it each row is as long as it ran.
     """
     made: tuple[TensorSpec, ...] = ()
     if axis.name:
@@ -90,8 +89,8 @@ def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
 
 
 def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int | None]:
-    """The axis of the steps, where it is, and its bound: the first input's first, or with `start`, which may make what
-    it likes of its inputs, the first one that is variable.
+    """The axis of the steps, its input and dimension, and its bound: the first axis of the first input. A cell with
+    `start` may transform its inputs, so there it is the first variable axis.
     """
     for place, spec in enumerate(info.inputs if declared.starts else info.inputs[:1]):
         for dim, (axis, bound) in enumerate(zip(spec.axes, spec.bounds, strict=True)):
@@ -101,18 +100,18 @@ def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int 
 
 
 def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
-    """An axis of an output's own counts the steps. `follow`: the only axis of inputs that the output may have, and
-    in the first place; None: it has what `finish` returns.
+    """Whether an output's axes are allowed. An axis of its own counts the steps. `follow`: the only axis of the inputs
+    that it may have, as its first; None: any, because `finish` makes the output.
     """
     strange = [axis for axis in spec.axes[1:] if axis and (follow is not None or axis not in known)]
     return not strange and (not leads(spec) or follow is None or spec.axes[0] not in known or spec.axes[0] == follow)
 
 
-# what a cell gives
+# what a cell returns
 
 
 def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State | None) -> None:
-    """The state has the declared shapes, and after a step the dtypes that it had before."""
+    """Check that the state has the declared shapes, and after a step the same dtypes as before."""
     if not isinstance(state, tuple) or len(state) != len(shapes):
         raise ConfigError(f"{where}: state: expected a tuple of {len(shapes)}, got {kind_of(state)}")
     for place, (value, shape) in enumerate(zip(state, shapes, strict=True)):
@@ -129,7 +128,7 @@ def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State
 
 
 def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None) -> None:
-    """What `start` gives the steps to read is as long as the inputs."""
+    """Check that the `x` of `start` is as long as the inputs."""
     if x is None:
         if max_steps is None:
             raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
@@ -145,7 +144,7 @@ def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None
 
 
 def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
-    """A step of so many rows gave out a tensor of each, or several steps [steps, rows]."""
+    """Check that each y of a step is of all rows, or of several steps [steps, rows]."""
     for value in ys:
         if not isinstance(value, torch.Tensor) or value.shape[: len(shape)] != shape:
             raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")

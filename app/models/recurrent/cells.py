@@ -1,8 +1,8 @@
 """Runs a recurrent model by its cell: starts rows, makes one step, finishes rows that have ended.
 
-`CellModel` is what a device calls like any other model: `forward` runs a whole batch, and its rows leave as they end,
-so that no row reads its padding. `begin`, `limits`, `step` and `finish` are the same work in pieces, for a caller that
-has rows join and leave between steps. They keep nothing between calls, so several threads may use them at once.
+A device calls `CellModel` like any other model: `forward` runs a whole batch, and rows leave as they end, so that no
+row reads its padding. `begin`, `limits`, `step` and `finish` do the same in pieces, for a caller whose rows join and
+leave between steps. They keep no state between calls, so several threads may call them at once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class CellStart(NamedTuple):
 
 
 class CellStep(NamedTuple):
-    """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows].
+    """The result of a step: its y [rows, ...], the next state, and which rows have ended, a bool [rows].
 
-    After a stride: what each of its steps gave out, [steps, rows, ...], and the state behind the last.
+    Of a stride: the y of all its steps, [steps, rows, ...], and the state after the last.
     """
 
     ys: tuple[torch.Tensor, ...]
@@ -53,8 +53,8 @@ class CellStep(NamedTuple):
 class CellModel(nn.Module):
     """A recurrent model of these inputs and outputs. Make it with `recurrent_model`.
 
-    `dtype` is what floating-point values are computed in, None where they stay as they come. It raises
-    ConfigError for a cell that does something else than it declares.
+    `dtype`: floating-point inputs are cast to it; None: they are not cast. Methods raise ConfigError for a cell that
+    returns something else than it declares.
     """
 
     _zero: torch.Tensor
@@ -68,10 +68,10 @@ class CellModel(nn.Module):
         self._info = info
         self._wants_lengths = declared.wants_lengths
         self._step = declared.cell.step
-        #: How many steps of so many rows the cell makes at once, of one that can; then it has `stride` too.
+        #: Optional method of a cell: how many steps of so many rows to make in one `stride`, which it then has as well.
         self._longest_stride = getattr(declared.cell, "longest_stride", None)
         self._stride = None if self._longest_stride is None else declared.cell.stride
-        #: The outputs of which a row has a value with each step, which may be read before the row ends.
+        #: The outputs that get a value with each step, so that they can be sent before the row ends.
         self.streams: tuple[int, ...] = ()
         if not self.finishes or getattr(self.cell, "finishes_stepwise", False):
             self.streams = tuple(place for place, spec in enumerate(info.outputs) if leads(spec))
@@ -80,12 +80,12 @@ class CellModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where states of zeros are made, and its weights are."""
+        """The device of its weights and states."""
         return self._zero.device
 
     @property
     def movable(self) -> bool:
-        """Whether its weights can be moved to another device: those of an nn.Module can."""
+        """Whether its weights can be moved to another device: the cell is an nn.Module."""
         return isinstance(self.cell, nn.Module)
 
     @property
@@ -94,24 +94,24 @@ class CellModel(nn.Module):
         return self._declared.finishes
 
     def keeps(self, place: int) -> bool:
-        """Whether `finish` wants `ys[place]` of every step, [rows, longest, ...]; if not, of each row's last."""
+        """Whether `finish` takes `ys[place]` of every step, [rows, longest, ...]; else of each row's last step."""
         return self.finishes or leads(self._info.outputs[place])
 
     def compile_step(self) -> None:
-        """Have torch compile the step, once for all numbers of rows."""
+        """Compile the step with torch.compile, once for all numbers of rows."""
         if hasattr(self.cell, "packs"):
             self.cell.packs = False
         self._step = Compiled(self._step)
         self._longest_stride = self._stride = None
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:
-        """Splits what the model is called with into inputs and lengths, the last of it, as `begin` takes them."""
+        """Split the arguments of a call into inputs and lengths, which come last, for `begin`."""
         return (inputs[:-1], inputs[-1]) if self.axis.name else (inputs, None)
 
     # a batch in pieces
 
     def begin(self, inputs: Sequence[Any], lengths: torch.Tensor | None, **keywords: Any) -> CellStart:
-        """Rows of the inputs as declared, batch first; `lengths` [rows] along `axis`, None if it has no name."""
+        """Start rows of these inputs. `lengths` [rows]: along `axis`, None if it has no name."""
         rows = len(inputs[0])
         values = inputs if self.dtype is None else [cast(value, self.dtype) for value in inputs]
         if not self._declared.starts:
@@ -128,9 +128,9 @@ class CellModel(nn.Module):
         return begun
 
     def limits(self, begun: CellStart, lengths: torch.Tensor | None) -> list[int]:
-        """How many steps each row makes unless its cell ends it before. `lengths` [rows] along `axis`, if named.
+        """The most steps of each row; its cell may end it earlier. `lengths` [rows]: along `axis`, if it has a name.
 
-        Waits for a GPU that still computes them.
+        Waits for a GPU that still computes the lengths.
         """
         rows, most = len(begun.state[0]), self._declared.max_steps
         if begun.x is None:
@@ -140,7 +140,7 @@ class CellModel(nn.Module):
         return own if most is None else [min(length, most) for length in own]
 
     def step(self, x: torch.Tensor | None, state: State) -> CellStep:
-        """One step of rows that may be at different ones: `x` [rows, ...] is what each of them reads."""
+        """One step of rows, which may be at different steps: `x` [rows, ...] is the input of each."""
         result = self._step(x, state)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise ConfigError(f"step: expected (y, state) or (y, state, ended), got {kind_of(result)}")
@@ -153,16 +153,16 @@ class CellModel(nn.Module):
         return CellStep(self._given_out(y, (rows,)), after, ended)
 
     def longest_stride(self, rows: int, left: int) -> int:
-        """How many steps of so many rows to make in one `stride`: 1 for most cells, which make one after another.
+        """How many steps of so many rows to make in one `stride`: 1 for most cells.
 
         `left`: steps until the first of them ends. No row can join before a stride has ended.
         """
         return 1 if self._longest_stride is None else int(self._longest_stride(rows, left))
 
     def stride(self, x: torch.Tensor | None, state: State) -> CellStep:
-        """Steps of rows that all make them, at most as many as `longest_stride` says: `x` and `ys` [steps, rows, ...].
+        """Several steps of all rows, at most `longest_stride` of them: `x` and `ys` [steps, rows, ...].
 
-        One step of a cell that feeds itself, for which `x` is None.
+        One step for a cell that feeds itself, whose `x` is None.
         """
         if self._stride is None or x is None:
             stepped = self.step(None if x is None else x[0], state)
@@ -172,9 +172,9 @@ class CellModel(nn.Module):
         return CellStep(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     def finish(self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor) -> list[torch.Tensor]:
-        """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys` as `keeps` says.
+        """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys`: see `keeps`.
 
-        Outputs along the steps are as long as `ys`; what is beyond a row's own steps means nothing.
+        Outputs along the steps are as long as `ys`; values beyond a row's own steps are undefined.
         """
         result: Any = ys
         if self.finishes:
@@ -187,9 +187,9 @@ class CellModel(nn.Module):
         ]
 
     def streamed(self, ys: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """Of some steps of one row, the outputs that may be read then: each [1, steps, ...].
+        """The `streams` outputs of some steps of one row, each [1, steps, ...].
 
-        `ys`: what these steps gave out, [1, steps, ...]; None where only the last step counts.
+        `ys`: the y of these steps, [1, steps, ...]; None for a y of which only the last step counts.
         """
         wanted = self.streams
         if not self.finishes:
@@ -197,14 +197,16 @@ class CellModel(nn.Module):
             made = [(specs[place], y) for place, y in enumerate(ys) if place in wanted and y is not None]
             return [y if self.dtype is None else cast(y, TORCH_DTYPES[spec.datatype]) for spec, y in made]
         every = [y for y in ys if y is not None]  # see `keeps`
-        state = tuple(self._zero.new_zeros((1, *shape)) for shape in self._declared.state)  # no such output reads it
+        state = tuple(
+            self._zero.new_zeros((1, *shape)) for shape in self._declared.state
+        )  # streamed outputs do not depend on the state
         values = self.finish(state, every, torch.tensor([every[0].shape[1]]))
         return [values[place] for place in wanted]
 
     # a whole batch
 
     def forward(self, *inputs: Any, **keywords: Any) -> list[torch.Tensor]:
-        """All inputs, the added lengths last -> the outputs, as `finished` has them."""
+        """All inputs, the added lengths last -> the outputs, see `finished`."""
         return self.whole(*inputs, **keywords)[0]
 
     def whole(self, *inputs: Any, **keywords: Any) -> tuple[list[torch.Tensor], int]:
@@ -234,14 +236,14 @@ class CellModel(nn.Module):
         return [*outputs, lengths]
 
     def _given_out(self, y: Any, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        """What a step of so many rows gave out, or [steps, rows] of them."""
+        """The y of a step as a tuple, checked. `shape`: [rows], or [steps, rows]."""
         ys = tuple(normalise(y, self._info.outputs)) if not self.finishes else _flat(y)
         check_ys(ys, shape)
         return ys
 
 
 def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:
-    """The model, and what it is called with: the length of each row is added to its inputs.
+    """The model, and its ModelInfo with the length of each row as one more input.
 
     Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, where the tensors do not fit a cell.
     """
@@ -272,9 +274,9 @@ def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor
 def run_together(
     model: CellModel, begun: CellStart, limits: Sequence[int], columns: int
 ) -> tuple[State, list[torch.Tensor], torch.Tensor]:
-    """What `finish` takes, of rows that run together from their first step, each until it ends.
+    """Run rows together from their first step, each until it ends. Returns the arguments of `finish`.
 
-    Of `ys` that are wanted of every step there are so many `columns`.
+    The ys of every step have so many `columns`.
     """
     going = list(range(len(limits)))
     alive = torch.tensor(going, device=begun.state[0].device)
@@ -283,7 +285,7 @@ def run_together(
     ys: dict[int, torch.Tensor] = {}
     lengths = [0] * len(limits)
     while going:
-        # As many at once as a worker makes while it serves, so that a step takes as long here.
+        # as many steps in one call as when serving, so that a step takes the same time here
         left = min(limits[row] for row in going) - made
         steps = 1 if x is None else min(left, model.longest_stride(len(going), left))
         stepped = model.stride(None if x is None else x[:, made : made + steps].transpose(0, 1), state)

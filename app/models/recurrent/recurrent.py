@@ -1,6 +1,6 @@
-"""How the code of a model declares a recurrent one: its cell, the shapes of its state, a bound of its steps.
+"""`Recurrent`, by which a model.py declares a recurrent model: its cell, the shapes of its state, a bound of its steps.
 
-`cells.py` runs what is declared here. Nothing in this file needs torch.
+`cells.py` runs it. Nothing in this file needs torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`recurrent = true`: a module with an nn.LSTM, nn.GRU or nn.RNN in it as a recurrent model, its weights as they are.
+"""`recurrent = true`: runs a module that contains an nn.LSTM, nn.GRU or nn.RNN as a recurrent model.
 
-What comes before the layer makes `x` of the inputs, one step is the layer's cells one above the other, and what comes
-after it makes the outputs. Each row gets what the module gives it alone and unpadded: a part that may look at several
-steps, such as a convolution or a mean, runs rows of one length together and no others.
+The part before the layer makes `x` from the inputs, a step runs the cells of its layers, and the part behind it makes
+the outputs. Each row gets the same result as alone and unpadded: a part that may look at several steps, such as a
+convolution or a mean, only runs rows of one length together.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def by_its_layer(module: Any, info: ModelInfo) -> Recurrent:
 
 
 class LayerCell(nn.Module):
-    """The cell of `Recurrent`. Its state has a tensor for each layer's hidden state, then an LSTM's cell states."""
+    """The cell of such a module. Its state: the hidden state of each layer, then an LSTM's cell states."""
 
     def __init__(self, module: nn.Module, info: ModelInfo) -> None:
         super().__init__()
         axis = next((axis for spec in info.inputs for axis in spec.axes if axis), None)
-        #: Where the inputs have the axis of the steps: input and dimension.
+        #: The inputs with the axis of the steps, and in which dimension.
         self._along = [
             (place, dim)
             for place, spec in enumerate(info.inputs)
@@ -52,14 +52,14 @@ class LayerCell(nn.Module):
         self.before, self.behind = parts.before, parts.behind
         self.states = self.layer.num_layers * (2 if self.layer.mode == "LSTM" else 1)
         self._outputs = info.outputs
-        # Outputs along the steps are as long as `ys`, which must be there to say how long.
+        # outputs along the steps are as long as `ys`, so these are needed
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._before_stepwise = parts.before_stepwise
-        #: Whether `finish` makes each step's outputs of that step of `ys` alone.
+        #: Whether `finish` computes the outputs of a step from that step of `ys` alone.
         self.finishes_stepwise = parts.behind_stepwise
-        self.packs = True  # False where the step is compiled, which the products here would interrupt
+        self.packs = True  # False if the step is compiled: packed products would break its graph
         self._steps = TorchSteps(self.layer)
-        self._ready = self._steps  # with weights made ready for steps, once it has been asked for
+        self._ready = self._steps  # with packed weights, from the first use on
         self._ready_for: tuple[Any, ...] = ()
 
     def start(
@@ -100,7 +100,7 @@ class LayerCell(nn.Module):
         return ys if self._reads_steps else None, after
 
     def _fastest(self) -> TorchSteps:
-        """With weights made ready for steps, anew if the module has been moved or cast."""
+        """The steps with packed weights, packed again if the module has been moved or cast."""
         if not self.packs or not torch.is_inference_mode_enabled():
             return self._steps
         weight: Any = self.layer.weight_ih_l0
@@ -123,8 +123,8 @@ class LayerCell(nn.Module):
         ]
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """What the layer reads, rows first, and its first state."""
-        x, hx = self.before.forward(*inputs)  # no more is needed of a module, and calling one costs more
+        """The layer's input, rows first, and its first state."""
+        x, hx = self.before.forward(*inputs)  # without hooks: calling the module costs more
         if not isinstance(x, torch.Tensor) or x.ndim != 3:
             got = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             raise ConfigError(f"recurrent: expected the layer to read a tensor of three dimensions, got {got}")
@@ -133,11 +133,11 @@ class LayerCell(nn.Module):
             zeros = x.new_zeros((len(x), self.layer.hidden_size))
             return x, (zeros,) * self.states
         both = hx if self.layer.mode == "LSTM" else (hx,)
-        # which the module may make itself, in its own precision
+        # the module may make the state itself, in its own precision
         return x, tuple(layer.to(x.dtype) for part in both for layer in part.unbind(0))
 
     def _finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None) -> Any:
-        """The outputs of rows, from what the layer would have returned for them."""
+        """The outputs of rows, from the results that the layer would have returned."""
         layers = self.layer.num_layers
         last: Any = torch.stack(list(state[:layers]))
         if self.layer.mode == "LSTM":

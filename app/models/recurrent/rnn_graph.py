@@ -1,7 +1,7 @@
-"""Cuts a module with one nn.LSTM, nn.GRU or nn.RNN in it in two: what comes before that layer, and what after.
+"""Splits a module that contains one nn.LSTM, nn.GRU or nn.RNN into the part before that layer and the part behind it.
 
-torch.fx traces the module with the layer as one node. What the layer reads is the first part's result; the second part
-reads what the layer returns, and nothing else of what came before but how many rows and steps there are.
+torch.fx traces the module with the layer as one node. The first part returns the layer's input. The second part takes
+the layer's result, and nothing else from before it but the numbers of rows and steps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.models.sources.imports import PATCHING
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 _NAMES = "nn.LSTM, nn.GRU or nn.RNN"
 
-#: Modules that compute each step of [rows, steps, ...] from that step alone, in eval mode.
+#: Modules that, in eval mode, compute each step of [rows, steps, ...] from that step alone.
 _STEPWISE = (
     nn.Embedding, nn.Linear, nn.Identity, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU,
     nn.ELU,
 )  # fmt: skip
 
 
-#: Calls that a trace records as they are. Functions alone: a class that is wrapped is none, and layers ask isinstance.
+#: Functions whose calls a trace records. No classes: a wrapped one would break isinstance in layers.
 _PACKING = (
     packing.pack_padded_sequence, packing.pad_packed_sequence, packing.pack_sequence, packing.pad_sequence,
     packing.unpad_sequence, packing.unpack_sequence,
@@ -40,13 +40,12 @@ _PACKING = (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`before(*inputs)` -> (x, hx), the layer's arguments, hx None where it is given none.
+    """`before(*inputs)` -> (x, hx), the layer's arguments; hx is None if it gets none.
 
-    `behind(result, rows, steps)` -> the outputs, of what the layer returns for so many rows of so many steps.
+    `behind(result, rows, steps)` -> the outputs, from the layer's result for so many rows of so many steps.
 
-    `reads_steps`: `behind` reads what the layer returned at each step, or how many there are, and not its last state
-    alone. The other two say of each part that it computes every step from that step alone, so that padding does it no
-    harm.
+    `reads_steps`: `behind` reads the layer's result at each step, or their number, and not only its last state. The
+    other two: whether a part computes every step from that step alone, so that padding does not change it.
     """
 
     layer: nn.RNNBase
@@ -58,15 +57,15 @@ class Parts:
 
 
 def holds_layer(module: object) -> bool:
-    """Whether there is a layer inside that `cut` may take."""
+    """Whether the module contains a layer that `cut` supports."""
     layers = [part for part in module.modules() if type(part) in LAYERS] if isinstance(module, nn.Module) else []
     return any(not layer.bidirectional and not layer.proj_size for layer in layers)
 
 
 def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -> Parts:
-    """The module, in eval mode, that is called with so many inputs, cut at its layer. Its weights are shared.
+    """Split a module in eval mode, which takes so many inputs, at its layer. The parts share its weights.
 
-    `along` says which inputs have the axis of the steps, in which dimension.
+    `along`: the inputs with the axis of the steps, and in which dimension.
 
     Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
     """
@@ -95,7 +94,7 @@ def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -
 
 
 def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
-    """Name and layer. Raises ConfigError for none, several, and one that no cell of ours is like."""
+    """The layer and its name. Raises ConfigError for none, several, and an unsupported one."""
     layers = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
     if len(layers) != 1 or "" in layers:
         got = "the layer alone" if "" in layers else ", ".join(map(repr, layers)) or "none"
@@ -111,9 +110,8 @@ def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
 
 
 class _Tracer(fx.Tracer):
-    """Records the calls of its own thread only.
-
-    A trace replaces `nn.Module.__call__` and `__getattr__` for the whole process, where workers run other models.
+    """Records the calls of its own thread only: a trace replaces `nn.Module.__call__` and `__getattr__` for the whole
+    process, in which workers run other models.
     """
 
     def __init__(self) -> None:
@@ -135,13 +133,13 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(module: nn.Module, inputs: int) -> fx.Graph:
-    """The module's graph; arguments beyond the inputs have their defaults. Raises ConfigError."""
+    """The module's graph; arguments beyond the inputs get their defaults. Raises ConfigError."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
     tracer = _Tracer()
     try:
         with PATCHING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of arguments with a default
+            warnings.simplefilter("ignore")  # torch.fx warns of arguments with a default
             return tracer.trace(module, concrete_args=rest or None)
     except Exception as error:  # whatever its code raises, called with torch.fx's proxies
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -212,7 +210,7 @@ def _size(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
-    """The nodes that `wanted` is made of, not looking beyond `ends`."""
+    """The nodes that `wanted` depends on, not looking beyond `ends`."""
     found: set[fx.Node] = set()
     ahead: list[fx.Node] = []
     fx.map_arg(wanted, ahead.append)
@@ -234,7 +232,7 @@ def _takes(node: fx.Node, place: int) -> bool:
 
 
 def _is_stepwise(wanted: Any, sources: Iterable[fx.Node], module: nn.Module) -> bool:
-    """Whether `wanted` is made of the sources by modules that compute each step alone."""
+    """Whether only modules that compute each step alone are between the sources and `wanted`."""
     ends = set(sources)
     return all(
         node in ends or (node.op == "call_module" and isinstance(module.get_submodule(str(node.target)), _STEPWISE))

@@ -1,8 +1,8 @@
 """An nn.Module as a graph of operators with a dynamic batch, and the graph cut into stages.
 
-A cut is a place in the graph's order. What later stages need of earlier ones crosses it as tensors with their rows
-first. What follows from the inputs alone, without weights (masks, positions), does not: it is the stages' context, made
-once for a batch, and anew when the batch has changed. Sizes, and views of what crosses, each stage makes itself.
+A cut is a place in the order of the operators. Values that later stages need cross it as tensors with their rows first.
+Values that depend on the inputs alone, without weights (masks, positions), do not cross: they are the stages' context,
+computed once for a batch, and again when the batch has changed. Each stage computes sizes and views itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 from app.contract import TensorSpec
 from app.models.sources.imports import PATCHING
 
-#: Parts of operators' names: a stage never does these again for what an earlier one has computed.
+#: Parts of names of operators that a stage never computes again.
 _HEAVY = ("linear", "mm", "matmul", "conv", "attention", "lstm", "gru", "rnn", "einsum", "fft")
-#: Of operators that check and give nothing.
+#: Of operators that only check, and have no result.
 _CHECKS = ("_assert", "sym_constrain_range", "_guards_fn")
 
 
@@ -50,7 +50,7 @@ def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[
 
 
 class Graph:
-    """An exported module, to be cut. Places count the operators from 0; a cut at place p is before operator p."""
+    """An exported module. Places count the operators from 0; a cut at place p is before operator p."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
@@ -63,7 +63,7 @@ class Graph:
         self.derived = self._from_inputs_alone()
         wanted = [source for node in self.nodes if node not in self.derived for source in node.all_input_nodes]
         tensors = {node for node in (*wanted, *self.outputs()) if node in self.derived and _is_tensor(node)}
-        #: Of it what other operators read, in order.
+        #: The derived tensors that other operators read, in order.
         self.context = [node for node in self.nodes if node in tensors]
         info = getattr(module.graph._codegen, "pytree_info", None)
         self._out_spec = None if info is None else info.out_spec
@@ -74,16 +74,16 @@ class Graph:
         return max(places) + 1 if places else None
 
     def crossing(self, place: int) -> int:
-        """How many tensors go over a cut here. Raises CannotCut."""
+        """How many tensors cross a cut here. Raises CannotCut."""
         crossing = len(self._live([0, place, len(self.nodes)])[1])
         if not crossing:
             raise CannotCut("all that comes before it follows from the inputs without weights")
         return crossing
 
     def cut(self, places: Sequence[int]) -> tuple[list[nn.Module], list[tuple[int, ...]], nn.Module | None]:
-        """The stages, what each gets again, and what makes their context, as `Staged` has them.
+        """The stages, the inputs that each takes again, and the context: see `Staged`.
 
-        `places` rise, each within the graph. Raises CannotCut.
+        `places` must rise. Raises CannotCut.
         """
         ends = [0, *places, len(self.nodes)]
         live = self._live(ends)
@@ -103,7 +103,10 @@ class Graph:
         return [node for node in pytree.tree_leaves(self._output.args[0]) if isinstance(node, fx.Node)]
 
     def row_dim(self, node: fx.Node) -> int | None:
-        """The dimension of the rows of what may cross a cut: no other dimension but the next one may vary."""
+        """The dimension of the rows of a value that may cross a cut: only one more dimension, the next, may vary.
+
+        None if it may not cross.
+        """
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return None
@@ -126,7 +129,7 @@ class Graph:
         return found
 
     def _live(self, ends: Sequence[int]) -> list[list[fx.Node]]:
-        """What each stage needs of those before it, in order."""
+        """For each stage, the values of earlier stages that it or a later one needs, in order."""
         live: list[set[fx.Node]] = [set() for _ in pairwise(ends)]
         needed: set[fx.Node] = set()
         for stage in range(len(live) - 1, -1, -1):
@@ -149,7 +152,7 @@ class Graph:
         return [sorted(nodes, key=self._place.__getitem__) for nodes in live]
 
     def made_anew(self, node: fx.Node) -> bool:
-        """Whether a later stage makes this value itself; else it crosses the cut. Raises CannotCut for neither."""
+        """Whether later stages compute this value again; else it crosses the cut. Raises CannotCut for neither."""
         if not _is_tensor(node) or node in self.derived:
             return True
         if self.row_dim(node) is not None:
@@ -163,7 +166,7 @@ class Graph:
 
 
 class _Build:
-    """One stage of a graph: operators from `begin` to `end`, and what they need of earlier ones."""
+    """Builds one stage of a graph: operators from `begin` to `end`, and what they need of earlier ones."""
 
     def __init__(self, whole: Graph, begin: int, end: int, live: Sequence[fx.Node]) -> None:
         self._whole = whole
@@ -175,9 +178,9 @@ class _Build:
         self._first = begin == 0
 
     def graph(self, outgoing: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
-        """The stage's graph, and the positions of inputs and context that it takes behind what is passed on to it.
+        """The stage's graph, and the positions of inputs and context that it takes behind the values that cross.
 
-        `outgoing` is passed to the next stage; None: what the whole returns.
+        `outgoing`: the values for the next stage; None: the result of the whole module.
         """
         for node in self._live:
             self._passed[node] = self._graph.placeholder(node.name)
@@ -199,7 +202,7 @@ class _Build:
         return self._graph, used
 
     def context(self) -> fx.Graph:
-        """What makes the context of the inputs."""
+        """The graph that computes the context from the inputs."""
         self._copies.update((node, self._graph.placeholder(node.name)) for node in self._whole.inputs)
         self._graph.output(tuple(self._of(node) for node in self._whole.context))
         self._graph.lint()
@@ -220,7 +223,7 @@ class _Build:
         return self._copy(node)
 
     def _copy(self, node: fx.Node) -> fx.Node:
-        for source in node.all_input_nodes:  # those of a chain that is made anew come first
+        for source in node.all_input_nodes:  # the sources of a value that is computed again come first
             self._of(source)
         copy = self._graph.node_copy(node, self._of)
         if copy.target is torch.ops.aten.view.default:
@@ -237,7 +240,7 @@ class _Build:
 
 
 class _Last(nn.Module):
-    """The last stage, which returns what the model did: a tensor, a tuple, a mapping."""
+    """The last stage, with the model's own kind of result: a tensor, a tuple, a mapping."""
 
     def __init__(self, module: fx.GraphModule, out_spec: pytree.TreeSpec | None) -> None:
         super().__init__()
@@ -268,7 +271,7 @@ def _modules(node: fx.Node) -> set[str]:
 
 
 def _weighs(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether this is a weight: of constants without a fraction (positions, flags) masks may be made."""
+    """Whether this is a weight. Integer constants (positions, flags) are not: masks are made of them."""
     if node.op != "get_attr":
         return False
     value: Any = module

@@ -1,7 +1,7 @@
-"""model.toml's `cuts` and `stages`: an nn.Module cut into stages, which are compared with the whole.
+"""model.toml's `cuts` and `stages`: cuts an nn.Module into stages, and compares these with the whole.
 
-Stages are cut where names say, or into parts that take the same time, measured on this machine. Of places that are
-about as good, one that few tensors go over is taken.
+It is cut after the named submodules, or into parts of equal time, measured on this machine. Of places that are about
+equally good, one that few tensors cross is chosen.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from app.models.stages.staged import Staged
 log = logging.getLogger("starling.models")
 
 _SIZES = (1, 2, 7)  # rows, beside the largest batch, at which stages are compared with the whole
-_ROWS = 3  # to export with, and no length: sizes that are equal are taken for one
+_ROWS = 3  # to export with; it must differ from all lengths, because torch.export takes equal sizes for one
 _TIMED_ROWS = 8  # of the batch whose operators are timed
 _ROUNDS = 7
-_NEAR = 0.25  # of a stage's time: how far a cut may be from where stages are equal
-_PER_TENSOR = 0.02  # of a stage's time: how much further it may be for each tensor less
+_NEAR = 0.25  # of a stage's time: how far a cut may be from the place where stages are equal
+_PER_TENSOR = 0.02  # of a stage's time: how much further it may be for each crossing tensor less
 _LONGEST_REASON = 600
 
 
@@ -67,7 +67,7 @@ def _slice(model: Model, number: int, cuts: Sequence[str]) -> Staged:
 
 
 def _names(module: nn.Module) -> dict[str, str]:
-    """The submodules of what the source returned, by name: their names within what is called."""
+    """The submodules of the source's module, by name: their names within the called module."""
     wrapped = isinstance(module, ByName)
     inner = module.model if isinstance(module, ByName) else module
     return {name: f"model.{name}" if wrapped else name for name, _ in inner.named_modules() if name}
@@ -78,7 +78,7 @@ def _export(model: Model, module: nn.Module) -> Graph:
     rows = _ROWS + (_ROWS in lengths.values())
     try:
         return export(module, model.info.inputs, _arguments(model, _rows(model, lengths)[:1], rows))
-    except Exception as error:  # torch.export has many
+    except Exception as error:  # torch.export raises many types
         raise ConfigError(
             f"expected a model that torch.export takes with a batch of any size, got {_reason(error)}. Take sizes from "
             "x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) from "
@@ -103,7 +103,7 @@ def _arguments(model: Model, rows: Sequence[SampleRow], size: int) -> list[torch
 
 
 def _after(graph: Graph, names: Sequence[str], known: dict[str, str]) -> list[int]:
-    """Places behind these submodules. Raises ConfigError where one has no operators or nothing can be cut."""
+    """Places behind these submodules. Raises ConfigError if one has no operators, or cannot be cut there."""
     found: dict[int, str] = {}
     for name in names:
         place = graph.after(known[name])
@@ -128,10 +128,10 @@ def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
         lengths = short_lengths(model.info.client_inputs)
         size = min(_TIMED_ROWS, model.info.batching.max_batch)
         times = operator_times(graph, _arguments(model, _rows(model, lengths), size))
-    except Exception:  # made-up rows that the model does not take
+    except Exception:  # the model may raise on made-up rows
         log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
         times = equal
-    # One operator that takes most of the time may leave no room behind it for the other cuts.
+    # if one operator takes most of the time, no places may be left behind it for the other cuts
     places = _shared_out(graph, times, stages) or _shared_out(graph, equal, stages)
     if not places:
         raise ConfigError(f"expected fewer stages, got {stages}: it cannot be cut in so many places")
@@ -153,7 +153,7 @@ def _shared_out(graph: Graph, times: Sequence[float], stages: int) -> list[int]:
 
 
 def _best(graph: Graph, places: range, distances: Sequence[float]) -> int | None:
-    """The place with the least distance, few tensors weighing for it; None if none of them can be cut."""
+    """The place with the least distance, weighted by its crossing tensors; None if none can be cut."""
     best: tuple[float, int] | None = None
     for place in sorted(places, key=distances.__getitem__):
         if best is not None and distances[place] > max(_NEAR, best[0]):
@@ -167,7 +167,7 @@ def _best(graph: Graph, places: range, distances: Sequence[float]) -> int | None
 
 
 def operator_times(graph: Graph, arguments: Sequence[torch.Tensor]) -> list[float]:
-    """Seconds of each operator of the graph, the median of some runs; 0 where it belongs to the context."""
+    """Seconds of each operator, the median of some runs; 0 for those of the context."""
     timer = _Timer(graph.module)
     with torch.inference_mode():
         for _ in range(_ROUNDS + 1):
@@ -190,9 +190,9 @@ class _Timer(fx.Interpreter):
 
 
 def _compare(model: Model, staged: Staged) -> None:
-    """Raise ConfigError unless the stages answer as the whole does: several sizes, two lengths where there is an axis.
+    """Raise ConfigError unless the stages answer as the whole does, at several sizes, and two lengths if lengths vary.
 
-    A model that raises on made-up rows is not compared, which the log says.
+    A model that raises on made-up rows is not compared, and a warning is logged.
     """
     info, largest = model.info, model.info.batching.max_batch
     whole, parts = call_directly(model), call_directly(replace(model, call=staged))

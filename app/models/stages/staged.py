@@ -1,8 +1,8 @@
-"""A model in stages: callables that run one after another, where a batch may change in between.
+"""A model in stages: callables that run one after another; the batch may change in between.
 
-The first stage gets the inputs as declared, each next one what the last returned, a tuple unpacked. All that a stage
-passes on has the batch's rows first. Where its second axis is as long as the batch's variable axis, the server cuts it
-and pads it with 0 when rows of other lengths join.
+The first stage takes the inputs as declared, each next one the result of the stage before, a tuple unpacked. All
+tensors between stages have the batch's rows first. If their second axis is as long as the batch's variable axis, the
+server cuts it, or pads it with 0, when rows of other lengths join.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from app.errors import ConfigError
 
 
 class Staged(nn.Module):
-    """What a factory returns for a model in stages. Called, it runs them all.
+    """The return value of a factory for a model in stages. Calling it runs all stages.
 
-    `again[i]` are positions of inputs that stage i gets once more, behind what the last stage returned; the first stage
-    has them all. A mask belongs there: padded anew for each batch, it has its own pad value, where an activation has 0.
-    `context` makes a tuple of tensors of the inputs, whose positions follow those of the inputs; the first stage may
-    take them too. It is called once for a batch, and anew when the batch has changed.
+    `again[i]`: positions of inputs that stage i takes again, behind the results of the stage before; the first stage
+    has all inputs. A mask belongs there: it is padded for each batch with its own pad value, an activation with 0.
+    `context` makes a tuple of tensors from the inputs; their positions follow those of the inputs, and the first stage
+    may take them too. It is called once for a batch, and again when the batch has changed.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Staged(nn.Module):
         for number, stage in enumerate(stages):
             if not callable(stage):
                 raise TypeError(f"Staged: expected a callable as stage {number}, got {type(stage).__name__}")
-            # A module's weights are the model's, and so are those behind a module's method.
+            # the weights of a module, or of the module whose method the stage is, belong to the model
             owner = stage if isinstance(stage, nn.Module) else getattr(stage, "__self__", None)
             if isinstance(owner, nn.Module):
                 self.add_module(str(number), owner)
@@ -48,7 +48,7 @@ class Staged(nn.Module):
             raise TypeError("Staged: expected an entry of `again` for each stage, and none for the first")
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """What the last stage returns. Keywords are the first stage's."""
+        """The result of the last stage. Keywords go to the first stage."""
         given = (*inputs, *self.context(*inputs)) if self.context is not None else inputs
         result = self.stages[0](*inputs, *(given[place] for place in self.again[0]), **keywords)
         for number, (stage, again) in enumerate(zip(self.stages[1:], self.again[1:], strict=True)):
@@ -58,7 +58,7 @@ class Staged(nn.Module):
 
 
 def passed_on(result: Any, stage: int, size: int) -> tuple[torch.Tensor, ...]:
-    """What a stage that is not the last returned for a batch of `size` rows, as the next one's arguments.
+    """The result of a stage before the last, for a batch of `size` rows, as the next stage's arguments.
 
     Raises ConfigError unless it is a tensor or a tuple of tensors with the rows first.
     """
@@ -78,17 +78,17 @@ def passed_on(result: Any, stage: int, size: int) -> tuple[torch.Tensor, ...]:
 
 
 class SecondAxes:
-    """Which tensors that stages pass on are as long as their batch along their second axis, learnt from batches.
+    """Which tensors between stages have the batch's variable axis as their second axis, learnt from batches.
 
-    A tensor has such an axis if it was as long in every batch so far: a width that happens to equal a length differs
-    in a batch of another length.
+    A tensor has it if both lengths were equal in every batch so far: a width that happens to equal a length differs in
+    a batch of another length.
     """
 
     def __init__(self) -> None:
         self._axes: dict[tuple[int, int], tuple[str, ...]] = {}  # by (stage, number of the tensor)
 
     def learn(self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int]) -> None:
-        """`stage` has passed these on, for a batch with these lengths along the inputs' variable axes."""
+        """Note the results of `stage` for a batch with these lengths along the inputs' variable axes."""
         for number, tensor in enumerate(tensors):
             axes = self._axes.get((stage, number), tuple(longest))
             if axes:
@@ -96,7 +96,7 @@ class SecondAxes:
                 self._axes[stage, number] = tuple(axis for axis in axes if longest[axis] == own)
 
     def of(self, stage: int, number: int) -> str:
-        """The variable axis that this tensor's second axis is as long as, or ""."""
+        """The variable axis that is this tensor's second axis, or ""."""
         axes = self._axes.get((stage, number), ())
         return axes[0] if axes else ""
 

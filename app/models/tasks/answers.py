@@ -1,6 +1,6 @@
-"""From the scores of a model to what clients get: labels beside scores, tokens with their offsets, vectors.
+"""Postprocessing: makes the outputs that clients get (labels, tokens with offsets, vectors) from a model's own.
 
-Each has the outputs of its task's face, makes them of the model's own, and may present a row as plain JSON.
+Each class has its outputs' specs, computes the outputs, and may present a row as plain JSON.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ Outputs = tuple[list[Array], list[int] | None]
 
 
 class Answers:
-    """One kind of answer: the outputs that clients get, made of the model's own; here those as they are.
+    """One kind of answer. This one returns the model's own outputs unchanged.
 
-    `quick`: a few rows take microseconds. `own_axes`: as ModelInfo has them.
+    `quick`: a few rows take microseconds. `own_axes`: see ModelInfo.
     """
 
     own_axes: tuple[str, ...] = ()
     quick = True
-    #: One row's outputs as JSON; None: as they are.
+    #: Makes JSON of one row's outputs; None: the outputs themselves are the answer.
     present: Callable[[Mapping[str, Array]], Any] | None = None
 
     def __init__(self, outputs: tuple[TensorSpec, ...]) -> None:
         self.outputs = outputs
 
     def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        """The outputs and Answer.lengths of some rows. `note`: what reading them left."""
+        """The outputs and Answer.lengths of some rows. `note`: the reader's note of them."""
         return list(outputs), None
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
-    """Texts and their scores, the best first, as the best beside all of them."""
+    """The best text and its score, and all of them under `top`, the best first."""
     top = [{name: text.decode(), "score": score} for text, score in zip(texts, scores, strict=True)]
     return {**top[0], "top": top}
 
@@ -61,7 +61,7 @@ class Labels(Answers):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one text: their places in the row of the model, the word pieces, and the characters of each."""
+    """The tokens of one text: their places in the model's row, the word pieces, and where each starts and ends."""
 
     places: Array
     pieces: list[str]
@@ -70,7 +70,7 @@ class Tokens:
 
 
 class Tags(Answers):
-    """Scores [rows, tokens, labels] to the best label of each token, special tokens left out."""
+    """Scores [rows, tokens, labels] to the best label of each token, without special tokens."""
 
     own_axes = (task_specs.PIECES,)
     quick = False
@@ -103,9 +103,9 @@ class Tags(Answers):
 
 
 def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Neighbours with the labels `B-X`, `I-X`, `I-X` (or `X`, `X`) as one entity `X` each; the score is their mean.
+    """Groups of tokens with the labels `B-X`, `I-X`, `I-X` (or `X`, `X`) as one entity `X`; its score is their mean.
 
-    What is labelled `O` is none. This is the strategy "simple" of transformers.
+    Tokens labelled `O` are in none. This is the strategy "simple" of transformers.
     """
     groups: list[tuple[str, list[Mapping[str, Any]]]] = []
     for token in tokens:
@@ -129,7 +129,7 @@ def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Masks(Answers):
-    """Ids and scores [rows, tokens, top] to those of each mask, as text. `decode`: the text of a list of ids."""
+    """Ids and scores [rows, tokens, top] to the texts and scores of each mask. `decode`: a list of ids to text."""
 
     own_axes = (task_specs.MASKS,)
     quick = False
@@ -155,11 +155,11 @@ class Masks(Answers):
 
 
 def _sigmoid(values: Array) -> Array:
-    found: Array = np.exp(-np.logaddexp(0, -values))  # which overflows nowhere
+    found: Array = np.exp(-np.logaddexp(0, -values))  # stable for large negative values
     return found
 
 
-#: What a score is of a raw score, by the name of torch's module.
+#: From a raw score to a score, by the name of torch's module.
 RANKINGS: dict[str, Callable[[Array], Array]] = {"Sigmoid": _sigmoid, "Identity": np.array, "Tanh": np.tanh}
 
 

@@ -1,6 +1,6 @@
-"""Tasks of which one row of a client is several rows of the model: their readers and answers.
+"""Readers and answers of tasks in which one row of a client becomes several rows of the model.
 
-Each text or pair is a row of its own length, so that rows of any callers share batches.
+Each text or pair is a row with its own length, so that rows of all clients share batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEAST_NORM = 1e-12  # as torch's normalize has it
 
 
 class SentencesReader(WrappingReader):
-    """A source sentence and those to compare it with: a row of the model each. The note is how many that makes."""
+    """A source sentence and others to compare it with, each a row of the model. The note is their number."""
 
     sent = task_specs.COMPARED
 
@@ -50,9 +50,9 @@ class SentencesReader(WrappingReader):
 
 
 class LabelsReader(WrappingReader):
-    """A text and the labels that may fit it: each is a row of the model, that the text says so. The note is the labels.
+    """A text and candidate labels. Each label is a row of the model: the text, paired with a sentence of the label.
 
-    `template` makes a sentence of a label.
+    `template` makes the sentence. The note is the labels.
     """
 
     sent = task_specs.LABELLED
@@ -76,15 +76,15 @@ class LabelsReader(WrappingReader):
 
 
 class GivenLabels(Answers):
-    """Logits of pairs [rows, classes] to the labels that were sent and their scores, the best first.
+    """Logits of pairs [rows, classes] to the candidate labels and their scores, the best first.
 
-    `entailed`: the class that says yes. `several`: each label for itself, otherwise one of them is right.
+    `entailed`: the class for yes. `several`: labels are scored independently; else exactly one of them applies.
     """
 
     def __init__(self, entailed: int, several: bool) -> None:
         super().__init__(task_specs.LABELS_GIVEN)
         self._entailed = entailed
-        self._against = -1 if entailed == 0 else 0  # contradiction, as models for this have it
+        self._against = -1 if entailed == 0 else 0  # the class for no: contradiction
         self._several = several
 
     def answer(self, outputs: Sequence[Array], note: Array) -> Outputs:
@@ -103,7 +103,7 @@ class GivenLabels(Answers):
 
 
 class Similarities(Answers):
-    """Vectors [rows, size] to how similar the first of each group is to the others, by cosine or dot product."""
+    """Vectors [rows, size] to the similarity of the first of each group to the others: cosine or dot product."""
 
     def __init__(self, measure: str) -> None:
         super().__init__(task_specs.SIMILARITIES)
@@ -117,7 +117,7 @@ class Similarities(Answers):
 
 
 def _element(name: str, place: int, count: int, rows: int) -> str:
-    """What messages call an element of an input [rows, count]."""
+    """The name of an element of an input [rows, count] in messages."""
     row, index = divmod(place, count)
     return f"{name}[{index}]{_of_row(row, rows)}"
 

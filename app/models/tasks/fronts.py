@@ -1,4 +1,4 @@
-"""A model of a task: its module behind a front, made of a reader of what clients send and the answers they get."""
+"""Makes the model of a task: its module, and a front of a reader (preprocessing) and answers (postprocessing)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.models.tasks.answers import Answers
 
 
 class Reader:
-    """From what clients send, `sent`, to the model's own `inputs`. Any number of threads may use it at once."""
+    """Preprocessing: from the inputs that clients send to those of the model. Threads may share a reader."""
 
     sent: tuple[TensorSpec, ...]
     inputs: tuple[TensorSpec, ...]
@@ -24,12 +24,12 @@ class Reader:
         raise NotImplementedError
 
     def example(self) -> SampleRow | None:
-        """A made-up row that `read` takes, if there is one."""
+        """A made-up row that `read` accepts; None if there is none."""
         return None
 
 
 def front_of(reader: Reader, answers: Answers, embedder: Front | None = None, chat: Front | None = None) -> Front:
-    """See contract.Front. Its example is made up until the owner gives real rows."""
+    """A front of these parts. Its example is made up, unless [warmup] gives real rows."""
     return Front(
         sent=reader.sent,
         answered=answers.outputs,

@@ -1,7 +1,7 @@
-"""The last part of a task's model: from a transformers model's outputs to what the task answers, on its device.
+"""The last part of a task's model, on its device: from a transformers model's outputs to scores or vectors.
 
-Each takes the model's inputs in the order declared, batch first, and returns one float32 tensor. The attention mask is
-an input of its own, 1 where a row has tokens: padding reaches no answer.
+Each takes the model's inputs in the order declared, batch first, and returns float32. The attention mask is an input, 1
+where a row has tokens, so that padding changes no answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_MASKS = 16  # of one text
 
 
 class Head(nn.Module):
-    """Calls a model by names, with what it takes. `names`: of all tensors that come."""
+    """Calls a model with the named arguments that it takes. `names`: those of all tensors that are passed."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class SpanHead(Head):
 
 
 class MaskHead(Head):
-    """For each token that is `mask`, the `top` ids that fit best and their probabilities; 0 for other tokens.
+    """For each token that is `mask`, the `top` likeliest ids and their probabilities; 0 for other tokens.
 
     Both [rows, tokens, top]. A vocabulary is large: probabilities are computed for MOST_MASKS tokens of a row alone.
     """

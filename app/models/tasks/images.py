@@ -1,4 +1,4 @@
-"""Images to the tensor of a transformers model, by its image processor with Pillow and numpy alone."""
+"""Reads images to the tensor of a transformers model, by its image processor with Pillow and numpy alone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from app.models.tasks import task_specs
 from app.models.tasks.fronts import Reader
 from app.values.image_files import opened_image
 
-_SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one
-_RAMP = 16  # pixels each way of the image that is an example
+_SIZES = ((48, 32), (33, 65))  # of images that show the processor's output shape
+_RAMP = 16  # pixels of each side of the example image
 
 
 class ImageReader(Reader):
-    """Image files, one a row, to `pixel_values`. `inputs` are the model's.
-
-    Pixels are turned as the file's EXIF data says and made RGB, as transformers does.
-    """
+    """Image files, one a row, to `pixel_values`. As in transformers, EXIF data rotates them, and they become RGB."""
 
     sent = (task_specs.IMAGE,)
     reads_texts = False
 
     def __init__(self, processor: Any) -> None:
-        """Raises ConfigError where the processor fails, or makes images of different sizes of different sizes."""
+        """Raises ConfigError if the processor fails, or if its output shape depends on the image's size."""
         self._processor = processor
         shapes = [self._pixels(Image.new("RGB", size)).shape for size in _SIZES]
         if len(set(shapes)) != 1:
@@ -38,7 +35,7 @@ class ImageReader(Reader):
         self.inputs = (TensorSpec("pixel_values", "FP32", shape, ("",) * len(shape), shape),)
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
-        """Raises BadRequest for what is no image, and TooLarge for too many pixels."""
+        """Raises BadRequest for a file that is no image, and TooLarge for too many pixels."""
         return [self._read(files.reshape(-1)) for (files,) in calls]
 
     def _read(self, values: Array) -> Translated:
@@ -46,7 +43,7 @@ class ImageReader(Reader):
         return Translated([np.stack([self._row(bytes(file), name) for file, name in zip(values, names, strict=True)])])
 
     def example(self) -> SampleRow:
-        """A small file, so that it can be typed: a grey ramp."""
+        """A grey ramp: a file small enough to be typed."""
         ramp = np.tile(np.arange(0, 256, 256 // _RAMP, dtype=np.uint8), (_RAMP, 1))
         file = io.BytesIO()
         Image.fromarray(ramp).save(file, "PNG", optimize=True)

@@ -1,7 +1,7 @@
 """Opens a transformers model for a task: the module with its head, and the front that clients see.
 
-Where the weights do not fit the task transformers only warns: a missing head would be made of random numbers, a
-missing tokenizer of five tokens. Here both are errors.
+If the weights do not fit the task, transformers only warns: a missing head gets random weights, a missing tokenizer
+five tokens. Here both are errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
     task, options, name = str(config.task), config.task_options, config.source.partition(":")[2]
     local = folder / name
     place = str(local) if local.is_dir() else name
-    transformers.utils.logging.disable_progress_bar()  # they are for terminals, and a server's log is none
+    transformers.utils.logging.disable_progress_bar()  # a log is no terminal
     model = _open_model(transformers, task, place, config.kwargs)
     if task == "image-classification":
         return _image_classifier(transformers, model, place, options, info)
@@ -71,7 +71,7 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
     model, report = from_pretrained(transformers, auto_class, place, {**kwargs, "output_loading_info": True})
-    # a pooler is not used here, and checkpoints of encoders often have none
+    # the pooler is not used, and checkpoints of encoders often lack it
     missing = sorted(key for key in report["missing_keys"] if asked.head or not key.startswith("pooler."))
     if missing:
         raise ConfigError(f"task: expected weights with all of a model for {task!r}, got none for {missing[0]}")
@@ -84,11 +84,11 @@ def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
         raise ConfigError(f"expected a tokenizer (tokenizer.json) beside the weights in {place}, got none")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except (ImportError, ValueError):  # whichever of them transformers raises where a library is missing
+    except (ImportError, ValueError):  # transformers raises either if a library is missing
         if find_spec(_SENTENCEPIECE) is None and any(True for name in _SPM_FILES for _ in folder.glob(name)):
             raise not_installed(_SENTENCEPIECE) from None
         raise
-    if not tokenizer.is_fast and not TASKS[task].writes:  # which ask nobody where in a text a token is
+    if not tokenizer.is_fast and not TASKS[task].writes:  # tasks that generate text need no offsets of tokens
         raise ConfigError(f"expected a fast tokenizer (tokenizer.json) in {place}, got {type(tokenizer).__name__}")
     return tokenizer
 

@@ -1,7 +1,7 @@
-"""question-answering: the part of a context that answers a question.
+"""question-answering: finds the part of a context that answers a question.
 
-A context that is longer than the model reads is read in windows that overlap. Each is a row of the model, and the best
-answer of all is taken.
+A context that is too long for the model is split into overlapping windows, each a row of the model. The best answer of
+all windows is returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.models.tasks.texts import CallTexts, Reading, TextReader
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 _LONGEST_ANSWER = 15  # tokens, as there
-_HIDDEN = -10_000.0  # the logit of a token that is not of the context
+_HIDDEN = -10_000.0  # the logit of tokens outside the context
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class ReadContext:
 
 
 class QuestionReader(TextReader):
-    """Questions and contexts to windows; the note has an ReadContext for each row."""
+    """Questions and contexts to windows; the note has a ReadContext for each row."""
 
     def __init__(
         self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None
     ) -> None:
         super().__init__(tokenizer, vocabulary, replace(reading, truncate=False), sent, keep)
-        self._longest = sys.maxsize  # a context may have any number of windows that the queue holds
+        self._longest = sys.maxsize  # the queue bounds the number of windows of a context
         self._encode = tokenizer.backend_tokenizer.encode_batch
         stride = min(reading.most // 2, _STRIDE)
         tokenizer.backend_tokenizer.enable_truncation(reading.most, stride=stride, strategy="only_second")
-        #: Tokens of a question, so that each window goes on by one at least.
+        #: The most tokens of a question, so that each window adds at least one token of the context.
         self._most_asked = reading.most - stride - tokenizer.num_special_tokens_to_add(True) - 1
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
@@ -70,7 +70,7 @@ class QuestionReader(TextReader):
 
 
 class SpanAnswers(Answers):
-    """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the id of its token."""
+    """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the CLS token."""
 
     quick = False
 
@@ -94,8 +94,8 @@ class SpanAnswers(Answers):
     def _best(self, logits: Array, window: Any) -> tuple[float, int, int]:
         """The score, first and last token of a window's best answer.
 
-        The first token of all counts among the places where an answer may be, since models point there if there is
-        none, but it is never one.
+        The CLS token takes part in the softmax, because models point to it if there is no answer, but it is never part
+        of an answer.
         """
         own = np.array([sequence == 1 for sequence in window.sequence_ids])
         seen = own | (np.array(window.ids) == self._cls)
@@ -111,7 +111,7 @@ class SpanAnswers(Answers):
 
 
 def _characters(window: Any, token: int) -> tuple[int, int]:
-    """Where the word of a token begins and ends in the context."""
+    """The characters of the context at which a token's word begins and ends."""
     word = window.token_to_word(token)
     found = None if word is None else window.word_to_chars(word, 1)
     start, end = window.offsets[token] if found is None else found

@@ -1,6 +1,6 @@
-"""What sentence-transformers keeps beside the weights: how vectors are made of what the model gives.
+"""Reads the files of sentence-transformers beside the weights: how vectors are made from the model's output.
 
-`modules.json` lists the steps: the transformer, a pooling, any number of dense layers, at last to length 1 or not.
+`modules.json` lists the steps: the transformer, a pooling, any number of dense layers, and perhaps normalisation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
 }
-#: What `pooling_mode` says since version 5.
+#: The values of `pooling_mode`, since version 5.
 _POOLING_MODES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 _ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU}
 _IN_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 class SentenceFiles:
-    """Nothing where there is no such file. `place`: a folder, or a model's id on the hub."""
+    """The settings of a folder, or of a model on the hub. Missing files give defaults."""
 
     def __init__(self, transformers: Any, place: str) -> None:
         self._transformers = transformers
@@ -47,7 +47,7 @@ class SentenceFiles:
         return most if isinstance(most, int) else None
 
     def pooling(self) -> str | None:
-        """Raises ConfigError for a kind of pooling that is not made here."""
+        """`mean`, `cls` or `last`; None if no file says. Raises ConfigError for another kind."""
         folder = next((path for kind, path in self._steps if kind == "Pooling" and path), "1_Pooling")
         found = self._json(f"{folder}/config.json")
         if not isinstance(found, dict):
@@ -66,7 +66,7 @@ class SentenceFiles:
         return known[modes[0]]
 
     def dense(self) -> nn.Sequential:
-        """The layers behind the pooling. Raises ConfigError for steps that are not made here."""
+        """The dense layers behind the pooling. Raises ConfigError for steps that are not supported."""
         kinds = [kind for kind, _ in self._steps]
         unknown = next((kind for kind in kinds if kind not in _IN_ORDER), None)
         if unknown is not None or sorted(kinds, key=_IN_ORDER.index) != kinds:
@@ -77,12 +77,12 @@ class SentenceFiles:
         return any(kind == "Normalize" for kind, _ in self._steps)
 
     def prompt(self) -> str:
-        """What is put before each text where the caller names no prompt."""
+        """The default prompt, which is put before each text."""
         found = self._own()
         return str(found.get("prompts", {}).get(found.get("default_prompt_name"), ""))
 
     def activation(self) -> str | None:
-        """Of a cross-encoder: the class of torch that makes a score of its logit."""
+        """Of a cross-encoder: the name of torch's class that turns its logit into a score."""
         return self._own().get("activation_fn")
 
     def similarity(self) -> str:

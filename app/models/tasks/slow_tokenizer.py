@@ -1,4 +1,4 @@
-"""transformers' tokenizers in Python, for models whose library has no fast one: Marian's are sentencepiece models."""
+"""transformers' tokenizers in Python, for models without a fast one, such as Marian, which uses sentencepiece."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlowEncoding(NamedTuple):
 
 
 class SlowTokenizer:
-    """Has those methods of the Rust library's tokenizer that reading and writing texts need. Any thread may call it."""
+    """A Python tokenizer with the methods of the tokenizers library that are used here. Threads may share it."""
 
     def __init__(self, tokenizer: Any) -> None:
         """`tokenizer`: transformers' own."""
@@ -39,7 +39,7 @@ class SlowTokenizer:
         self._most = most
 
     def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool = True) -> list[SlowEncoding]:
-        """Of single texts; the tasks that read pairs write none."""
+        """Encode single texts: tasks that read pairs do not use slow tokenizers."""
         return [self._encoded(text, add_special_tokens) for text in texts]
 
     def _encoded(self, text: str, special: bool) -> SlowEncoding:
@@ -50,16 +50,16 @@ class SlowTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
-        # No spaces are taken away, since that would change what has been sent of a text.
+        # removing spaces would change a part of the text that was sent already
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
 
 def backend_of(tokenizer: Any) -> Any:
-    """What reads and writes texts for transformers' tokenizer."""
+    """The backend of transformers' tokenizer: the tokenizers library's, or a SlowTokenizer."""
     return tokenizer.backend_tokenizer if tokenizer.is_fast else SlowTokenizer(tokenizer)
 
 
 def copied(backend: Any) -> Any:
-    """Another one, with padding and truncation of its own."""
+    """A copy with its own padding and truncation."""
     return backend.copy() if isinstance(backend, SlowTokenizer) else type(backend).from_str(backend.to_str())

@@ -1,4 +1,4 @@
-"""Every task, once: what its clients send and get, as tensors of the V2 protocol, its options, and its model.
+"""All tasks: the tensors of the V2 protocol that clients send and get, the options, and the model's head.
 
 | task | input | outputs, of one row |
 |---|---|---|
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from app.contract import UNBOUNDED, TensorSpec
 
-#: The axis of what token-classification answers: as long as the row has tokens, special ones apart.
+#: The axis of token-classification's outputs: the row's tokens without special ones.
 PIECES = "pieces"
-#: That of fill-mask: as long as the row has masks.
+#: The axis of fill-mask's outputs: the row's masks.
 MASKS = "masks"
 
 _Specs = tuple[TensorSpec, ...]
@@ -78,7 +78,7 @@ RANKS = (_value("score", "FP32"), _value("raw_score", "FP32"))
 SPAN = (_value("answer", "BYTES"), _value("score", "FP32"), _value("start", "INT64"), _value("end", "INT64"))
 #: The labels that were sent, and their scores.
 LABELS_GIVEN = (_along("labels", "BYTES", "candidate_labels"), _along("scores", "FP32", "candidate_labels"))
-#: A text that has been written, why it ended ("stop" or "length"), and the tokens of what was read and written.
+#: A generated text, why it ended ("stop" or "length"), and the numbers of tokens read and generated.
 WRITTEN = (
     _value("generated_text", "BYTES"), _value("finish_reason", "BYTES"),
     _value("prompt_tokens", "INT64"), _value("generated_tokens", "INT64"),
@@ -88,10 +88,10 @@ _BEST = (_along("labels", "BYTES", "top"), _along("scores", "FP32", "top"))
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`sent`, `answered`: before the model is loaded, when what depends on the model is a variable axis.
+    """`sent`, `answered`: the inputs and outputs; sizes that depend on the model are variable axes until it is loaded.
 
-    `options`: the keys of `[task_options]` that it has. `head`: the model is transformers' AutoModelFor{head}, "" for
-    the bare encoder; `markers`: how architectures with such a head are called, For{head} where there are none.
+    `options`: its keys of `[task_options]`. `head`: the model is transformers' AutoModelFor{head}; "": AutoModel.
+    `markers`: parts of the names of architectures with this head; none: For{head}.
     """
 
     sent: _Specs
@@ -114,7 +114,7 @@ _EMBEDS = _READS | {"pooling", "normalize", "prompt"}
 _WRITES = _READS | {"prompt", "max_new_tokens"}
 _SEQUENCE, _SEQ2SEQ = "SequenceClassification", ("Seq2SeqLM", ("ForConditionalGeneration",))
 
-#: Of several tasks that fit an architecture, `starling new` takes the first.
+#: If several tasks fit an architecture, `starling new` takes the first.
 TASKS = {
     "text-classification": Task((TEXT,), _BEST, _READS | {"top", "pairs"}, _SEQUENCE),
     "token-classification": Task((TEXT,), TOKENS, _READS, "TokenClassification"),

@@ -1,4 +1,4 @@
-"""Tasks of texts: the head, the reader and the answers of each, around a transformers model that is open."""
+"""Makes the model of each task of texts: head, reader and answers around a loaded transformers model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, kept_tokens, mask_places, most_tokens
 from app.models.tasks.writing import most_written, open_writing, prefix_of
 
-TOP = 5  # labels answered, unless model.toml says how many
+TOP = 5  # labels of an answer, unless model.toml says how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TextModel:
 
 
 def open_text_task(task: str, text: TextModel) -> Model:
-    """Raises ConfigError where the model's files do not fit the task."""
+    """The model of a task. Raises ConfigError if the model's files do not fit the task."""
     return _OPENED[task](text)
 
 
@@ -111,7 +111,7 @@ def _rerank(text: TextModel) -> Model:
 
 
 def _activation(config: Any, files: SentenceFiles) -> str:
-    """Of a cross-encoder's score, as sentence-transformers keeps it: in a file of its own, before in config.json."""
+    """The activation of a cross-encoder's score: from sentence-transformers' file, or in older versions config.json."""
     own = getattr(config, "sentence_transformers", None)
     named = files.activation() or (own.get("activation_fn") if isinstance(own, dict) else None)
     named = named or getattr(config, "sbert_ce_default_activation_function", None) or "Sigmoid"
@@ -183,7 +183,7 @@ def _prompt(text: TextModel) -> str:
 
 
 def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
-    """The module that makes a vector of a text, and the size of that."""
+    """The module that makes a vector of a text, and the vector's size."""
     options, files = text.options, text.files
     normalize = files.normalizes() if options.normalize is None else options.normalize
     pooling = options.pooling or files.pooling() or "mean"
@@ -196,7 +196,7 @@ def _embedder(text: TextModel, reader: TextReader) -> tuple[nn.Module, int]:
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:
-    """The id of padding, which the mask hides. It is set in the model, since some look for it to find a row's end."""
+    """The id of padding. It is also set in the model's config, because some models use it to find a row's end."""
     pad: int | None = tokenizer.pad_token_id
     if pad is None:
         pad = tokenizer.eos_token_id
@@ -206,18 +206,18 @@ def _padding_id(model: Any, tokenizer: Any) -> int:
 
 
 def _positions(model: Any) -> int | None:
-    """How many tokens the model has positions for; None where nothing bounds them."""
+    """The most tokens that the model has positions for; None without a bound."""
     most = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None
     tables = [getattr(module, "position_embeddings", None) for module in model.modules()]
-    # in RoBERTa's family the positions of tokens begin behind that of padding
+    # in RoBERTa's family positions begin behind the padding index
     skipped = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
     return most - max((index + 1 for index in skipped if index is not None), default=0)
 
 
 def score_function(config: Any) -> str:
-    """How logits become scores: as in transformers' pipelines."""
+    """How logits become scores, as in transformers' pipelines."""
     if config.problem_type == "regression":
         return "none"
     return "sigmoid" if config.problem_type == "multi_label_classification" or config.num_labels == 1 else "softmax"

@@ -1,7 +1,7 @@
-"""Texts to the tensors of a transformers model, by its tokenizer. Any number of threads may tokenize at once.
+"""Readers that turn texts into the tensors of a transformers model, by its tokenizer. Threads may share a reader.
 
-The tokenizer of the Rust library is called itself: transformers' own call sets padding and truncation on it each time,
-which two threads must not do at once.
+The tokenizer of the tokenizers library is called directly: transformers' own call sets padding and truncation each
+time, which is not thread-safe.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.slow_tokenizer import backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
-#: Of an input, or of each of its texts by their place: what messages call them.
+#: The name of an input in messages, or a function that names each of its texts by place.
 Names = str | Callable[[int], str]
-#: Characters of a token, on average over a text that may be one: what is longer is not even tokenized, since the time
-#: that takes grows with its length.
+#: The most characters a token, on average over a text: a longer text is refused without being tokenized, because that
+#: takes time in proportion to its length.
 _LONGEST_TOKEN = 256
-_UNSAID = 512  # tokens, where neither model nor tokenizer has a bound
-_NONE = 1 << 31  # what a tokenizer without a bound has is larger
-_SAMPLE_LENGTH = 16  # tokens of the rows to try a model with, but for the last, which has half
+_DEFAULT_MOST = 512  # tokens, if neither model nor tokenizer has a bound
+_NONE = 1 << 31  # a larger bound of a tokenizer means none
+_SAMPLE_LENGTH = 16  # tokens of the rows to try a model with; the last row has half
 EXAMPLE = "What a fine day to sit outside and read a book."
 _SAMPLE_TEXTS = (
     "The ferry was late again, so we walked along the harbour and counted 27 boats before lunch.",
@@ -47,8 +47,8 @@ _SAMPLE_TEXTS = (
 class Reading:
     """How texts are read. `pad`: the id of padding; `prompt` is put before each text.
 
-    A text of more than `most` tokens, special ones counted, is refused, or cut where `truncate` says so: the longer of
-    two that are read together. `example`: a text to make one of.
+    A text of more than `most` tokens, special ones included, is refused, or cut if `truncate` is set; of a pair the
+    longer text is cut. `example`: the text of the reader's example.
     """
 
     most: int
@@ -60,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class CallTexts:
-    """The texts, or pairs of texts, of one call; what messages call each of them; and the note for its answer."""
+    """The texts, or pairs of texts, of one call; their names in messages; and the note for the answer."""
 
     texts: Sequence[Any]
     name: Names
@@ -70,8 +70,8 @@ class CallTexts:
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
-    `sent` are the inputs of clients: where there are two, each row's texts are read as a pair. `inputs` are the
-    model's, in order. `keep` returns what answering needs of a row's encoding.
+    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns the part of a
+    row's encoding that the answer needs.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class TextReader(Reader):
         if reading.truncate:
             backend.enable_truncation(reading.most, direction=tokenizer.truncation_side)
             if tokenizer.truncation_side == "left":
-                self._longest = sys.maxsize  # offsets count from the beginning, so that is never cut off
-        #: Where nothing is kept of an encoding, places of characters are not worked out.
+                self._longest = sys.maxsize  # offsets count from the beginning, which must not be cut off
+        #: The fast encoding has no offsets of characters, which are only needed for `keep`.
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
         self._types = "token_type_ids" in tokenizer.model_input_names
@@ -111,7 +111,7 @@ class TextReader(Reader):
 
     @property
     def names(self) -> list[str]:
-        """Of the model's inputs."""
+        """The names of the model's inputs."""
         return [spec.name for spec in self.inputs]
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
@@ -130,9 +130,9 @@ class TextReader(Reader):
         return [self._text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
 
     def translated(self, calls: Sequence[CallTexts], *, whole: bool = False) -> list[Translated]:
-        """The model's rows of each call, all of them tokenized at once. Raises BadText.
+        """The model's rows of each call; all texts are tokenized at once. Raises BadText.
 
-        `whole`: the texts have their prompt and their special tokens.
+        `whole`: the texts already have their prompt and special tokens.
         """
         prompt = "" if whole else self.reading.prompt
         texts = [prompt + text if prompt else text for call in calls for text in call.texts]
@@ -140,7 +140,7 @@ class TextReader(Reader):
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
-        """The rows of a call's encodings, with what answering needs of them. Raises BadText."""
+        """The rows of a call's encodings, with the note for its answer. Raises BadText."""
         for row, one in enumerate(found):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
@@ -156,7 +156,7 @@ class TextReader(Reader):
         return Translated(read, {TOKENS: max(lengths)}, {TOKENS: lengths} if len(lengths) > 1 else None, note)
 
     def _text(self, value: Any, wrong: Callable[[str], BadText]) -> str:
-        """A text, cut where it may be."""
+        """Decode a text; cut it if it is far too long and may be truncated."""
         try:
             text = value.decode() if isinstance(value, bytes) else str(value)
         except UnicodeDecodeError as error:
@@ -168,7 +168,7 @@ class TextReader(Reader):
         return text[: self._longest]
 
     def example(self) -> SampleRow | None:
-        """As many words of a short sentence as the model has room for. None: it reads none of them."""
+        """As many words of a short sentence as fit. None if not even one does."""
         words = self.reading.example.split()
         for count in range(len(words), 0, -1):
             row: Array = np.array(" ".join(words[:count]).encode(), object)
@@ -178,10 +178,7 @@ class TextReader(Reader):
         return None
 
     def samples(self, pairs: bool = False) -> tuple[SampleRow, ...]:
-        """Rows to try the model with: real text, since some models look for the special tokens of one.
-
-        `pairs`: each is two texts.
-        """
+        """Rows to try the model with: real text, because some models look for special tokens. `pairs`: of two texts."""
         rows = []
         length = min(_SAMPLE_LENGTH, self.reading.most)
         tokenizer = copied(self.plain)
@@ -208,9 +205,9 @@ class MaskReader(TextReader):
 
 
 class WrappingReader(Reader):
-    """Makes texts of what clients send, which a TextReader reads. A row of a client may be several texts.
+    """Makes texts from other inputs of clients, for a TextReader to read. A client's row may become several texts.
 
-    `whole`: they have their prompt and their special tokens.
+    `whole`: the texts already have their prompt and special tokens.
     """
 
     whole = False
@@ -228,8 +225,8 @@ class WrappingReader(Reader):
 
 
 def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: int | None, pairs: bool = False) -> int:
-    """How many tokens a text may have: `asked`, or the least of the model's `positions`, the tokenizer's bound and the
-    model's `own` files. Raises ConfigError where more are asked for than there are positions.
+    """The most tokens of a text: `asked`, or the least of the model's `positions`, the tokenizer's bound, and that of
+    sentence-transformers' files, `own`. Raises ConfigError if more are asked for than there are positions.
     """
     if asked is not None:
         special = tokenizer.num_special_tokens_to_add(pairs)
@@ -243,7 +240,7 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
             )
         return asked
     bounds = [bound for bound in (positions, own, tokenizer.model_max_length) if bound is not None and bound < _NONE]
-    return min(bounds, default=_UNSAID)
+    return min(bounds, default=_DEFAULT_MOST)
 
 
 def _wrong(name: Names, row: int, rows: int, wrong: str) -> BadText:
@@ -260,7 +257,7 @@ def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) ->
 
 
 def kept_tokens(one: Any) -> Tokens:
-    """What is not special of an encoding."""
+    """The tokens of an encoding without special ones."""
     places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
     pieces, offsets = one.tokens, one.offsets
     return Tokens(
@@ -272,5 +269,5 @@ def kept_tokens(one: Any) -> Tokens:
 
 
 def mask_places(mask: int, one: Any) -> Array:
-    """Where the masks of an encoding are."""
+    """The places of the masks in an encoding."""
     return np.flatnonzero(np.array(one.ids) == mask)

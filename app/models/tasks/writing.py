@@ -1,4 +1,4 @@
-"""Tasks that write a text: translation, summarization, text2text-generation and text-generation."""
+"""Tasks that generate text: translation, summarization, text2text-generation and text-generation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from app.models.tasks.answers import Answers
 from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.texts import CallTexts, TextReader, WrappingReader
 
-MOST = 256  # tokens of a text, where neither model.toml nor the model says how many
-_TRIED = {"max_new_tokens": 8, "do_sample": False}  # of the rows that the model is tried with
+MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
+_TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try the model with
 
 
 class WrittenTexts(Answers):
@@ -83,8 +83,10 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
 
 
 def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
-    """How many tokens a text may have: `asked`, or as the model's generation_config.json says. Raises ConfigError where
-    the model has no positions for them."""
+    """The most tokens of a text: `asked`, or as generation_config.json says.
+
+    Raises ConfigError if the model has too few positions.
+    """
     length = asked or usual_length(model.generation_config, encodes=encodes)
     most = length or (MOST if positions is None else min(MOST, positions // 2))
     room = most if positions is None else positions - 1
@@ -96,7 +98,7 @@ def most_written(model: Any, asked: int | None, positions: int | None, *, encode
 
 
 def prefix_of(model: Any, task: str) -> str:
-    """What a T5 is to read before each text: its configuration may have one for the task."""
+    """The prefix of each text for a T5, if its configuration has one for the task."""
     tasks = getattr(model.config, "task_specific_params", None) or {}
     wanted = [each for name, each in tasks.items() if name == task or name.startswith(f"{task}_")]
     return str(wanted[0].get("prefix", "")) if len(wanted) == 1 else ""
