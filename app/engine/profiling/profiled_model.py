@@ -13,10 +13,11 @@ from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.cache import Key
 from app.engine.profiling.review import Review
-from app.models.checks.samples import ROWS, content_of
+from app.models.checks.samples import ROWS, content_of, most_length
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.front_load import FrontLoad
+from app.scheduler.estimates.lengths import by_tokens
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
@@ -140,15 +141,20 @@ def first_profile(
 ) -> ModelProfile:
     """A profile from few measurements. Each stage gets an equal share of the time, unless `stages` are given.
 
-    `lengths`: of the rows that were run. `error`: the relative standard error of each size.
+    `lengths`: of the rows that were run; times at other lengths are guessed (`by_tokens`).
+    `error`: the relative standard error of each size.
     """
     count = len(executor.model.stages)
-    part = ModelProfile(tuple(max(1, ns // max(1, count)) for ns in batch_ns))
+    own = max((lengths or {}).values(), default=0) if executor.steps is None else 0
+    most = most_length(executor.model.info.client_inputs, own)
+    part = tuple(max(1, ns // max(1, count)) for ns in batch_ns)
+    by_stage = [stage.batch_ns for stage in stages] or ([part] * count if count > 1 else [])
     return ModelProfile(
         tuple(batch_ns),
         executor.model.info.name,
         extra={"lengths": lengths or {}, "made": now_utc()},
-        stages=stages or ((part,) * count if count > 1 else ()),
+        by_length=by_tokens(own, most, batch_ns),
+        stages=tuple(ModelProfile(ns, by_length=by_tokens(own, most, ns)) for ns in by_stage),
         errors=(error,) * len(batch_ns),
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 ByLength = Sequence[tuple[int, tuple[int, ...]]]
 
 _EXACT = 64  # lengths below it are not rounded
+_DOUBLES = 5  # of a length, where times are guessed
 _ANY = 1 << 62  # as the only measured length: all rows are shorter, so all take the same time
 
 
@@ -82,6 +83,29 @@ class LengthTimes:
 def any_length(batch_ns: tuple[int, ...]) -> ByLength:
     """The times by length of a stage whose times do not depend on it."""
     return ((_ANY, batch_ns),)
+
+
+def by_tokens(own: int, most: int, batch_ns: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """A guess from the times of rows `own` long: as many tokens take as long, in more rows or in longer ones.
+
+    So a model that takes hardly longer for more rows is expected to take hardly longer for longer ones. The lengths are
+    halves and doubles of `own` up to `most`; none where `own` is 0.
+    """
+    if not own:
+        return ()
+    times = tuple(batch_ns)
+
+    def time(rows: float) -> int:
+        below = max(1, int(rows))
+        share = max(0.0, rows - below)
+        return round(_of(times, below) * (1 - share) + _of(times, below + 1) * share)
+
+    lengths = {own, most, *(own << power for power in range(_DOUBLES)), *(own >> power for power in range(_DOUBLES))}
+    return tuple(
+        (length, tuple(time(size * length / own) for size in range(1, len(times) + 1)))
+        for length in sorted(lengths)
+        if 0 < length <= most
+    )
 
 
 def rounded(length: int) -> int:

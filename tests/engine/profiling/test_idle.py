@@ -303,3 +303,13 @@ async def test_sizes_have_half_of_the_time_before_lengths_do():
         profile = rig.served.profiled.profile
         assert profile.extra["repeats"] == {"1": 5, "2": 5, "3": 5, "4": 5}
         assert len(profile.by_length) > 1
+
+
+@virtual
+async def test_longer_rows_are_guessed_to_take_longer_before_any_is_measured():
+    async with serving(by_tokens(), profile_budget_s=0) as rig:
+        profile = rig.served.profiled.profile
+        assert (origins(rig), profile.batch_ns) == (["warm-up"], dict(profile.by_length)[16])
+        with rig.served.lease(1, lengths={"tokens": 64}) as lease:
+            lease.write(0, np.ones((1, 64), np.int64))
+            assert await predicted(rig, lease.run()) == [profile.batch_ns[3]]

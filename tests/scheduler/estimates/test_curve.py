@@ -10,7 +10,7 @@ import pytest
 from tiers import few
 
 from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, quartile, smoothed
-from app.scheduler.estimates.lengths import LengthTimes, any_length, rounded, time_at
+from app.scheduler.estimates.lengths import LengthTimes, any_length, by_tokens, rounded, time_at
 from app.scheduler.estimates.quantile import RunningQuantile
 
 # A curve from noisy measurements: noise only adds, bumps that are real survive, others vanish, errors are told.
@@ -141,6 +141,15 @@ class TestLengthTimes:
 
 
 @pytest.mark.parametrize("deviation", [0.05, 0.2])
+def test_as_many_tokens_are_guessed_to_take_as_long() -> None:
+    guessed = by_tokens(16, 40, (10, 14, 16))
+    assert guessed == (
+        (1, (10, 10, 10)), (2, (10, 10, 10)), (4, (10, 10, 10)), (8, (10, 10, 12)), (16, (10, 14, 16)),
+        (32, (14, 21, 32)), (40, (15, 27, 40)),
+    )  # fmt: skip
+    assert by_tokens(0, 40, (10, 14)) == ()
+
+
 def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
     tail, drawn = RunningQuantile(0.95, 1.0, 2.0, 0.05), random.Random(1)
     beyond, seen = 0, few(40_000)
