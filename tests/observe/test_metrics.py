@@ -60,7 +60,8 @@ def samples(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns:
     return found
 
 
-def test_our_names() -> None:
+def test_our_names_and_tritons() -> None:
+    assert b'\nnv_inference_request_success{model="echo",version="1"} 2.0\n' in page(used())  # without a suffix
     found = samples(used())
     expected = {
         "starling_request_duration_seconds_count{realtime}": 6,
@@ -84,6 +85,19 @@ def test_our_names() -> None:
         "starling_demand_seconds_total{realtime}": 1.5,
         "starling_demand_seconds_total{best_effort}": None,
         "starling_worker_busy_seconds_total{0}": 1.5,
+        "nv_inference_request_success{}": 2,
+        "nv_inference_request_failure{REJECTED}": 2,
+        "nv_inference_request_failure{CANCELED}": 1,
+        "nv_inference_request_failure{BACKEND}": 1,
+        "nv_inference_request_failure{OTHER}": 1,
+        "nv_inference_count{}": 3,
+        "nv_inference_exec_count{}": 1,
+        "nv_inference_pending_request_count{}": 2,
+        "nv_inference_request_duration_us{}": 26_000,
+        "nv_inference_queue_duration_us{}": 8_000,
+        "nv_inference_compute_input_duration_us{}": 2_000,
+        "nv_inference_compute_infer_duration_us{}": 10_000,
+        "nv_inference_compute_output_duration_us{}": 4_000,
     }
     assert {name: found.get(name) for name in expected} == expected
 
@@ -170,27 +184,6 @@ def test_statistics_by_class() -> None:
         "fail": {"count": 1, "ns": 1 * MS},
         "queue": {"count": 0, "ns": 0},
     }
-
-
-def test_tritons_names() -> None:
-    assert b'\nnv_inference_request_success{model="echo",version="1"} 2.0\n' in page(used())  # without a suffix
-    found = samples(used())
-    expected = {
-        "nv_inference_request_success{}": 2,
-        "nv_inference_request_failure{REJECTED}": 2,
-        "nv_inference_request_failure{CANCELED}": 1,
-        "nv_inference_request_failure{BACKEND}": 1,
-        "nv_inference_request_failure{OTHER}": 1,
-        "nv_inference_count{}": 3,
-        "nv_inference_exec_count{}": 1,
-        "nv_inference_pending_request_count{}": 2,
-        "nv_inference_request_duration_us{}": 26_000,
-        "nv_inference_queue_duration_us{}": 8_000,
-        "nv_inference_compute_input_duration_us{}": 2_000,
-        "nv_inference_compute_infer_duration_us{}": 10_000,
-        "nv_inference_compute_output_duration_us{}": 4_000,
-    }
-    assert {name: found.get(name) for name in expected} == expected
 
 
 def test_refusals_are_in_no_latency_of_answers() -> None:

@@ -1,15 +1,20 @@
-"""Keys of a setting and of a file: any will do, a broken file changes nothing, and no message holds one."""
+"""Keys: which requests they open, where they are from, and one key's share of a queue. No message holds a key."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from hmac import compare_digest
 from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError
+from app.errors import ConfigError, Forbidden, QueueFull, Unauthorized
 from app.http import keys as module
-from app.http.keys import Key, Keys
+from app.http.auth import Auth
+from app.http.keys import Key, Keys, Shares, keys_of
+
+from .echo import INFER, Echo, MakeCaller, body
 
 SECRETS = ("alpha-1", "beta-2", "gamma-3")
 
@@ -25,12 +30,16 @@ def held(keys: Keys) -> list[str]:
     return [key for key in SECRETS if keys.find(key.encode())]
 
 
-def test_a_key_a_line(file: Path) -> None:
+def test_a_key_a_line_and_what_it_may_ask_for(file: Path) -> None:
     keys = Keys("api_key", "gamma-3", file)
     assert held(keys) == list(SECRETS)
     for wrong in (b"", b"alpha-", b"alpha-1 ", b"# of the team", b"of", b"\xff"):
         assert not keys.find(wrong)
     assert held(Keys("api_key", None, file)) == ["alpha-1", "beta-2"]
+    file.write_text("alpha-1 priority=2  class=best_effort\nbeta-2\nbeta-2 class=realtime\n")
+    keys = Keys("api_key", "gamma-3", file)
+    found = [keys.find(key) for key in (b"alpha-1", b"beta-2", b"gamma-3", b"alpha-1 priority=2")]
+    assert found == [Key(b"alpha-1", 2, "best_effort"), Key(b"beta-2", 0, "realtime"), Key(b"gamma-3"), None]
 
 
 def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +62,10 @@ def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (b"alpha-1\nbeta 2\n", "line 2: behind the key: expected priority"),
         (b"alpha-1\n\xff\n", "UTF-8"),
         (b"a" * (65 << 10), "at most 65536 bytes"),
+        *(
+            (b"alpha-1 " + option, "line 1: behind the key: expected priority=1 or more, or class=")
+            for option in (b"priority=0", b"priority=", b"class=bulk", b"rate=3")
+        ),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, content: bytes, words: str) -> None:
@@ -63,24 +76,7 @@ def test_files_that_are_none(tmp_path: Path, content: bytes, words: str) -> None
     message = str(caught.value)
     assert message.startswith(f"admin_key_file {path}: ")
     told = message.replace(str(path), "")  # which is named after the test
-    assert not any(part in told for part in ("alpha", "beta", "bêta", "aaa"))
-
-
-def test_what_a_key_may_ask_for_stands_behind_it(file: Path) -> None:
-    file.write_text("alpha-1 priority=2  class=best_effort\nbeta-2\nbeta-2 class=realtime\n")
-    keys = Keys("api_key", "gamma-3", file)
-    assert keys.find(b"alpha-1") == Key(b"alpha-1", 2, "best_effort")
-    assert keys.find(b"beta-2") == Key(b"beta-2", 0, "realtime")
-    assert keys.find(b"gamma-3") == Key(b"gamma-3")
-    assert keys.find(b"alpha-1 priority=2") is None
-
-
-@pytest.mark.parametrize("option", ["priority=0", "priority=", "class=bulk", "rate=3", "more"])
-def test_an_option_that_is_none(file: Path, option: str) -> None:
-    file.write_text(f"secret {option}\n")
-    with pytest.raises(ConfigError, match=r"line 1: behind the key: expected priority=1 or more, or class=") as caught:
-        Keys("api_key", None, file)
-    assert "secret" not in str(caught.value)
+    assert not any(part in told for part in ("alpha", "beta", "aaa"))
 
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel"])
@@ -127,3 +123,156 @@ def test_a_secret_of_kubernetes(tmp_path: Path) -> None:
     (tmp_path / "..new").rename(tmp_path / "..data")
     keys.reread()
     assert held(keys) == ["beta-2"]
+
+
+UNLOAD = "/v2/repository/models/echo/unload"
+LOAD = "/v2/repository/models/echo/load"
+
+
+def auth(api: str | None = None, admin: str | None = None, *, control: bool = False) -> Auth:
+    return Auth(keys_of("api_key", api, None), keys_of("admin_key", admin, None), control=control)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {b"authorization": b"Bearer sesame"},
+        {b"authorization": b"bearer  sesame "},
+        {b"x-api-key": b"sesame", b"authorization": b"Basic other"},
+    ],
+)
+def test_the_key(headers: dict[bytes, bytes]) -> None:
+    auth("sesame").check("/v2", headers)
+    assert auth("sesame").key_of(headers) == Key(b"sesame")
+    auth(admin="sesame").check_control(headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "is needed"),
+        ({b"authorization": b"Basic sesame"}, "is needed"),
+        ({b"x-api-key": b""}, "is wrong"),
+        ({b"x-api-key": b"Sesame"}, "is wrong"),
+        ({b"x-api-key": b"\xff", b"authorization": b"Bearer sesame"}, "is wrong"),
+    ],
+)
+def test_anything_else(headers: dict[bytes, bytes], words: str) -> None:
+    with pytest.raises(Unauthorized, match=f"API key {words}"):
+        auth("sesame").check("/v2", headers)
+    assert auth("sesame").key_of(headers) is None
+    with pytest.raises(Unauthorized, match=f"admin key {words}"):
+        auth(admin="sesame").check_control(headers)
+
+
+def test_without_keys_everything_is_open_but_control() -> None:
+    auth().check("/v2", {})
+    auth().check(UNLOAD, {})
+    with pytest.raises(Forbidden, match="--model-control"):
+        auth().check_control({b"x-api-key": b"sesame"})
+    auth(control=True).check_control({})
+    for headers, allowed in (({}, False), ({b"x-api-key": b"api"}, True)):  # control takes the other key
+        with contextlib.nullcontext() if allowed else pytest.raises(Unauthorized):
+            auth("api", control=True).check(UNLOAD, headers)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        ("http://evil", "127.0.0.1:8000", "none"),
+        ("http://[", "[", "none"),
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", "all"),
+        ("http://[::1]:8000", "[::1]:8000", "all"),
+        ("https://models.example.com", "models.example.com", "keyed"),  # a stranger's name may mean this machine
+        ("https://app.example.com", "127.0.0.1:8000", "all"),
+    ],
+)
+def test_a_page_of_another_host_changes_nothing(origin: str, host: str, allowed: str) -> None:
+    headers = {b"origin": origin.encode(), b"host": host.encode(), b"x-api-key": b"admin"}
+    origins = ("https://app.example.com",)
+    keyed = Auth(None, keys_of("admin_key", "admin", None), origins=origins)
+    for one, passes in ((Auth(control=True, origins=origins), allowed == "all"), (keyed, allowed != "none")):
+        if passes:
+            one.check_control(headers)
+        else:
+            with pytest.raises(Forbidden, match="another host"):
+                one.check_control(headers)
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_an_admin_key_alone_opens_control_and_nothing_else(control: bool) -> None:
+    one = auth("api", "admin", control=control)
+    for path in (LOAD, UNLOAD):
+        one.check(path, {b"x-api-key": b"admin"})  # which `check_control` decides on
+        one.check_control({b"x-api-key": b"admin"})
+        with pytest.raises(Unauthorized, match="admin key is wrong"):
+            one.check_control({b"x-api-key": b"api"})
+    for path in ("/v2", "/v2/repository/index", f"{UNLOAD}\n", f"{LOAD}/", "/v2/repository/models/a/b/load"):
+        with pytest.raises(Unauthorized, match="API key is wrong"):
+            one.check(path, {b"x-api-key": b"admin"})
+    assert one.key_of({b"x-api-key": b"admin"}) is None
+
+
+A, B = Key(b"a"), Key(b"b")
+QUEUE = ("mlp", "1", "realtime")
+
+
+def test_a_key_alone_leaves_room_for_the_next_and_holds_half_beside_others() -> None:
+    shares, other = Shares(), ("mlp", "1", "best_effort")
+    shares.take(QUEUE, A, 90, 100)
+    shares.take(other, A, 90, 100)  # queues count apart
+    with pytest.raises(QueueFull, match=r"hold 90 rows, and may hold 90% of the queue's 100$"):
+        shares.take(QUEUE, A, 1, 100)
+    shares.take(QUEUE, B, 10, 100)
+    shares.give_back(QUEUE, A, 41)
+    with pytest.raises(QueueFull, match="while others wait"):
+        shares.take(QUEUE, A, 2, 100)
+    shares.take(QUEUE, A, 1, 100)
+    for queue, key, rows in ((QUEUE, A, 50), (QUEUE, B, 10), (other, A, 90)):
+        shares.give_back(queue, key, rows)
+    assert not shares._rows  # nothing is kept of those that are empty
+    shares.take(QUEUE, A, 100, 100)  # the only request of a key may be as large as the queue
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Auth:
+    file = tmp_path / "keys"
+    file.write_text("lead\nteam priority=2\nbulk class=best_effort\n")
+    return Auth(keys_of("api_key", None, file))
+
+
+@pytest.mark.parametrize(
+    ("key", "parameters", "status"),
+    [
+        (b"lead", {"priority": 1}, 200),
+        (b"team", {"priority": 2}, 200),
+        (b"team", {"priority": 1}, 403),
+        (b"bulk", {"class": "best_effort"}, 200),
+        (b"bulk", {}, 403),
+    ],
+)
+async def test_a_key_names_no_class_and_priority_beyond_its_own(
+    caller: MakeCaller, model: Echo, team: Auth, key: bytes, parameters: dict[str, object], status: int
+) -> None:
+    reply = await caller(model, options={"auth": team})(INFER, body(parameters=parameters), {b"x-api-key": key})
+    assert reply.status == status
+    assert model.open_leases == 0
+    if status == 403:
+        named = "class: with this key only best_effort" if key == b"bulk" else "priority: with this key it may be 2"
+        assert reply.json()["error"].startswith(named)
+
+
+async def test_a_greedy_key_leaves_room_and_gets_its_part_back(caller: MakeCaller, model: Echo, team: Auth) -> None:
+    """The queue holds 8 rows, of which a key alone may hold 7."""
+    call = caller(model, options={"auth": team})
+    model.opened = False
+    greedy = [asyncio.create_task(call(INFER, body(), {b"x-api-key": b"lead"})) for _ in range(8)]
+    (refused,), waiting = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
+    assert refused.result().status == 429
+    assert b"retry-after" in refused.result().headers
+    model.opened = True
+    for lease in model.leases[:7]:
+        lease.submit(lease._waiter)
+    assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
+    assert (await call(INFER, body(), {b"x-api-key": b"lead"})).status == 200
+    assert model.open_leases == 0

@@ -171,23 +171,3 @@ async def test_each_request_has_its_own_answer(caller: MakeCaller, model: Echo, 
     assert [reply.json()["y"][0] for reply in replies if reply.status == 200] == [1, 2, 4]
     assert replies[2].json() == {"error": "text: expected a good one"}
     assert (model.open_leases, call.app.resources.bodies.held) == (0, 0)
-
-
-async def test_a_client_that_hangs_up_while_its_text_is_read(caller: MakeCaller, model: Echo, letters: Letters) -> None:
-    """Its body counts as held until the thread is done with it, and it takes no slots."""
-    call = caller(model)
-    asking = asyncio.create_task(call(MODEL, b"a" * LONG, {b"content-type": b"text/plain"}))
-    await letters.begun()
-    call.gone.set()
-    await asyncio.wait([asking])
-    assert (model.finished, call.app.resources.bodies.held) == (["client_gone"], LONG)
-    letters.go_on.set()
-    async with asyncio.timeout(WAIT_S):
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(tasks)
-    assert (model.finished, model.asked, call.app.resources.bodies.held, model.open_leases) == (
-        ["client_gone"],
-        {},
-        0,
-        0,
-    )

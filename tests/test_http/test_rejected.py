@@ -1,11 +1,17 @@
-"""Requests that count for no model, and how HTTP is, on /metrics of the whole application."""
+"""The whole application, in process: what no model counts is counted, and an unloaded model is freed."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
+import pytest
 from lifespan import with_state
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,3 +59,32 @@ async def test_what_no_model_counts_is_counted(tmp_path: Path) -> None:
     assert found["starling_held_bytes", None] == 0
     assert found["starling_certificate_expiry_seconds", None] == 4e9
     assert found["starling_loop_lag_seconds", None] >= 0
+
+
+DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
+RIGHT = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+
+
+@pytest.mark.parametrize(("asked", "status"), [(RIGHT, 200), ({"inputs": []}, 400)])
+async def test_a_model_that_is_unloaded_is_freed_while_its_clients_stay(
+    asked: dict[str, Any], status: int, tmp_path: Path
+) -> None:
+    settings = Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0)
+    app = create_app(settings, lifecycle := Lifecycle())
+    async with app.running() as state:
+        await lifecycle.loaded.wait()
+        answered: asyncio.Queue[int] = asyncio.Queue()
+        connection: Any = SimpleNamespace(
+            connections=set(), app_state=state, loop=asyncio.get_running_loop(), tasks=set(),
+            send_answer=lambda exchange, status, head, body: answered.put_nowait(status),
+        )  # fmt: skip
+        body = json.dumps(asked).encode()
+        call = app.fast_path.take(connection, b"/v2/models/echo/infer", {}, len(body))
+        assert call is not None
+        call.received(body)
+        assert await answered.get() == status
+        served = weakref.ref(state["catalog"].find("echo", None))
+        await state["catalog"].unload("echo")
+        gc.collect()
+        assert served() is None
+        assert call.ended

@@ -1,5 +1,4 @@
-"""Streams of a model that really writes: who hangs up makes room within one step, who does not read costs no more than
-its text, and a server that stops ends them with an event."""
+"""Streams of a model that really writes: a client that hangs up makes room within one step."""
 
 from __future__ import annotations
 
@@ -101,40 +100,3 @@ async def test_a_connection_that_closes_frees_its_place_within_one_step(world: W
         world.steps.go.set()
         await world.idle()
         assert (world.steps.made, world.places.rows, world.served.pool.used) == (before, 0, 0)
-
-
-async def test_a_server_that_stops_ends_a_stream_with_an_event(world: World) -> None:
-    """At its drain limit; until then the stream goes on."""
-    world.steps.halt(10)
-    reader, waits = world.reader(), world.reader()
-    reader.send(STREAM, BODY)
-    await world.steps.here.wait()
-    await reader.more()
-    waits.send(STREAM, BODY)
-    await asyncio.sleep(0)
-    world.engine.abort("the server has stopped before this call was answered")
-    await reader.connection.done()
-    await waits.connection.done()
-    *pieces, last = reader.events
-    assert last == {"error": "the server has stopped before this call was answered"}
-    assert pieces
-    assert all(piece["text_output"] for piece in pieces)
-    assert waits.head.startswith(b"HTTP/1.1 503")
-    world.steps.go.set()
-    await world.idle()
-    assert world.places.rows == 0
-
-
-async def test_a_client_that_does_not_read_holds_up_nobody_and_gets_its_text_at_last(world: World) -> None:
-    slow, quick = world.reader(), world.reader()
-    slow.connection.protocol.pause_writing()
-    slow.send(STREAM, BODY)
-    quick.send(STREAM, BODY)
-    await quick.connection.done()
-    await world.idle()
-    assert (world.places.rows, world.served.pool.used) == (0, 0)  # the slow one's, too
-    slow.connection.protocol.resume_writing()
-    await slow.connection.done()
-    texts = ["".join(event["text_output"] for event in reader.events) for reader in (slow, quick)]
-    assert texts[0] == texts[1] != ""
-    assert len(slow.events) <= 2 < len(quick.events)

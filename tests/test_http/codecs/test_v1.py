@@ -1,24 +1,34 @@
-"""TensorFlow Serving's row format: one instance is one row, whatever its shape."""
+"""Rows as JSON: V1's instances and predictions, and how rows look in the answers of V1 and the friendly route."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from app.errors import BadRequest
+from app.contract import Answer
+from app.errors import BadRequest, ModelFailed, OutputNotJson
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.v1 import decode_v1, encode_v1
 
 from ..catalog import FakeServed, served, spec
 
-Y = (spec("y", "FP32", 2),)
+Y = (spec("y", "FP32", 4),)
 VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
 IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
 SCALAR = served("scalar", (spec("x", "INT32"),), Y)
 TEXT = served("text", (spec("text", "BYTES", 1),), Y)
 TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
+
+
+def encoded(value: Any) -> Any:
+    """The answer as a client reads it."""
+    return orjson.loads(json_text(value, "m"))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +89,6 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
         decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]})
 
 
-def encoded(value: Any) -> Any:
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
-
-
 def test_predictions_of_one_output_are_its_rows() -> None:
     rows = np.array([[0.1, 2], [3, 4]], np.float32)
     assert encoded(encode_v1(VECTOR, [rows])) == {"predictions": [[0.1, 2], [3, 4]]}
@@ -92,3 +98,94 @@ def test_predictions_of_several_outputs_are_objects() -> None:
     model = served("two", VECTOR.info.inputs, (spec("y", "FP32", 2), spec("t", "BYTES")))
     outputs = [np.array([[1, 2], [3, 4]], np.float32), np.array([b"a", b"b"], object)]
     assert encoded(encode_v1(model, outputs)) == {"predictions": [{"y": [1, 2], "t": "a"}, {"y": [3, 4], "t": "b"}]}
+
+
+def call_of(rows: int, *, single: bool) -> DecodedCall:
+    return DecodedCall(rows, [np.zeros((rows, 4))], {}, single=single)
+
+
+ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+
+
+def test_outputs_by_name() -> None:
+    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
+    outputs = [ROWS, np.array([b"a", "ß".encode()], object)]
+    assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=True))) == {
+        "y": [0.1, 2, 3, 4],
+        "t": "a",
+    }
+    assert encoded(present_rows(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
+    assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
+
+
+def test_rows_are_as_long_as_each_ran() -> None:
+    written = served("w", VECTOR.info.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")))
+    info = dataclasses.replace(written.info, own_axes=("written",))
+    arrays = [np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])]
+    rows = own_rows(info, Answer(arrays, 0, 0, 1, lengths=[3, 1]))
+    assert encoded(present_rows(written, rows, call_of(2, single=False))) == [
+        {"text": [7, 8, 9], "n": 3},
+        {"text": [5], "n": 1},
+    ]
+    assert encoded(encode_v1(written, rows))["predictions"][1] == {"text": [5], "n": 1}
+    one = own_rows(info, Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
+    assert encoded(present_rows(written, one, call_of(1, single=True))) == {"text": [7, 8, 9], "n": 3}
+    shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
+    presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=shown.present)
+    assert present_rows(presenting, rows, call_of(2, single=False)) == [[7, 8, 9], [5]]
+
+
+def test_labels_name_the_top_score() -> None:
+    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 4, labels=("a", "b", "c", "d")),))
+    answer = encoded(present_rows(labelled, [ROWS], call_of(2, single=False)))
+    assert answer[1] == {"y": {"label": "d", "scores": [5, 6, 7, 8]}}
+
+
+def test_bf16_is_shown_as_numbers() -> None:
+    model = served("b", VECTOR.info.inputs, (spec("y", "BF16", 2),))
+    bits = np.array([[0x3F80, 0xC000]], np.uint16)
+    assert encoded(present_rows(model, [bits], call_of(1, single=True))) == {"y": [1.0, -2.0]}
+
+
+def test_present_sees_one_row_without_the_batch_dimension() -> None:
+    def present(outputs: Any) -> dict[str, Any]:
+        return {"top": np.float32(outputs["y"].max()), "all": outputs["y"], "shape": outputs["y"].shape, "b": b"x"}
+
+    model = served("p", VECTOR.info.inputs, Y, present=present)
+    assert encoded(present_rows(model, [ROWS], call_of(2, single=False)))[0] == {
+        "top": 4.0,
+        "all": [0.1, 2, 3, 4],
+        "shape": [4],
+        "b": "x",
+    }
+    assert encoded(present_rows(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_never_a_silent_null(bad: float) -> None:
+    rows = np.array([[bad, 2, 3, 4]], np.float32)
+    with pytest.raises(OutputNotJson, match="'y'"):
+        present_rows(VECTOR, [rows], call_of(1, single=True))
+    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
+        model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
+        with pytest.raises(OutputNotJson, match="answer"):
+            encoded(present_rows(model, [rows], call_of(1, single=True)))
+
+
+def test_a_present_that_fails_is_the_models_failure() -> None:
+    def broken(outputs: Any) -> Any:
+        return outputs["z"]
+
+    for present in (broken, lambda outputs: object()):
+        with pytest.raises(ModelFailed, match="present"):
+            encoded(present_rows(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False)))
+
+
+def test_what_json_does_not_have() -> None:
+    """A text "null" and None are values as others; a date is none, whatever the encoder makes of it."""
+    assert encoded([{"a": None, "b": "null", "c": (1, b"x"), 3: np.int64(4)}]) == [
+        {"a": None, "b": "null", "c": [1, "x"], "3": 4}
+    ]
+    for value in (datetime.date(2026, 1, 2), DecodedCall(1, [], {})):
+        with pytest.raises(ModelFailed, match=r"at answer\[0\].day"):
+            encoded([{"day": value}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.contract import ModelInfo
+from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import BadRequest, StarlingError, TooLarge
-from app.http.codecs import v2_decode
+from app.http.codecs import incremental, v2_decode
 from app.http.codecs.base import DecodedCall
+from app.http.codecs.incremental import NOT_PLAIN, begin_incremental
+from app.http.codecs.v2_decode import decode_request
 
 from ..catalog import spec
 from .models import BARE, ECHO, TEXT, TOKENS
@@ -337,3 +340,151 @@ def test_too_much_json_shows_the_request_that_carries_it_as_binary() -> None:
     length, _, rest = told.partition(" and the body ")
     call = decode(rest[: int(length)].encode() + bytes(16), int(length), ECHO, MIB)
     assert (call.rows, values(call, ECHO)) == (1, [[0.0] * 4])
+
+
+def two() -> ModelInfo:
+    return ModelInfo("two", "1", "test", (spec("a", "FP32", 2), spec("b", "INT16", "n")), (spec("y", "FP32", 2),))
+
+
+def two_inputs(**fields: Any) -> bytes:
+    inputs = [tensor("b", [1, 3], "INT16", 6), tensor("a", [1, 2], "FP32", 8)]
+    return json.dumps({"inputs": inputs, **fields}).encode()
+
+
+def parts(call: DecodedCall) -> tuple[Any, ...]:
+    arrays = [bytes(array) if isinstance(array, memoryview) else array.tolist() for array in call.arrays]
+    return (
+        call.rows,
+        arrays,
+        call.lengths,
+        call.priority,
+        call.timeout_us,
+        call.parameters,
+        call.id,
+        call.outputs,
+        call.klass,
+    )
+
+
+@given(
+    tails=st.lists(st.binary(min_size=14, max_size=14), min_size=2, max_size=4),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "id": st.just("r"),
+            "parameters": st.sampled_from(
+                [{"priority": 2}, {"timeout": 9}, {"class": "best_effort"}, {"binary_data_output": True}, {"mine": 1}]
+            ),
+            "outputs": st.just([{"name": "y", "parameters": {"binary_data": True}}]),
+        },
+    ),
+)
+def test_the_second_time_means_the_same(tails: list[bytes], fields: dict[str, Any]) -> None:
+    head, known = two_inputs(**fields), two()
+    for tail in tails:
+        assert parts(decode(head + tail, len(head), known, MIB)) == parts(decode(head + tail, len(head), two(), MIB))
+    plain = "id" not in fields and fields.get("parameters") != {"mine": 1}
+    assert len(known.memo) == plain  # what depends on the header alone, and nothing else
+
+
+@pytest.mark.parametrize("size", [0, 13, 15, 28])
+def test_a_known_header_with_other_bytes_behind_it(size: int) -> None:
+    info, head = two(), two_inputs()
+    decode(head + bytes(14), len(head), info, MIB)
+    with pytest.raises(BadRequest):
+        decode(head + bytes(size), len(head), info, MIB)
+    assert decode(head + bytes(14), len(head), info, MIB).rows == 1
+
+
+def test_values_of_bool_are_looked_at_each_time() -> None:
+    info = ModelInfo("flags", "1", "test", (spec("x", "BOOL", 2),), (spec("y", "FP32", 2),))
+    head = json.dumps({"inputs": [tensor("x", [1, 2], "BOOL", 2)]}).encode()
+    decode(head + b"\0\1", len(head), info, MIB)
+    with pytest.raises(BadRequest, match="neither 0 nor 1"):
+        decode(head + b"\0\2", len(head), info, MIB)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    info = two()
+    for number in range(600):
+        head = two_inputs(outputs=[{"name": "y"}], number=number)
+        decode(head + bytes(14), len(head), info, MIB)
+        assert len(info.memo) <= 256
+    head = two_inputs(pad="x" * 2000)
+    decode(head + bytes(14), len(head), info, MIB)
+    assert max(map(len, info.memo)) <= 1024
+
+
+def numbers_info(datatype: str = "FP32") -> ModelInfo:
+    x = TensorSpec("x", datatype, (100,), axes=("",), bounds=(100,))
+    y = TensorSpec("y", "FP32", (2,), axes=("",), bounds=(2,))
+    return ModelInfo("m", "1", "test", (x, y), (x,), Batching(max_batch=8))
+
+
+def numbers(datatype: str = "FP32", **changes: Any) -> dict[str, Any]:
+    data = [k / 8 if datatype == "FP32" else k for k in range(300)]
+    x = {"name": "x", "shape": [3, 100], "datatype": datatype, "data": data} | changes
+    y = {"name": "y", "shape": [3, 2], "datatype": "FP32", "data": [[1, 2], [3, 4], [5, 6]]}
+    return {"id": "7", "inputs": [x, y], "parameters": {"priority": 2}}
+
+
+def text(request: dict[str, Any]) -> bytes:
+    return json.dumps(request, indent=1).encode()
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incremental, "_PIECE", 40)
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("datatype", ["FP32", "INT64", "UINT16"])
+def test_the_call_is_that_of_the_whole_body(datatype: str) -> None:
+    body, model = text(numbers(datatype)), numbers_info(datatype)
+    found = begin_incremental(body, model)
+    count = 0
+    while found.unfinished:
+        found.parse_next()
+        count += 1
+    assert count > 50
+    call, whole = found.finish(), decode_request(json.loads(body), memoryview(b""), model, bools=True)[0]
+    assert [bytes(one) for one in call.arrays] == [bytes(one) for one in whole.arrays]  # type: ignore[arg-type]
+    assert (
+        np.frombuffer(bytes(call.arrays[0]), model.inputs[0].dtype)[299] == numbers(datatype)["inputs"][0]["data"][-1]
+    )
+    call.arrays = whole.arrays = []
+    assert call == whole
+
+
+def edited(old: bytes, new: bytes) -> Callable[[], bytes]:
+    body = text(numbers("INT64"))
+    assert body.count(old) >= 1
+    return lambda: body.replace(old, new, 1)
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(edited(b"150,", b"true,"), id="a boolean"),
+        pytest.param(edited(b"150,", b'"150",'), id="a text"),
+        pytest.param(edited(b"150,", b"1.5,"), id="a fraction"),
+        pytest.param(edited(b"150,", b"NaN,"), id="not JSON"),
+        pytest.param(edited(b"150,", b"150 3,"), id="no comma"),
+        pytest.param(edited(b"299\n", b",\n"), id="a comma at the end"),
+        pytest.param(edited(b'"id": "7"', b'"id": 7'), id="wrong elsewhere"),
+        pytest.param(edited(b'"priority": 2\n }\n}', b'"priority": 2\n }\n'), id="cut off"),
+        pytest.param(lambda: text(numbers("INT64", data=[[k] * 100 for k in range(3)])), id="nested"),
+        pytest.param(lambda: text(numbers("INT64", shape=[2, 100])), id="too many"),
+    ],
+)
+def test_what_is_not_plain_is_left_to_be_parsed_whole(body: Callable[[], bytes]) -> None:
+    sent, model = body(), numbers_info("INT64")
+    try:
+        found = begin_incremental(sent, model)
+        while found.unfinished:
+            found.parse_next()
+        made = found.finish()
+    except NOT_PLAIN:
+        made = None
+    assert made is None

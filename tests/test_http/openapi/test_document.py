@@ -1,4 +1,4 @@
-"""/openapi.json is valid OpenAPI 3.1, follows what serves, and its examples are bodies that the codecs take."""
+"""/openapi.json is valid, has every path that is served and no other, and its examples are bodies that work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 
 from app.contract import SampleRow
+from app.http.errors import install_error_handlers
 from app.http.inference_routes import find_route
 from app.http.openapi.document import Document
+from app.http.routes import control
 from app.models.tasks.task_specs import IMAGE, labels_and_scores
 
 from ..catalog import FakeServed, served, spec
@@ -162,3 +165,81 @@ def test_keys_are_asked_for_where_they_are_needed() -> None:
         assert bool(document.get("security")) == everywhere
         assert {path for path, operation in operations(document) if operation.get("security")} == own
         assert set(document["components"].get("securitySchemes", ())) == ({"key", "bearer"} if own else set())
+
+
+GENERIC = Document(keyed=True).make([])
+OPERATIONS = [
+    (path, method, one)
+    for path, item in GENERIC["paths"].items()
+    for method, one in item.items()
+    if method != "parameters"
+]
+INFERRING = {path for path, _, one in OPERATIONS if one["tags"] == ["inference"]}
+
+
+def make_app() -> FastAPI:
+    """The routes that are FastAPI's."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(control.router)
+    install_error_handlers(app)
+    return app
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    for path, methods in make_app().openapi()["paths"].items():
+        yield from ((path, method) for method in methods if method != "head")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate Operation ID")  # FastAPI's own document, made for the paths alone
+def test_the_paths_are_those_that_are_served() -> None:
+    documented = {(path, method) for path, method, _ in OPERATIONS}
+    assert documented - {(path, "post") for path in INFERRING} == set(routes())
+    for path in INFERRING:
+        found = find_route(path.format(model="m", version="1"), b"")
+        assert found is not None, path
+        assert found.template == path
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = GENERIC
+    for part in node["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def test_each_operation_is_described() -> None:
+    for path, method, one in OPERATIONS:
+        assert all(one[key] for key in ("summary", "description", "tags", "operationId")), path
+        answer = next(iter(one["responses"]["200"]["content"].values()))
+        assert "schema" in answer
+        named = {parameter.get("name") or resolved(parameter)["name"] for parameter in GENERIC["paths"][path].get(
+            "parameters", [])}  # fmt: skip
+        assert named == {name for name in ("model", "version") if f"{{{name}}}" in path}
+        asked = {resolved(parameter)["name"] for parameter in one.get("parameters", [])}
+        in_query = {"timeout_ms", "total_timeout_ms", "priority"} if not path.startswith("/v2/models") else set()
+        assert asked == ({"X-Class"} | in_query if path in INFERRING else set()), path
+        assert ("requestBody" in one) == (method == "post")
+        route = find_route(path, b"")
+        name = "openai_error" if route is not None and route.openai else "error"
+        assert one["responses"]["default"] == {"$ref": f"#/components/responses/{name}"}, path
+        assert (one.get("security") == []) == (one["tags"] == ["health"]), path
+
+
+def test_every_reference_resolves() -> None:
+    def references(node: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                yield node
+            for value in node.values():
+                yield from references(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from references(value)
+
+    used = {one["$ref"] for one in references(GENERIC) if resolved(one) is not None}
+    there = {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "headers", "responses", "parameters")
+        for name in GENERIC["components"][kind]
+    }
+    assert used == there

@@ -14,8 +14,7 @@ from app.http.openapi.document import Document
 from app.http.openapi.pages import OPEN_PATHS, docs_router
 
 from ..catalog import FakeCatalog, client
-from .test_document import MODELS
-from .test_paths import make_app
+from .test_document import MODELS, make_app
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "app" / "http" / "openapi" / "static"

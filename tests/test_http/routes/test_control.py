@@ -68,34 +68,34 @@ async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.
         yield opened
 
 
-async def test_metadata_leads_with_the_batch_dimension(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v2/models/text")).json() == {
-        "name": "text",
-        "versions": ["1"],
-        "platform": "pytorch",
-        "inputs": [
-            {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
-            {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
-        ],
-        "outputs": [{"name": "v", "datatype": "FP32", "shape": [-1, 3]}],
-    }
-    one = (await http.get("/v2/models/echo/versions/1")).json()
-    assert one["versions"] == ["1", "2"]
-
-
-async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v2/models/text/config")).json() == {
-        "name": "text",
-        "platform": "pytorch",
-        "max_batch_size": 32,
-        "input": [
-            {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
-            {"name": "note", "data_type": "TYPE_STRING", "dims": [1]},
-        ],
-        "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
-        "dynamic_batching": {},
-        "parameters": {"max_request_rows": {"string_value": "1024"}},
-    }
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v2/models/text", {
+            "name": "text", "versions": ["1"], "platform": "pytorch",
+            "inputs": [
+                {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
+                {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
+            ],
+            "outputs": [{"name": "v", "datatype": "FP32", "shape": [-1, 3]}],
+        }),
+        ("/v2/models/text/config", {
+            "name": "text", "platform": "pytorch", "max_batch_size": 32,
+            "input": [
+                {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
+                {"name": "note", "data_type": "TYPE_STRING", "dims": [1]},
+            ],
+            "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
+            "dynamic_batching": {}, "parameters": {"max_request_rows": {"string_value": "1024"}},
+        }),
+        ("/v1/models/echo", {
+            "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
+        }),
+    ],
+)  # fmt: skip
+async def test_what_a_model_is(http: httpx.AsyncClient, path: str, answer: dict[str, Any]) -> None:
+    assert (await http.get(path)).json() == answer
+    assert (await http.get("/v2/models/echo/versions/1")).json()["versions"] == ["1", "2"]
     assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
 
 
@@ -111,7 +111,9 @@ async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str,
         assert got.json() == {"name": model, "ready": status == 200}
 
 
-async def test_statistics(http: httpx.AsyncClient) -> None:
+async def test_statistics_and_metrics(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/metrics")
+    assert (answer.text, answer.headers["content-type"]) == ("up 1\n", "text/plain; version=0.0.4; charset=utf-8")
     everything = (await http.get("/v2/models/stats")).json()["model_stats"]
     assert [one["name"] for one in everything] == ["echo", "echo", "text", "stats"]
     for path, versions in (("/v2/models/echo/stats", ["1", "2"]), ("/v2/models/echo/versions/2/stats", ["2"])):
@@ -227,12 +229,6 @@ async def test_a_body_that_does_not_arrive_or_is_too_long(catalog: FakeCatalog) 
             assert (await opened.post("/v2/repository/index", content=content)).status_code == status
 
 
-async def test_metrics(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/metrics")
-    assert answer.text == "up 1\n"
-    assert answer.headers.get_list("content-type") == ["text/plain; version=0.0.4; charset=utf-8"]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -263,10 +259,3 @@ def test_error_parts() -> None:
         assert {dict(error_parts(refused)[1])[b"retry-after"] for _ in range(200)} == expected
     assert (b"www-authenticate", b"Bearer") in error_parts(Unauthorized("a key is needed"))[1]
     assert b"inside" not in error_parts(RuntimeError("a secret of the inside"))[2]
-
-
-async def test_v1_status(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/v1/models/echo")).json() == {
-        "name": "echo", "ready": True, "id": "echo", "object": "model", "created": 0, "owned_by": "starling",
-    }  # fmt: skip
-    assert (await http.get("/v1/models/broken")).status_code == 503

@@ -1,0 +1,210 @@
+"""Routes whose bodies name the model: embeddings and rerank, as OpenAI's, Cohere's and TEI's clients send them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from app.contract import CLASSES, Answer
+from app.errors import BadRequest, ModelFailed, OutputNotJson
+from app.http import call as calls
+from app.http.auth import Auth
+from app.http.codecs.embeddings import Embeddings
+from app.http.codecs.rerank import Rerank
+from app.http.codecs.text_codec import TextCodec
+from app.http.keys import keys_of
+
+from ..catalog import FakeCatalog, served, spec
+from ..echo import LIMITS, Caller, Echo, EchoLease, MakeCaller
+
+PATH = "/v1/embeddings"
+
+
+class VectorLease(EchoLease):
+    def write(self, index: int, values: Any) -> None:
+        self._rows = np.array([[len(value), 1, 2] for value in values], np.float32)
+
+
+@pytest.fixture
+def model() -> Echo:
+    """A model that makes a vector of a text."""
+    plain = served("echo", (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),))
+    return Echo(plain.info, plain.model, lease_type=VectorLease)
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "echo", "input": ["a", "bc"], **fields}).encode()
+
+
+@pytest.mark.parametrize("off_loop", [False, True])
+async def test_the_body_is_answered_by_the_model_that_it_names(
+    caller: MakeCaller, model: Echo, off_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if off_loop:
+        monkeypatch.setattr(calls, "OFF_LOOP_BYTES", 1)
+    asking = caller(model)
+    reply = await asking(f"{PATH}?timeout_ms=5&priority=3", body(), {b"x-class": b"best_effort"})
+    assert [one["embedding"] for one in reply.json()["data"]] == [[1, 1, 2], [2, 1, 2]]
+    asked = {name: model.asked[name] for name in ("rows", "klass", "priority", "timeout_us")}
+    assert asked == {"rows": 2, "klass": "best_effort", "priority": 3, "timeout_us": 5000}
+    assert (model.finished, model.open_leases, asking.app.resources.bodies.held) == (["ok"], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "error"),
+    [
+        (body(model="ekko"), 404, ("invalid_request_error", "model", "not_found")),
+        (b"{", 400, ("invalid_request_error", None, "bad_request")),
+        (body(input=[1]), 400, ("invalid_request_error", "input", "bad_request")),
+        (b"[]", 400, ("invalid_request_error", None, "bad_request")),
+        (body() + b" " * 900, 413, ("invalid_request_error", None, "too_large")),
+    ],
+)
+async def test_what_is_wrong_has_the_body_of_openai(
+    caller: MakeCaller, model: Echo, sent: bytes, status: int, error: tuple[Any, ...]
+) -> None:
+    reply = await caller(model)(PATH, sent)
+    found = reply.json()["error"]
+    assert (reply.status, (found["type"], found["param"], found["code"])) == (status, error)
+
+
+async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Echo) -> None:
+    asking: Caller = caller(model, options={"auth": Auth(keys_of("api_key", "secret", None))})
+    refused, key = await asking(PATH, body()), {b"authorization": b"Bearer secret"}
+    assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
+    model.full = frozenset(CLASSES)
+    full = await asking(PATH, body(), key)
+    assert (full.status, full.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert int(full.headers[b"retry-after"]) >= 4
+    model.full, model.fails = frozenset(), ModelFailed("it raised")
+    failed = await asking(PATH, body(), key)
+    assert (failed.status, failed.json()["error"]["type"]) == (500, "server_error")
+    assert (model.open_leases, asking.app.resources.bodies.held) == (0, 0)
+    assert model.finished == ["queue_full", "model_failed"]
+
+
+TEXT, VECTOR = (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),)
+VECTORS = served("vectors", TEXT, VECTOR)
+OTHER = served("other", (spec("x", "FP32", 4),), VECTOR)
+
+
+def opened(body: Any) -> Embeddings:
+    return Embeddings().with_body(orjson.dumps(body), LIMITS)
+
+
+def embedded(body: dict[str, Any], values: Any) -> dict[str, Any]:
+    codec = opened(body)
+    call = codec.decode(VECTORS, {}, b"", LIMITS)
+    answer = Answer([np.array(values, np.float32)], 0, 0, 1)
+    found: dict[str, Any] = orjson.loads(codec.encode(VECTORS, call, answer)[0])
+    return found
+
+
+@pytest.mark.parametrize("value", ["a", ["a", ""], ["ß"]])
+def test_texts_are_rows(value: Any) -> None:
+    call = opened({"input": value, "user": "me"}).decode(VECTORS, {}, b"", LIMITS)
+    texts = [value] if isinstance(value, str) else value
+    assert (call.rows, call.arrays[0].tolist()) == (len(texts), [text.encode() for text in texts])
+
+
+def test_answers() -> None:
+    values = [[3.0, 4.0, 0.1], [0.0, 1.0, 0.0]]
+    plain = embedded({"input": ["a", "b"]}, values)
+    assert [(one["object"], one["index"], one["embedding"]) for one in plain["data"]] == [
+        ("embedding", 0, values[0]), ("embedding", 1, values[1]),
+    ]  # fmt: skip
+    assert (plain["object"], plain["model"], plain["usage"]) == (
+        "list", "vectors", {"prompt_tokens": 0, "total_tokens": 0},
+    )  # fmt: skip
+    packed = embedded({"input": ["a", "b"], "encoding_format": "base64"}, values)
+    found = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4").tolist() for one in packed["data"]]
+    assert found == np.array(values, np.float32).tolist()
+    cut = embedded({"input": ["a", "b"], "dimensions": 2}, values)
+    assert [one["embedding"] for one in cut["data"]] == [pytest.approx([0.6, 0.8]), [0.0, 1.0]]
+    with pytest.raises(OutputNotJson, match="'embedding' holds NaN"):
+        embedded({"input": "a"}, [[0, float("nan"), 0]])
+
+
+def test_the_body_chooses_the_model() -> None:
+    catalog: Any = FakeCatalog({"vectors": {"1": VECTORS}, "other": {"1": OTHER}})
+    two: Any = FakeCatalog({"vectors": {"1": VECTORS}, "more": {"1": served("more", TEXT, VECTOR)}})
+    assert opened({"model": "other"}).choose(catalog) == "other"
+    assert opened({}).choose(catalog) == "vectors"
+    for body, among, message in (
+        ({}, two, "model: missing; expected one of more, vectors"),
+        ({}, FakeCatalog({}), "model: missing; expected the name of a model that makes a vector of a text, of which"),
+        ({"model": 3}, two, "model: expected the name of a model, got 3"),
+    ):
+        with pytest.raises(BadRequest, match=f"^{message}"):
+            opened(body).choose(among)  # type: ignore[arg-type]
+
+
+INPUTS = (spec("query", "BYTES"), spec("document", "BYTES"))
+RANKER = served("ranker", INPUTS, (spec("score", "FP32"), spec("raw_score", "FP32")))
+PLAIN = served("plain", INPUTS, (spec("score", "FP32"),))
+TEXTS = ["a", "b", "c"]
+
+
+def ranked(body: dict[str, Any]) -> Any:
+    codec = Rerank().with_body(orjson.dumps(body), LIMITS)
+    call = codec.decode(RANKER, {}, b"", LIMITS)
+    assert [array.tolist() for array in call.arrays] == [[b"q"] * 3, [b"a", b"b", b"c"]]
+    scores, raw = np.array([0.25, 0.75, 0.25], np.float32), np.array([-1, 1, -1], np.float32)
+    return orjson.loads(codec.encode(RANKER, call, Answer([scores, raw], 0, 0, 1))[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"documents": TEXTS}, [(1, 0.75, None), (0, 0.25, None), (2, 0.25, None)]),
+        ({"documents": [{"text": text} for text in TEXTS], "top_n": 2}, [(1, 0.75, None), (0, 0.25, None)]),
+        ({"documents": TEXTS, "top_n": 1, "return_documents": True}, [(1, 0.75, {"text": "b"})]),
+    ],
+)
+def test_coheres(body: dict[str, Any], expected: list[Any]) -> None:
+    found = ranked({"query": "q", **body})
+    assert [(one["index"], one["relevance_score"], one.get("document")) for one in found["results"]] == expected
+    assert (found["model"], found["usage"]) == ("ranker", {"total_tokens": 0})
+
+
+def test_those_of_text_embeddings_inference() -> None:
+    body = {"query": "q", "texts": TEXTS, "truncate": True}
+    order = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}, {"index": 2, "score": 0.25}]
+    assert ranked(body) == order
+    assert ranked({**body, "return_text": True})[0] == {"index": 1, "text": "b", "score": 0.75}
+    assert [one["score"] for one in ranked({**body, "raw_scores": True})] == [1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("codec", "body", "model", "param", "message"),
+    [
+        (Embeddings(), {}, VECTORS, "input", "missing; expected a list of at least one text"),
+        (Embeddings(), {"input": ["a", None]}, VECTORS, "input[1]", "expected a text, got None"),
+        (Embeddings(), {"input": [[1, 2]]}, VECTORS, "input", "expected a text or a list of texts, got ids of tokens"),
+        (
+            Embeddings(),
+            {"input": "a", "encoding_format": "hex"},
+            VECTORS,
+            "encoding_format",
+            "expected float or base64",
+        ),
+        (Embeddings(), {"input": "a", "dimensions": 4}, VECTORS, "dimensions", "expected 1 to 3, as the model's"),
+        (Embeddings(), {"input": "a"}, OTHER, "model", "expected a model that makes a vector of a text, got 'other'"),
+        (Rerank(), {"documents": TEXTS}, RANKER, "query", "missing; expected a text"),
+        (Rerank(), {"query": "q"}, RANKER, "documents", "missing; expected a list of at least one text"),
+        (Rerank(), {"query": "q", "texts": []}, RANKER, "texts", "expected a list of at least one text"),
+        (Rerank(), {"query": "q", "documents": ["a", {"t": "b"}]}, RANKER, "documents[1]", "expected a text"),
+        (Rerank(), {"query": "q", "documents": TEXTS, "top_n": 0}, RANKER, "top_n", "expected a number of at least 1"),
+        (Rerank(), {"query": "q", "texts": TEXTS, "raw_scores": True}, PLAIN, "raw_scores", "expected false, since"),
+    ],
+)
+def test_what_is_wrong_is_named(codec: TextCodec, body: dict[str, Any], model: Any, param: str, message: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        codec.with_body(orjson.dumps(body), LIMITS).decode(model, {}, b"", LIMITS)
+    assert raised.value.param == param
+    assert raised.value.message.startswith(f"{param}: {message}")

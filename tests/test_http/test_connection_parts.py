@@ -1,0 +1,163 @@
+"""What is done for all connections: idle ones close, refusals wait, TLS clients that do not answer are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import pytest
+from connections import Clock
+
+from app.http.connection.idle_connections import IdleConnections
+from app.http.connection.refusals import FREE, RefusalQueue
+from app.http.connection.tls_close import TlsClose
+
+
+class Idle:
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.busy = self.closed = False
+
+    def waits(self) -> bool:
+        return not self.busy
+
+    def waited_too_long(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def opened(waiting: IdleConnections, clock: Clock, count: int, before: int = 0) -> list[Idle]:
+    connections = [Idle(clock) for _ in range(count)]
+    for number, connection in enumerate(connections, before + 1):
+        waiting.opened(connection, number)
+    return connections
+
+
+def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
+    """But none that is being answered, nor one that was a moment ago."""
+    waiting = IdleConnections(75, most=160)
+    connections = opened(waiting, clock, 150)
+    assert not any(connection.closed for connection in connections)
+    clock.pass_s(2)
+    connections[0].busy = True
+    waiting.begin(connections[1])
+    opened(waiting, clock, 3, before=150)
+    assert [number for number, connection in enumerate(connections) if connection.closed] == [2, 3, 4]
+    for connection in connections:
+        connection.busy = True
+    opened(waiting, clock, 1, before=153)
+    assert sum(connection.closed for connection in connections) == 3
+
+
+def test_a_lost_connection_leaves_no_timer(clock: Clock) -> None:
+    waiting = IdleConnections(5)
+    (connection,) = opened(waiting, clock, 1)
+    waiting.lost(connection)
+    assert clock.timers == []
+
+
+def waits(count: int) -> list[float]:
+    """How long each of so many waited that were refused at once."""
+    clock, left = Clock(), []
+    turns = RefusalQueue(lambda: FREE + count)
+    for _ in range(count):
+        turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
+    clock.pass_s(10)
+    assert (len(left), clock.timers, left) == (count, [], sorted(left))
+    return left
+
+
+@pytest.mark.parametrize(("count", "last_s"), [(1, 0.004), (64, 0.032), (1500, 0.752)])
+def test_a_refusal_waits_longer_the_more_there_are(count: int, last_s: float) -> None:
+    """And they leave one after another: refused together, they do not come back together."""
+    left = waits(count)
+    assert left[-1] == pytest.approx(last_s)
+    assert max(map(left.count, set(left))) == min(8, count)
+
+
+def test_clients_that_always_come_back_wait_a_second_at_most() -> None:
+    """However many there are: 30,000 of them, each refused again as soon as it is refused."""
+    clock = Clock()
+    turns = RefusalQueue(lambda: 30_000)
+    longest = 0.0
+
+    def refuse(since: float) -> None:
+        nonlocal longest
+        longest = max(longest, clock.now - since)
+        turns.wait(clock, lambda since=clock.now: refuse(since))  # type: ignore[arg-type, misc]
+
+    for _ in range(30_000):
+        turns.wait(clock, lambda: refuse(0.0))  # type: ignore[arg-type]
+    clock.pass_s(3)
+    assert longest == pytest.approx(1.0, abs=0.01)
+
+
+async def test_none_waits_while_few_connections_are_open() -> None:
+    count = FREE
+    turns = RefusalQueue(lambda: count)
+    assert not turns.needed()
+    await turns.turn()
+    count = FREE + 1
+    waiting = asyncio.create_task(turns.turn())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    count = 0
+    assert turns.needed()  # nobody overtakes those who wait
+    await waiting
+    assert not turns.needed()
+
+
+class Loop:
+    """The part of a loop that takes timers, which go off when the test says."""
+
+    def __init__(self) -> None:
+        self.timers: list[Any] = []
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> Loop:
+        self.timers.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def pass_by(self) -> None:
+        self.timers.pop()()
+
+
+class Transport(asyncio.Transport):
+    """A connection over `sock`."""
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        super().__init__({"socket": sock})
+        self.cut = False
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+def test_what_was_written_is_read_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as theirs:
+        ours, _ = listener.accept()
+        with ours:
+            ours.setblocking(False)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += ours.send(bytes(1 << 20))
+            loop, transport = Loop(), Transport(ours)
+            TlsClose(loop, transport)  # type: ignore[arg-type]
+            for _ in range(3):
+                loop.pass_by()
+            assert not transport.cut
+            while sent:
+                sent -= len(theirs.recv(1 << 20))
+            theirs.close()  # which acknowledges all of it
+            loop.pass_by()
+            assert transport.cut
