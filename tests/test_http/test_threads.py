@@ -54,14 +54,6 @@ def two() -> Iterator[Work]:
     work.stop()
 
 
-async def test_best_effort_leaves_one_thread_to_real_time(two: Work) -> None:
-    best = [two.start(f"best {number}", BEST) for number in range(3)]
-    await two.end("real", two.start("real", REAL))
-    assert two.begun == ["best 0", "real"]
-    for number, task in enumerate(best):
-        await two.end(f"best {number}", task)
-
-
 async def test_real_time_may_take_all_threads_and_goes_first(two: Work) -> None:
     real = [two.start(f"real {number}", REAL) for number in range(2)]
     waiting = two.start("best", BEST)

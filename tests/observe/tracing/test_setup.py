@@ -33,19 +33,17 @@ def test_off(environment: dict[str, str]) -> None:
     assert span_sender(None, "0", environment) is None
 
 
-@pytest.mark.parametrize("name", [BASE, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-def test_a_standard_variable_switches_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flag", "name", "host"),
+    [(None, BASE, "one"), (None, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "one"), ("http://two:4318", BASE, "two")],
+)
+def test_a_flag_or_a_standard_variable_switches_it_on(
+    flag: str | None, name: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
-    sender = span_sender(None, "0", {name: "http://one:4318"})
+    sender = span_sender(flag, "0", {name: "http://one:4318"})
     assert sender is not None
-    assert sender._processor.span_exporter._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
-
-
-def test_the_flag_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(BASE, "http://one:4318")
-    sender = span_sender("http://two:4318", "0", {BASE: "http://one:4318"})
-    assert sender is not None
-    assert sender._processor.span_exporter._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
+    assert sender._processor.span_exporter._exporter._endpoint == f"http://{host}:4318/v1/traces"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])

@@ -45,12 +45,6 @@ async def http(app: Any) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def test_every_file_is_a_path_that_needs_no_key() -> None:
-    named = {"/ui" if name == "index.html" else f"/ui/{name}" for name in FILES}
-    assert Page().open_paths == {"/ui/", *named}
-    assert "/ui/events" not in Page().open_paths
-
-
 async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
     for name in FILES:
         answer = await http.get("/ui" if name == "index.html" else f"/ui/{name}")
@@ -101,12 +95,6 @@ def test_what_a_server_says_is_never_markup() -> None:
             assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
     page = (_FOLDER / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
-
-
-@pytest.mark.parametrize("headers", [{}, {"X-API-Key": "no"}])
-async def test_events_need_the_key(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
-    answer = await http.get("/ui/events", headers=headers)
-    assert (answer.status_code, list(answer.json())) == (401, ["error"])
 
 
 class Client:

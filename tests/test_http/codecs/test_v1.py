@@ -36,7 +36,6 @@ def encoded(value: Any) -> Any:
     [
         (VECTOR, [[1, 2, 3, 4], [5, 6, 7, 8]], [[[1, 2, 3, 4], [5, 6, 7, 8]]]),
         (VECTOR, [{"x": [1, 2, 3, 4]}], [[[1, 2, 3, 4]]]),
-        (IMAGE, [[[1, 2, 3], [4, 5, 6]]], [[[[1, 2, 3], [4, 5, 6]]]]),
         (IMAGE, [[1, 2, 3, 4, 5, 6]], [[[[1, 2, 3], [4, 5, 6]]]]),
         (SCALAR, [1, 2, 3], [[1, 2, 3]]),
         (TEXT, [{"b64": "/wA="}, "a"], [[[b"\xff\0"], [b"a"]]]),
@@ -64,10 +63,8 @@ def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None
         (VECTOR, {"instances": {"x": 1}}, ["instances:", "list"]),
         (VECTOR, {"instances": [1, 2, 3, 4]}, ["instances:", "[rows, 4]", "got [4]"]),
         (VECTOR, {"instances": [[1, 2, 3, 4], [1, 2]]}, ["instances[1]:", "got 2"]),
-        (VECTOR, {"instances": [{"x": [1, 2, 3, 4], "z": 1}]}, ["instances[0]:", "unknown input 'z'"]),
         (VECTOR, {"instances": [{"x": [1, 2, 3, 4]}, [1, 2, 3, 4]]}, ["instances[1]:", "an object with input 'x'"]),
         (TEXT, {"instances": [{"b64": "?"}]}, ["instances:", "base64"]),
-        (TOKENS, {"instances": [{"ids": [1]}]}, ["instances[0]:", "'mask' is missing"]),
         (TOKENS, {"instances": [{"ids": [1], "mask": [1, 1]}]}, ["instances[].mask:", "'tokens'"]),
     ],
 )
@@ -89,15 +86,11 @@ def test_files_as_base64_are_decoded_by_the_model() -> None:
         decode_v1(model, {"instances": [{"b64": "YWI="}, {"b64": "?"}]})
 
 
-def test_predictions_of_one_output_are_its_rows() -> None:
-    rows = np.array([[0.1, 2], [3, 4]], np.float32)
-    assert encoded(encode_v1(VECTOR, [rows])) == {"predictions": [[0.1, 2], [3, 4]]}
-
-
-def test_predictions_of_several_outputs_are_objects() -> None:
-    model = served("two", VECTOR.info.inputs, (spec("y", "FP32", 2), spec("t", "BYTES")))
-    outputs = [np.array([[1, 2], [3, 4]], np.float32), np.array([b"a", b"b"], object)]
-    assert encoded(encode_v1(model, outputs)) == {"predictions": [{"y": [1, 2], "t": "a"}, {"y": [3, 4], "t": "b"}]}
+def test_predictions_are_rows_or_objects() -> None:
+    assert encoded(encode_v1(VECTOR, [ROWS])) == {"predictions": [[0.1, 2, 3, 4], [5, 6, 7, 8]]}
+    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
+    predictions = encoded(encode_v1(two, [ROWS, np.array([b"a", b"b"], object)]))["predictions"]
+    assert predictions == [{"y": [0.1, 2, 3, 4], "t": "a"}, {"y": [5, 6, 7, 8], "t": "b"}]
 
 
 def call_of(rows: int, *, single: bool) -> DecodedCall:

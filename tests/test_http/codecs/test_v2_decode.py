@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,6 @@ def test_strings() -> None:
     raw = b"\x02\0\0\0ab\0\0\0\0"
     body, length = with_tail({"inputs": [tensor("t", [2, 1], "BYTES", len(raw))]}, raw)
     assert values(decode(body, length, TEXT, MIB), TEXT) == [[b"ab"], [b""]]
-    request = {"inputs": [{"name": "t", "shape": [2, 1], "datatype": "BYTES", "data": ["ß", ""]}]}
-    assert values(decode(json.dumps(request).encode(), None, TEXT, MIB), TEXT) == [["ß".encode()], [b""]]
 
 
 @pytest.mark.parametrize(("row", "model"), [([1], TEXT), ([], BARE)])
@@ -351,19 +350,10 @@ def two_inputs(**fields: Any) -> bytes:
     return json.dumps({"inputs": inputs, **fields}).encode()
 
 
-def parts(call: DecodedCall) -> tuple[Any, ...]:
-    arrays = [bytes(array) if isinstance(array, memoryview) else array.tolist() for array in call.arrays]
-    return (
-        call.rows,
-        arrays,
-        call.lengths,
-        call.priority,
-        call.timeout_us,
-        call.parameters,
-        call.id,
-        call.outputs,
-        call.klass,
-    )
+def plain(call: DecodedCall) -> DecodedCall:
+    """The call, with its arrays as values that can be compared."""
+    arrays: Any = [bytes(array) if isinstance(array, memoryview) else array.tolist() for array in call.arrays]
+    return replace(call, arrays=arrays)
 
 
 @given(
@@ -382,9 +372,9 @@ def parts(call: DecodedCall) -> tuple[Any, ...]:
 def test_the_second_time_means_the_same(tails: list[bytes], fields: dict[str, Any]) -> None:
     head, known = two_inputs(**fields), two()
     for tail in tails:
-        assert parts(decode(head + tail, len(head), known, MIB)) == parts(decode(head + tail, len(head), two(), MIB))
-    plain = "id" not in fields and fields.get("parameters") != {"mine": 1}
-    assert len(known.memo) == plain  # what depends on the header alone, and nothing else
+        assert plain(decode(head + tail, len(head), known, MIB)) == plain(decode(head + tail, len(head), two(), MIB))
+    alone = "id" not in fields and fields.get("parameters") != {"mine": 1}
+    assert len(known.memo) == alone  # what depends on the header alone, and nothing else
 
 
 @pytest.mark.parametrize("size", [0, 13, 15, 28])
@@ -448,12 +438,10 @@ def test_the_call_is_that_of_the_whole_body(datatype: str) -> None:
         count += 1
     assert count > 50
     call, whole = found.finish(), decode_request(json.loads(body), memoryview(b""), model, bools=True)[0]
-    assert [bytes(one) for one in call.arrays] == [bytes(one) for one in whole.arrays]  # type: ignore[arg-type]
+    assert plain(call) == plain(whole)
     assert (
         np.frombuffer(bytes(call.arrays[0]), model.inputs[0].dtype)[299] == numbers(datatype)["inputs"][0]["data"][-1]
     )
-    call.arrays = whole.arrays = []
-    assert call == whole
 
 
 def edited(old: bytes, new: bytes) -> Callable[[], bytes]:
