@@ -137,10 +137,6 @@ class TestLengthTimes:
         assert len({rounded(length) for length in range(1, 1 << 14)}) < 400
 
 
-# The tail is what a share of observations do not exceed, whatever their distribution.
-
-
-@pytest.mark.parametrize("deviation", [0.05, 0.2])
 def test_as_many_tokens_are_guessed_to_take_as_long() -> None:
     guessed = by_tokens(16, 40, (10, 14, 16))
     assert guessed == (
@@ -150,6 +146,10 @@ def test_as_many_tokens_are_guessed_to_take_as_long() -> None:
     assert by_tokens(0, 40, (10, 14)) == ()
 
 
+# The tail is what a share of observations do not exceed, whatever their distribution.
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.2])
 def test_one_in_twenty_is_beyond_it(deviation: float) -> None:
     tail, drawn = RunningQuantile(0.95, 1.0, 2.0, 0.05), random.Random(1)
     beyond, seen = 0, few(40_000)
