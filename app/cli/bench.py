@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,6 @@ from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
     from app.bench.plan import Plan
-    from app.bench.run import Interrupted, Lagging, Result
-
-    Doubt = Lagging | Interrupted
 
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
@@ -92,52 +88,37 @@ def bench(
             shapes=tuple(shape or ()), data=data, deadline_ms=deadline_ms, connections=connections, timeout_s=timeout,
             headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
         )  # fmt: skip
-        result, doubt = _measured(plan, slo_ms if find_peak else None, as_json)
-        _exit(result.completed, doubt)
+        if status := _measure_and_print(plan, slo_ms if find_peak else None, as_json):
+            sys.exit(status)
 
 
-def _kept(work: Coroutine[Any, Any, Any]) -> tuple[Any, Doubt | None]:
-    """What was measured, and why it is not to be trusted, if it is not. Exits if nothing was measured."""
-    from app.bench.run import Interrupted, Lagging, in_loop
-
-    try:
-        return in_loop(work), None
-    except (Lagging, Interrupted) as exc:
-        if exc.result is None:
-            _exit(1, exc)
-        return exc.result, exc
-
-
-def _exit(completed: int, doubt: Doubt | None) -> None:
-    """With the status that says whether there were right answers, and whether they are the server's."""
-    if doubt is not None:
-        print(f"starling: {doubt}", file=sys.stderr)
-        sys.exit(doubt.status)
-    if not completed:
-        sys.exit(1)
-
-
-def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> tuple[Result, Doubt | None]:
-    """Measure and print. Also why the figures are not to be trusted, if they are not."""
+def _measure_and_print(plan: Plan, slo_ms: float | None, as_json: bool) -> int:
+    """Measure, or with `slo_ms` find the peak, and print the result. Returns the exit status."""
     from app.bench import report
-    from app.bench.peak import Peak, Try, find_peak
-    from app.bench.run import measure
+    from app.bench.peak import Try, find_peak
+    from app.bench.run import Interrupted, Lagging, in_loop, measure
 
     tries: list[Try] = []
-    if slo_ms is not None:
 
-        def on_try(one: Try) -> None:
-            tries.append(one)
-            print(report.tried(one), file=sys.stderr, flush=True)
+    def on_try(one: Try) -> None:
+        tries.append(one)
+        print(report.tried(one), file=sys.stderr, flush=True)
 
-        found, doubt = _kept(find_peak(plan, slo_ms, on_try))
-    else:
-        # No bar: to draw it takes 2 ms, in which requests would be late.
-        if sys.stderr.isatty():
-            print(f"for {plan.warmup_s + plan.repeats * plan.duration_s:.0f} s", file=sys.stderr, flush=True)
-        found, doubt = _kept(measure(plan))
-    result: Result = found.result if isinstance(found, Peak) else found
-    text = report.table(result, slo_ms)
-    said = "" if doubt is None else str(doubt)
-    print(json.dumps(report.as_json(result, slo_ms, tries, said), indent=2) if as_json else text)
-    return result, doubt
+    doubt: Lagging | Interrupted | None = None
+    try:
+        if slo_ms is not None:
+            result = in_loop(find_peak(plan, slo_ms, on_try)).result
+        else:
+            # No bar: to draw it takes 2 ms, in which requests would be late.
+            if sys.stderr.isatty():
+                print(f"for {plan.warmup_s + plan.repeats * plan.duration_s:.0f} s", file=sys.stderr, flush=True)
+            result = in_loop(measure(plan))
+    except (Lagging, Interrupted) as exc:
+        doubt, result = exc, exc.result
+    if result is not None:
+        found = report.as_json(result, slo_ms, tries, "" if doubt is None else str(doubt))
+        print(json.dumps(found, indent=2) if as_json else report.table(result, slo_ms))
+    if doubt is not None:
+        print(f"starling: {doubt}", file=sys.stderr)
+        return doubt.status
+    return 0 if result is not None and result.completed else 1

@@ -95,7 +95,7 @@ def _serve(**given: Any) -> None:
         starting(settings, port)
         from app.main import create_app
         from app.models.registry import Registry
-        from app.models.scaffold.bare import described
+        from app.models.scaffold.bare import with_model_toml
 
         lifecycle = Lifecycle()
 
@@ -103,7 +103,7 @@ def _serve(**given: Any) -> None:
             process.tune_garbage_collector()
             announce(settings, port, registry, lifecycle.device, lifecycle.ready())
 
-        with described(settings.models, settings.model) as changed:
+        with with_model_toml(settings.models, settings.model) as changed:
             app = create_app(settings.model_copy(update=changed), lifecycle, on_ready=ready)
             status = serve(app, settings, lifecycle, sock, tls)
     sys.exit(status)

@@ -103,6 +103,7 @@ def simulate(
         _replay(replay, as_json)
         return
     with as_config_error():
+        from app.contract import Batching  # numpy is slow to import
         from app.sim import options
         from app.sim.fleet import Setup, run
 
@@ -122,7 +123,7 @@ def simulate(
                 device=device or options.device(measured, capacities, one_policy),
                 workers=capacities,
                 deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
-                max_queue=_queue(measured.max_batch) if max_queue is None else max_queue,
+                max_queue=Batching(max_batch=measured.max_batch).max_queue if max_queue is None else max_queue,
                 max_delay_ns=round(max_delay_ms * _MS),
                 replicas=count,
                 router=one_router,
@@ -153,13 +154,6 @@ def simulate(
         from app.sim.report import table
 
         print(table(cells))
-
-
-def _queue(max_batch: int) -> int:
-    """Rows that a server has room for, where nobody says how many."""
-    from app.contract import Batching  # numpy is slow to import
-
-    return Batching(max_batch=max_batch).max_queue
 
 
 def _replay(path: Path, as_json: bool) -> None:

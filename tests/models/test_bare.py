@@ -13,7 +13,7 @@ from torch import nn
 from app.errors import ConfigError
 from app.models.loading import load
 from app.models.repository import Repository
-from app.models.scaffold.bare import described
+from app.models.scaffold.bare import with_model_toml
 
 from . import onnx_graphs
 from .folders import try_out, write_model
@@ -54,7 +54,7 @@ def places(tmp_path, monkeypatch):
     ],
 )
 def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
-    with described(place, []) as changed:
+    with with_model_toml(place, []) as changed:
         ((found, (source,)),) = Repository(changed["models"]).scan().items()
         assert found == name
         model = load(source)
@@ -62,7 +62,7 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
         assert [
             spec.name for spec in (model.front.client_info(model.info) if model.front else model.info).inputs
         ] == inputs
-    with described("demo", [f"other={place}"]) as changed:
+    with with_model_toml("demo", [f"other={place}"]) as changed:
         assert list(changed) == ["model"]
         assert list(Repository(None, changed["model"]).scan()) == ["other"]
 
@@ -70,7 +70,7 @@ def test_a_folder_or_a_file_serves_where_it_is(places, place, name, inputs):
 def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
     write_model(places / "mine" / "net")
     for models, named in (("demo", []), ("mine", ["a=mine/net"]), ("mine/net", []), ("nosuch", [])):
-        with described(models, named) as changed:
+        with with_model_toml(models, named) as changed:
             assert changed == {}
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
         Path(name).write_text("x")
     Path("gpt").mkdir()
     Path("gpt/config.json").write_text('{"architectures": ["GPT2DoubleHeadsModel"]}')
-    with pytest.raises(ConfigError, match=message), described(place, []):
+    with pytest.raises(ConfigError, match=message), with_model_toml(place, []):
         pass
 
 
@@ -104,5 +104,5 @@ def test_it_is_opened_once_to_look_at_it(tmp_path):
     ]
     write_model(tmp_path / "code", "", "\n".join(lines))
     (tmp_path / "code" / "model.toml").unlink()
-    with described(str(tmp_path / "code"), []):
+    with with_model_toml(str(tmp_path / "code"), []):
         assert built.read_text() == "once"

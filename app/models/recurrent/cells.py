@@ -19,7 +19,6 @@ from app.models.base import TORCH_DTYPES, cast, normalise
 from app.models.compiled import Compiled
 from app.models.recurrent.cell_specs import (
     State,
-    StepAxis,
     check_ended,
     check_state,
     check_x,
@@ -59,10 +58,10 @@ class CellModel(nn.Module):
 
     _zero: torch.Tensor
 
-    def __init__(self, declared: Recurrent, info: ModelInfo, axis: StepAxis) -> None:
+    def __init__(self, declared: Recurrent, info: ModelInfo) -> None:
         super().__init__()
         self.cell: Any = declared.cell
-        self.axis = axis
+        self.axis = step_axis(declared, info)
         self.dtype: torch.dtype | None = None
         self._declared = declared
         self._info = info
@@ -243,12 +242,12 @@ class CellModel(nn.Module):
 
 
 def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:
-    """The model, and its ModelInfo with the length of each row as one more input.
+    """The model, and the ModelInfo of its call, which has the length of each row as one more input.
 
-    Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, where the tensors do not fit a cell.
+    Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, if the tensors do not fit a cell.
     """
-    axis = step_axis(declared, info)
-    return CellModel(declared, info, axis), with_lengths(info, axis)
+    model = CellModel(declared, info)
+    return model, with_lengths(info, model.axis)
 
 
 def _flat(y: Any) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
-"""Models without a model.toml, named to `starling serve`: they serve by the model.toml that `starling new` would write.
+"""`starling serve` for models without a model.toml: it writes the one that `starling new` would write.
 
-It is written to a temporary folder and names the model's files where they are.
+The file is in a temporary folder, and refers to the model's files where they are.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger("starling.models")
 
 
 @contextmanager
-def described(models: str, named: Sequence[str]) -> Iterator[dict[str, object]]:
-    """What to change of the settings `models` and `model`: the folder of a model.toml for each model that has none.
+def with_model_toml(models: str, named: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Changes of the settings `models` and `model`: for each model without a model.toml, the folder of a written one.
 
-    Raises ConfigError where nothing fits the model.
+    Raises ConfigError if no model.toml could be found that works.
     """
     pairs = [text.partition("=")[::2] for text in named]
     found = models not in SETS and _is_bare(models)
@@ -47,7 +47,7 @@ def described(models: str, named: Sequence[str]) -> Iterator[dict[str, object]]:
 
 
 def _is_bare(place: str) -> bool:
-    """Whether this is a file, or a folder of a model, and no model.toml tells what it takes and gives."""
+    """Whether this is a model's file, or the folder of a model without a model.toml."""
     path = Path(place)
     if not path.is_dir():
         return path.is_file()

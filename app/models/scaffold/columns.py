@@ -1,7 +1,7 @@
-"""The columns of the table that a fitted scikit-learn estimator takes, as inputs of model.toml.
+"""Finds the columns that a fitted scikit-learn estimator takes, as inputs of model.toml.
 
-Names are in the estimator, and categories in its encoders. What is in neither is taken for numbers; which columns may
-have missing values is tried.
+The estimator has their names, and its encoders their categories. Other columns are assumed to be numbers. Whether a
+column may have missing values is tried.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from app.contract import SampleRow
 from app.models.checks.samples import stack
 from app.models.scaffold.guess import InputTables, request_row, specs_of
 
-_Known = dict[str, dict[str, Any]]  # of a column: its datatype, if it is not FP64, and its categories
+_Known = dict[str, dict[str, Any]]  # by column: its datatype, unless FP64, and its categories
 
 
 def estimator_inputs(estimator: Any) -> InputTables:
-    """The columns by name where it was fitted with such; else all features, and without their number a text."""
+    """The columns by name if it was fitted with names; else one input of all features, or a text."""
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     if names:
         known: _Known = {}
@@ -33,7 +33,7 @@ def estimator_inputs(estimator: Any) -> InputTables:
 
 
 def with_missing(tables: InputTables, call: Callable[..., dict[str, Any]]) -> InputTables:
-    """The tables, with `missing` for each input that `call` takes NaN or an empty text in."""
+    """The tables, with `missing` for each input for which `call` accepts NaN or an empty text."""
     return [
         {**table, "missing": True} if _may_miss(tables, place, call) else table for place, table in enumerate(tables)
     ]
@@ -56,7 +56,7 @@ def _may_miss(tables: InputTables, place: int, call: Callable[..., dict[str, Any
 
 
 def _look(step: Any, names: Sequence[str], known: _Known) -> set[str]:
-    """Note what a fitted step has learnt of these columns, which it gets in this order; returns those that it uses."""
+    """Add to `known` what a fitted step knows of its columns `names`. Returns the columns that it uses."""
     if isinstance(step, str):
         return set() if step == "drop" else set(names)
     if hasattr(step, "transformers_"):  # a ColumnTransformer
@@ -74,7 +74,7 @@ def _look(step: Any, names: Sequence[str], known: _Known) -> set[str]:
     if len(categories) == len(names):
         listed = getattr(step, "handle_unknown", "ignore") == "error"
         known.update({name: _column_of(values, listed) for name, values in zip(names, categories, strict=True)})
-    elif hasattr(step, "build_analyzer"):  # what counts words
+    elif hasattr(step, "build_analyzer"):  # a vectorizer of texts
         known.update({name: {"datatype": "BYTES"} for name in names})
     elif hasattr(step, "statistics_"):  # an imputer
         known.update(
@@ -88,7 +88,7 @@ def _look(step: Any, names: Sequence[str], known: _Known) -> set[str]:
 
 
 def _keeps_columns(step: Any, names: Sequence[str]) -> bool:
-    """Whether what follows an imputer still has its columns."""
+    """Whether the step behind this one gets the same columns: only an imputer, or `passthrough`, keeps them."""
     if isinstance(step, str):
         return True
     return len(getattr(step, "statistics_", ())) == len(names) and getattr(step, "indicator_", None) is None
@@ -108,7 +108,7 @@ def _chosen(names: Sequence[str], columns: Any) -> list[str]:
 
 
 def _column_of(categories: Any, listed: bool) -> dict[str, Any]:
-    """What an encoder says of a column. `listed`: it takes no category that it does not know."""
+    """The keys of a column that an encoder knows. `listed`: it refuses unknown categories."""
     values = [value.item() if isinstance(value, np.generic) else value for value in categories]
     there = [value for value in values if value is not None and value == value]  # NaN equals nothing
     if there and all(isinstance(value, bool) for value in there):

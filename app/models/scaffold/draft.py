@@ -1,4 +1,4 @@
-"""What model.toml is to say of a model's file or class: drafts, the likeliest first, each of which is tried."""
+"""Drafts of model.toml for a model's file or class, the likeliest first. Each is tried until one works."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OUTPUTS = {"predict": "label", "predict_proba": "scores", "transform": "output"
 
 @dataclass(slots=True)
 class Draft:
-    """What model.toml is to say. `call`: what the source gave, where it has been opened."""
+    """The content of a model.toml. `call`: the opened source, if it has been opened."""
 
     source: str
     inputs: InputTables = field(default_factory=list)
@@ -64,9 +64,9 @@ class Draft:
 def write_likeliest(
     target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
 ) -> Checked | None:
-    """Write model.toml for the first draft that `starling check` passes, or else for the last; what that says of it.
+    """Write model.toml for the first draft that `starling check` passes, and return the result of that.
 
-    None of the last, which nothing could replace, and which is not checked.
+    If none passes, the last draft is written unchecked; returns None.
     """
     drafts = _runnable(target, source, inputs, trust)
     draft = next(drafts)
@@ -83,7 +83,7 @@ def write_likeliest(
 
 
 def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
-    """The drafts whose inputs the model can be run with, with its outputs. Raises ConfigError where there is none."""
+    """The drafts with whose inputs the model runs, completed with its outputs. Raises ConfigError if there is none."""
     reason, none = "", True
     for draft in _drafts(target, source, inputs, trust):
         try:
@@ -100,7 +100,7 @@ def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> It
 
 
 def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
-    """What model.toml might say, the likeliest first. Raises ConfigError where nothing can be guessed."""
+    """All drafts, the likeliest first. Raises ConfigError if nothing can be guessed."""
     path = target / source
     if source.endswith(".onnx"):
         yield Draft(source, *graph_tables(path, inputs))
@@ -136,7 +136,7 @@ def _estimator(source: str, path: Path, inputs: InputTables, trust: bool) -> Dra
 
     def called(tables: InputTables) -> Callable[..., dict[str, Any]]:
         call = Estimator(estimator, has, [InputTable.model_validate(table) for table in tables])
-        # Its numbers are FP64, which few callers want.
+        # it returns FP64, which few callers want
         return lambda *rows: {
             name: value.astype(np.float32) if value.dtype == np.float64 else value
             for name, value in zip(methods, call(*rows), strict=True)
@@ -150,13 +150,13 @@ def _estimator(source: str, path: Path, inputs: InputTables, trust: bool) -> Dra
 
 
 def _tree_inputs(trees: Trees) -> InputTables:
-    """The columns that they were fitted to, or all features. Trees take missing values."""
+    """The columns of the fit, or one input of all features. Trees accept missing values."""
     table = {"datatype": trees.datatype, "shape": [], "missing": True}
     return [{"name": name, **table} for name in trees.features] or [{"name": "x", **table, "shape": [trees.count]}]
 
 
 def _opened(draft: Draft, target: Path) -> Any:
-    """What the source gives; of what goes in and out it needs the names alone."""
+    """Open the source. Only the names of inputs and outputs matter for that."""
     some = [{"name": "x", "datatype": "FP32", "shape": []}]
     table = {"source": draft.source, "kwargs": draft.kwargs, "trust": draft.trust}
     config = {**table, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
@@ -165,7 +165,7 @@ def _opened(draft: Draft, target: Path) -> Any:
 
 
 def _opened_or_named(source: str, opens: Callable[[], Any]) -> Any:
-    """What opening the source gives. Raises ConfigError that names it, whatever code of the model's raises."""
+    """Call `opens`. Errors of the model's own code become a ConfigError that names the source."""
     try:
         return opens()
     except ConfigError:
@@ -187,7 +187,7 @@ def source_in(folder: Path) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value as TOML writes it: JSON does so too, but for tables."""
+    """A value in TOML's syntax, which is that of JSON except for tables."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)

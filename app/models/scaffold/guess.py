@@ -1,6 +1,6 @@
-"""What a model takes and gives, found by looking at it and running it: `starling new` writes it into model.toml.
+"""Guesses a model's inputs and outputs from its layers and from runs, for the model.toml of `starling new`.
 
-A guess is tried before it is written. What cannot be guessed is asked for, as `--input NAME:DATATYPE[SHAPE]`.
+A guess is tried before it is written. If there is none, the error asks for `--input NAME:DATATYPE[SHAPE]`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from app.models.description.tables import InputTable, explain
 
 InputTables = list[dict[str, Any]]
 
-_SIDES = (224, 64, 32, 28, 96, 128)  # pixels of an image: the customary ones, until the model takes it
-_LONGEST = 128  # of sequences: a bound that the owner may raise
+_SIDES = (224, 64, 32, 28, 96, 128)  # pixels of an image: common sizes, tried in this order
+_LONGEST = 128  # of sequences: a bound that the owner may raise later
 _SHORT, _LONG = 8, 12  # two lengths, to see which axes of an output follow them
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _GIVEN = re.compile(r"(\S.*?):([A-Z]+\d*)\[([^\]]*)\]")
@@ -48,7 +48,7 @@ def parse_input(text: str) -> dict[str, Any]:
 
 
 def guesses(module: nn.Module) -> Iterator[InputTables]:
-    """The one input that the module's first layer with weights takes, in several sizes. Raises ConfigError."""
+    """Guesses of the module's only input, from its first layer with weights, in several sizes. Raises ConfigError."""
     names = _arguments(module)
     if len(names) != 1:
         raise ConfigError(f"its forward takes {', '.join(names) or 'nothing'}, of which no shapes are known: {ASK}")
@@ -85,7 +85,7 @@ def exported_inputs(program: Any) -> InputTables:
 
 
 def specs_of(tables: InputTables) -> tuple[TensorSpec, ...]:
-    """Raises ConfigError for tables that model.toml could not have."""
+    """The specs of these tables. Raises ConfigError for tables that are not valid in model.toml."""
     try:
         return input_specs(Path("--input"), [InputTable.model_validate(table) for table in tables])
     except ValidationError as error:
@@ -93,7 +93,7 @@ def specs_of(tables: InputTables) -> tuple[TensorSpec, ...]:
 
 
 def request_row(specs: Sequence[TensorSpec]) -> SampleRow:
-    """A made-up row of short sequences, to ask a model of these inputs with."""
+    """A made-up row of short sequences, for a request."""
     return made_up_rows(specs, [_lengths(specs, _SHORT)])[0]
 
 
@@ -180,7 +180,7 @@ def _kind(layer: nn.Module) -> str:
 
 
 def _shapes(layer: nn.Module) -> Iterator[dict[str, Any]]:
-    """Inputs that a layer with weights takes, the likeliest first; none for others."""
+    """Guesses of the input of a layer with weights, the likeliest first; none for other layers."""
     kind = _kind(layer)
     weight = getattr(layer, "weight_ih_l0" if kind in _RECURRENT else "weight", None)
     if not isinstance(weight, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Writes the folder of a new model: model.toml and a request; the model's file is copied into it."""
+"""`starling new`: makes the folder of a model, with its file, a model.toml and a request."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def build():
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A new folder, `files` relative to it. `checked` is what `starling check` says of it; where that is an error the
-    folder is removed again. `toml`: what model.toml says, or said. `curl` asks the server for one row.
+    """A new folder, `files` relative to it. `checked`: the result of `starling check`; after an error the folder is
+    removed again. `toml`: the content of model.toml. `curl`: a command that sends the request.
     """
 
     folder: Path
@@ -55,9 +55,9 @@ def make(
     """Make the folder `target`, whose name is the model's.
 
     `origin`: `package.module:CALLABLE` and the like, a file, a folder with one, or "" for a model to begin with.
-    `inputs`: tables of model.toml, where they cannot be guessed. `weights`: a file of them, which is copied. `task`: of
-    what transformers has saved, where its config.json does not say it. Raises ConfigError. Nothing is left of a model
-    that raises it, or that is refused.
+    `inputs`: tables of model.toml, if they cannot be guessed. `weights`: a file of weights, which is copied. `task`: of
+    a model that transformers saved, if its config.json does not tell. Raises ConfigError. Nothing is left then, nor if
+    the model is refused.
     """
     name = target.resolve().name
     if not NAME.fullmatch(name):
@@ -85,12 +85,12 @@ def make(
         if made is None or made.checked.error:
             shutil.rmtree(target)
             for folder in fresh[1:]:
-                with suppress(OSError):  # somebody else has put something there meanwhile
+                with suppress(OSError):  # another process has put a file there meanwhile
                     folder.rmdir()
 
 
 def _fill(target: Path, origin: str | Path, inputs: InputTables, trust: bool, weights: Path | None) -> Checked | None:
-    """Copy the model's files and write its model.toml, unless there is one. What `starling check` says, if asked."""
+    """Copy the model's files and write its model.toml, unless there is one. Returns the result of a check, if any."""
     source = _copied(origin, target)
     if weights is not None:
         shutil.copy(weights, target / weights.name)
@@ -104,7 +104,7 @@ def _fill(target: Path, origin: str | Path, inputs: InputTables, trust: bool, we
 
 
 def _made(target: Path, name: str, checked: Checked) -> Made:
-    """With a request of one row, where it may be served."""
+    """The result, with a request of one row if the model may be served."""
     curl = ""
     if checked.info is not None and not checked.error:
         specs = checked.info.client_inputs
@@ -117,7 +117,7 @@ def _made(target: Path, name: str, checked: Checked) -> Made:
 
 
 def _place(origin: str) -> str | Path:
-    """A source by name as it is; a file, or a folder, as a path. Raises ConfigError."""
+    """A file or folder as a path; any other source unchanged. Raises ConfigError."""
     if not origin or (":" in origin and not Path(origin).exists()):
         return origin
     path = Path(origin)
@@ -127,7 +127,7 @@ def _place(origin: str) -> str | Path:
 
 
 def _copied(origin: str | Path, target: Path) -> str:
-    """Bring the model's files into the folder; the source that model.toml is to name."""
+    """Copy the model's files into the folder. Returns the `source` of model.toml; "" if there is a model.toml."""
     if origin == "":
         (target / "model.py").write_text(_CODE)
         return "model.py:build"
@@ -148,7 +148,7 @@ def _copied(origin: str | Path, target: Path) -> str:
 
 
 def _request(target: Path, name: str, specs: Sequence[TensorSpec], row: SampleRow) -> str:
-    """Write a request of one row; the command that sends it."""
+    """Write a request of one row. Returns the command that sends it."""
     place = target.as_posix()
     if len(specs) == 1 and row.arrays[0].size > _MOST_VALUES:
         np.save(target / "request.npy", row.arrays[0])

@@ -1,6 +1,6 @@
-"""model.toml of a new model that transformers has saved, with its task. Its weights stay where they are.
+"""Writes the model.toml of a model that transformers saved, with its task. Its weights stay where they are.
 
-Which task it is made for is read from the files beside the weights; nothing is loaded.
+The task is found in the files beside the weights; nothing is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONFIG = "config.json"
 
 
 def names_task(origin: str | Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether this is what transformers wrote, and no model of another kind in the same folder."""
+    """Whether this is a folder that transformers saved, without a model of another kind in it."""
     if isinstance(origin, str) or not (origin / CONFIG).is_file():
         return False
     others = [path for path in origin.iterdir() if path.suffix in suffixes or path.name in (FILE_NAME, "model.py")]
@@ -29,9 +29,9 @@ def names_task(origin: str | Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def write_task(target: Path, origin: str | Path, task: str) -> None:
-    """Write model.toml. `origin`: a folder, or hf:NAME; `task` "" is found out.
+    """Write model.toml. `origin`: a folder, or hf:NAME. `task`: "" to find it.
 
-    Raises ConfigError where the task is asked for.
+    Raises ConfigError if the task cannot be found.
     """
     if isinstance(origin, str) and not origin.startswith(HUB):
         raise ConfigError(f"task: expected --from a folder of transformers or {HUB}NAME beside it, got {origin!r}")
@@ -40,7 +40,7 @@ def write_task(target: Path, origin: str | Path, task: str) -> None:
     else:
         task = task or fitting_task(origin)
         pairs = task == "text-classification" and _reads_pairs(origin)
-        # As it was named: what is relative moves along with both folders, what is absolute with neither.
+        # as given: a relative path is still valid after both folders are moved together, an absolute one if neither is
         place = origin if origin.is_absolute() else os.path.relpath(origin.resolve(), target.resolve())
         source = f"{HUB}{Path(place).as_posix()}"
     text = f"source = {json.dumps(source)}\ntask = {json.dumps(task)}\n"
@@ -49,10 +49,10 @@ def write_task(target: Path, origin: str | Path, task: str) -> None:
 
 
 def fitting_task(folder: Path) -> str:
-    """The task whose head the architectures of config.json have; with no head but a tokenizer, feature-extraction.
+    """The task of the head that config.json names; feature-extraction if it names none and there is a tokenizer.
 
-    A folder of sentence-transformers is for vectors, or for ranking where it is a cross-encoder of one score. Raises
-    ConfigError, one line that asks for `--task`, where no task fits.
+    A folder of sentence-transformers is for vectors, or for ranking if it is a cross-encoder of one score. Raises
+    ConfigError that asks for `--task` if no task fits.
     """
     config = _config(folder)
     named = config.get("architectures") if isinstance(config, dict) else None
@@ -81,7 +81,7 @@ def _config(folder: Path, name: str = CONFIG) -> Any:
 
 
 def _is_cross_encoder(folder: Path, config: Any) -> bool:
-    """Whether sentence-transformers has saved it as one."""
+    """Whether sentence-transformers saved it as a cross-encoder."""
     if (folder / SENTENCE_CONFIG).is_file() and _config(folder, SENTENCE_CONFIG).get("model_type") == "CrossEncoder":
         return True
     return "sentence_transformers" in config or "sbert_ce_default_activation_function" in config
@@ -93,14 +93,14 @@ def _labels(config: Any) -> list[str]:
 
 
 def _reads_pairs(folder: Path) -> bool:
-    """Whether a classifier reads two texts: a cross-encoder, or one that says what follows from a text."""
+    """Whether a classifier reads two texts: a cross-encoder, or a model of entailment."""
     config = _config(folder)
     entails = any(label.lower().startswith("entail") for label in _labels(config))
     return entails or _is_cross_encoder(folder, config)
 
 
 def _gives_vectors(folder: Path, config: Any, made: list[str]) -> bool:
-    """Whether it is an encoder of texts, or sentence-transformers says so, whatever head the weights once had."""
+    """Whether it is an encoder of texts, or a folder of sentence-transformers, whatever head the weights had."""
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         return False
     if (folder / "modules.json").is_file():

@@ -1,7 +1,7 @@
 """A scikit-learn estimator or pipeline, `model.joblib`.
 
-joblib files are pickles: opening one runs what its maker chose. So one is opened only where model.toml says
-`trust = true`, and there is no format of scikit-learn's own that would do without.
+joblib files are pickles, which can run any code when opened. So one is opened only if model.toml says `trust = true`.
+scikit-learn has no format of its own that is safe.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _METHODS = ("predict", "predict_proba", "decision_function", "transform", "score
 
 
 class Estimator:
-    """Called with its inputs, each [rows, ...]; returns an array for each output.
+    """Takes the inputs, each [rows, ...]; returns an array for each output.
 
-    One input of all features reaches the estimator as an array, columns of a table as a DataFrame. Any number of
-    threads may call it at once: scikit-learn's estimators change nothing when they predict.
+    One input of all features is passed to the estimator as an array, columns of a table as a DataFrame. Threads may
+    call it at once: scikit-learn's estimators do not change when they predict.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Estimator:
         inputs: Sequence[InputTable],
         datatypes: Sequence[str] | None = None,
     ) -> None:
-        """`datatypes` of the outputs; without them its own. Raises ConfigError for inputs that it does not take."""
+        """`datatypes`: of the outputs; None: the estimator's own. Raises ConfigError for inputs that do not fit."""
         self.estimator = estimator
         self.methods = tuple(methods)
         self._inputs = list(inputs)
@@ -56,7 +56,7 @@ class Estimator:
 
 
 def _columns(estimator: Any, inputs: Sequence[InputTable]) -> list[str]:
-    """The inputs as columns of a table, in the order of the estimator's fit; none where it takes an array."""
+    """The columns of the table, in the order of the estimator's fit; none if it takes an array."""
     fitted = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     if len(inputs) == 1 and (inputs[0].shape or not fitted):
         return []
@@ -72,7 +72,7 @@ def _columns(estimator: Any, inputs: Sequence[InputTable]) -> list[str]:
 
 
 def _values(table: InputTable, value: Any) -> Array:
-    """An input as numpy has it: text as `str`, or NaN where it is missing."""
+    """An input as an array: text as `str`, missing text as NaN."""
     if isinstance(value, torch.Tensor):
         numbers: Array = value.numpy()
         return numbers
@@ -83,7 +83,7 @@ def _values(table: InputTable, value: Any) -> Array:
 
 
 def _as(value: Any, dtype: np.dtype[Any] | None) -> Any:
-    """What an estimator returned, dense, in the datatype declared where that is of the same kind."""
+    """An estimator's result as a dense array, cast to the declared datatype if that is of the same kind."""
     array: Array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
     if array.dtype.kind in "OU":
         return as_bytes(array)
@@ -99,7 +99,7 @@ def open_estimator(path: Path, config: ModelTable) -> Estimator:
 
 
 def load_estimator(path: Path, trust: bool) -> Any:
-    """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
+    """Unpickle the file, only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
     if not trust:
         raise ConfigError(
             f"{path}: a joblib file is a pickle, which may run any code as it is opened: set trust = true in "

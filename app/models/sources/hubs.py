@@ -1,7 +1,7 @@
-"""Models from other libraries: transformers, torchvision, timm.
+"""Opens models of other libraries: transformers, torchvision, timm.
 
-Each is an optional dependency, imported only when a model needs it. Nothing here loads an unrestricted pickle or runs
-code that a hub brings.
+Each is an optional dependency, imported when a model needs it. Nothing here loads an unrestricted pickle, or runs code
+from a hub.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.models.sources.imports import PATCHING, optional
 
 
 class ByName(nn.Module):
-    """A transformers model called the way the engine calls: inputs in declared order in, a tuple of outputs out."""
+    """Calls a transformers model by names: takes the inputs in declared order, returns a tuple of the outputs."""
 
     def __init__(self, model: nn.Module, info: ModelInfo) -> None:
         super().__init__()
@@ -56,10 +56,10 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
 
 
 def from_pretrained(transformers: Any, auto_class: Any, place: str, options: Mapping[str, Any]) -> Any:
-    """What the function of this name of a class of transformers returns.
+    """`auto_class.from_pretrained`, one call at a time.
 
-    It replaces methods of transformers' classes while it runs. Two calls at once could leave them replaced, so that
-    tied weights of later models would be random: one runs at a time. None waits while weights of one file are fetched.
+    It replaces methods of transformers' classes while it runs. Two calls at once could leave them replaced, and tied
+    weights of later models would be random. Weights are downloaded before, so that other models need not wait.
     """
     if not Path(place).is_dir():
         chosen = {key: options[key] for key in ("revision", "subfolder", "cache_dir", "token") if key in options}
@@ -69,7 +69,7 @@ def from_pretrained(transformers: Any, auto_class: Any, place: str, options: Map
 
 
 def cached_file(transformers: Any, place: str, name: str, **options: Any) -> str | None:
-    """The path of a file in a folder, or of the hub, which is fetched if need be; None if there is none."""
+    """The path of a file in a folder or on the hub, downloaded if necessary; None if there is none."""
     found: str | None = transformers.utils.hub.cached_file(
         place,
         name,

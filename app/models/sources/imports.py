@@ -1,6 +1,6 @@
-"""What a source imports: a Python file beside model.toml, an installed package, an optional library.
+"""Imports for a source: a Python file beside model.toml, an installed package, an optional library.
 
-Says why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is.
+Explains why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from app.errors import ConfigError, not_installed
 OURS = Path(__file__).resolve().parents[2]
 _NAME = "app"
 
-#: Held while anything is imported for a model: models load on several threads, and a package that replaces itself while
-#: it is imported, as transformers does, is incomplete for a thread that comes meanwhile.
+#: Held while anything is imported for a model: models load on several threads, and a package that replaces itself
+#: during its import, as transformers does, is incomplete for other threads meanwhile.
 _IMPORTING = threading.RLock()
 
-#: Held while a library's classes have other methods, as tracing and transformers give them: two at once would put back
-#: each other's. A factory that runs within `one_at_a_time` may call `from_pretrained` itself.
+#: Held while tracing or transformers replaces methods of a library's classes: two at once would restore the wrong ones.
+#: It is reentrant, because a factory that runs within `one_at_a_time` may call `from_pretrained`.
 PATCHING = threading.RLock()
-_LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing; other models need not wait for them
-_SHORT_BUILD_S = 1.0  # of code that replaces nothing
+_LONGEST_BUILD_S = 60.0  # longer ones are downloads, which replace nothing, so others stop waiting
+_SHORT_BUILD_S = 1.0  # without transformers, nothing is replaced
 
 
 @contextmanager
 def _held(lock: threading.RLock) -> Iterator[None]:
-    """Hold a lock for a model's own code, which may be slow: whoever has waited as long as a build takes goes on all
-    the same. Without transformers nothing is replaced, and a model's code is hardly waited for.
+    """Hold a lock while a model's own code runs. That may be slow, so after a timeout the caller continues without it:
+    short unless transformers, which replaces methods, has been imported.
     """
     taken = lock.acquire(timeout=_LONGEST_BUILD_S if "transformers" in sys.modules else _SHORT_BUILD_S)
     try:
@@ -48,14 +48,14 @@ def _held(lock: threading.RLock) -> Iterator[None]:
 
 
 def one_at_a_time() -> AbstractContextManager[None]:
-    """For code that builds a network: while transformers reads weights, `torch.nn.init` sets none for anybody, and two
-    of its reads at once leave weights out.
+    """For code that builds a network: while transformers reads weights, `torch.nn.init` does nothing in the whole
+    process, and two reads at once leave weights out.
     """
     return _held(PATCHING)
 
 
 def optional(module: str, package: str = "") -> ModuleType:
-    """A library that only some models need. Raises ConfigError naming the `package` that has it in an index."""
+    """Import a library that only some models need. Raises ConfigError naming the `package` to install."""
     top = module.partition(".")[0]
     try:
         with _IMPORTING:
@@ -81,7 +81,7 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles from source each time: bytecode files are matched by whole seconds, too coarse for a reload after an
+    """Compiles from source each time: cached bytecode is compared by whole seconds, too coarse for a reload after an
     edit, and a repository may be read-only.
     """
 
@@ -120,7 +120,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def not_imported(error: BaseException, source: str, folder: Path) -> str:
-    """What to add to the message of an error that a model's source raised; "" where an import is not to blame."""
+    """A hint for the message of an error that a model's source raised; "" unless an import failed."""
     if not isinstance(error, ImportError) or not error.name:
         return ""
     package = error.name.partition(".")[0]
@@ -134,7 +134,7 @@ def not_imported(error: BaseException, source: str, folder: Path) -> str:
 
 
 def shadowed(module: str, folder: Path) -> str:
-    """The same for a `module` that was found in our package and lacks what was looked for."""
+    """A hint for a `module` that was found in our package instead of the user's; "" for other names."""
     if module.partition(".")[0] != _NAME:
         return ""
     theirs = next((path for path in _candidates(folder) if path.resolve() != OURS and _is_package(path)), None)
@@ -143,7 +143,7 @@ def shadowed(module: str, folder: Path) -> str:
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
-    """Where a package of that name may be: beside the model, above it, in the working folder, on the path."""
+    """Where the user's package may be: beside the model, above it, in the working folder, on the path."""
     above = [place for place in folder.resolve().parents if place != place.parent]
     for place in (folder, *above, Path.cwd(), *map(Path, sys.path)):
         yield from (place / "app.py", place / "app")

@@ -1,4 +1,4 @@
-"""An ONNX graph computed by onnxruntime on the CPU. What the graph declares, model.toml need not repeat."""
+"""ONNX graphs, which onnxruntime computes on the CPU. model.toml need not repeat what the graph declares."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _DATATYPES = {
     "tensor(bool)": "BOOL",
 }
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FATAL = 4  # of onnxruntime's log: its errors reach us as exceptions, and its lines have colour codes
+_FATAL = 4  # level of onnxruntime's log: its errors are also exceptions, and its lines have colour codes
 
 Tables = list[dict[str, Any]]
 
 
 class OnnxModel:
-    """Called with one tensor per input, in the order of `inputs`; returns arrays in the order of `outputs`.
+    """Takes one tensor per input, in the order of `inputs`; returns arrays in the order of `outputs`.
 
-    Any number of threads may call it at once. It is no nn.Module, so it stays on the CPU beside a GPU.
+    Threads may call it at once. It is no nn.Module, so it stays on the CPU.
     """
 
     def __init__(self, path: Path, inputs: Sequence[str], outputs: Sequence[str], threads: int | None = None) -> None:
@@ -72,7 +72,7 @@ def open_session(path: Path, threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has a class for each of its codes
+    except Exception as error:  # onnxruntime has an exception class for each error code
         raise ConfigError(f"{path}: expected an ONNX model that onnxruntime takes: {one_line(error)}") from None
 
 
@@ -103,7 +103,7 @@ def graph_tables(path: Path, inputs: Tables | None = None, outputs: Tables | Non
 
 
 def _table(path: Path, kind: str, node: Any, names: set[str] | None) -> dict[str, Any]:
-    """One input or output. `names`: those that its axes may have, None for any. Raises ConfigError."""
+    """An input or output as a table. `names`: allowed names of axes; None: any. Raises ConfigError."""
     datatype = _DATATYPES.get(node.type, "")
     if not datatype or not node.shape:
         what = "its shape, which the graph does not have" if datatype else _not_served(node)
@@ -126,7 +126,7 @@ def _not_served(node: Any) -> str:
 
 
 def open_onnx(path: Path, config: ModelTable) -> OnnxModel:
-    """The graph, if model.toml declares what it takes and gives. Raises ConfigError naming the file and the tensor."""
+    """Open the graph and compare it with model.toml. Raises ConfigError naming the file and the tensor."""
     model = OnnxModel(
         path, [table.name for table in config.inputs], [table.name for table in config.outputs], _threads(config.kwargs)
     )
@@ -189,5 +189,5 @@ def _check_batch(path: Path, node: Any, max_batch: int | None) -> None:
 
 
 def _shown(node: Any) -> str:
-    """The shape for people: [batch, 3, ?]."""
+    """The shape as text: [batch, 3, ?]."""
     return f"[{', '.join('?' if axis is None else str(axis) for axis in node.shape)}]"

@@ -11,7 +11,7 @@
     model.joblib              an estimator of scikit-learn
     model.ubj, model.json     trees of XGBoost; model.txt those of LightGBM
 
-What looks like a model and is refused says what to do instead; nothing is unpickled to find out.
+A refused file gets an error that says what to do instead. Nothing is unpickled to find out.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from app.models.sources import hubs
 from app.models.sources.estimator import open_estimator
 from app.models.sources.imports import import_callable, one_at_a_time
 from app.models.sources.onnx_model import open_onnx
-from app.models.sources.torch_files import open_exported, open_torchscript
+from app.models.sources.torch_files import load_exported, open_torchscript
 from app.models.sources.trees import TREE_FILES, open_trees
 
 _log = logging.getLogger("starling.models")
 
-#: Files that are models, by suffix: those that are looked for in a folder, and all that may be named.
+#: Suffixes of models' files: those that are looked for in a folder, and all that a source may name.
 MODEL_FILES = (".pt2", ".pt", ".pth", ".onnx", ".joblib", ".ubj")
 NAMED_FILES = (*MODEL_FILES, ".json", ".txt")
 _WEIGHTS = "expected a model, got a file of weights: name it by weights, beside a source that builds the network"
@@ -45,18 +45,18 @@ _PICKLE = (
     "expected no pickle, which may run any code as it is opened: save model.state_dict() and name that file by weights "
     '(PyTorch), or joblib.dump(pipeline, "model.joblib") with trust = true (scikit-learn)'
 )
-#: What else people have: suffix -> what to do.
+#: Suffixes of other files, with the error that says what to do.
 _INSTEAD = {
     **dict.fromkeys((".safetensors", ".ckpt", ".bin"), _WEIGHTS),
     **dict.fromkeys((".pkl", ".pickle"), _PICKLE),
     **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
 }
-#: What `kwargs` may hold of a file, by its suffix.
+#: The allowed key of `kwargs` for a file, by its suffix.
 _KWARGS = {".onnx": "threads", ".joblib": "methods"}
 
 
 def open_source(config: ModelTable, folder: Path) -> Any:
-    """What the source gives, as it is. Raises whatever the user's code and the libraries raise."""
+    """Open the source. Raises whatever the user's code and the libraries raise."""
     kind, colon, rest = config.source.partition(":")
     if not colon and PurePath(kind).suffix in (*NAMED_FILES, *_INSTEAD):
         return _open_file(config, folder / kind)
@@ -79,7 +79,7 @@ def open_source(config: ModelTable, folder: Path) -> Any:
 
 @contextmanager
 def _own_default_dtype(source: str) -> Iterator[None]:
-    """For code that may set torch's default dtype: the models of a process share it, so it is set back."""
+    """Restore torch's default dtype after code that may set it: all models of the process share it."""
     try:
         yield
     finally:
@@ -108,4 +108,4 @@ def _open_file(config: ModelTable, path: Path) -> Any:
         return open_estimator(path, config)
     if path.suffix in TREE_FILES:
         return open_trees(path, config)
-    return open_exported(path) if path.suffix == ".pt2" else open_torchscript(path)
+    return load_exported(path).module() if path.suffix == ".pt2" else open_torchscript(path)

@@ -1,4 +1,4 @@
-"""Files that torch saves, checked before torch opens them: archives of torch.export, TorchScript, weights.
+"""Opens files that torch saves, after checks: archives of torch.export, TorchScript, weights.
 
 `torch.export.load` unpickles without restriction whatever an archive marks as pickled: odd tensors, script objects,
 sample inputs it cannot read otherwise, and compiled archives bring a shared library. A model exported in the ordinary
@@ -37,13 +37,8 @@ _SAMPLES = re.compile(r"data/sample_inputs/[^/]+\.pt")
 # archives of torch.export
 
 
-def open_exported(path: Path) -> nn.Module:
-    """The module of an archive. Raises ConfigError, and what torch raises."""
-    return load_exported(path).module()
-
-
 def load_exported(path: Path) -> torch.export.ExportedProgram:
-    """The program of an archive. Raises as `open_exported`."""
+    """The program of an archive. Raises ConfigError, and what torch raises."""
     check_archive(path)
     return torch.export.load(path)
 
@@ -51,14 +46,16 @@ def load_exported(path: Path) -> torch.export.ExportedProgram:
 def check_archive(path: Path) -> None:
     """Raise ConfigError naming the file and the member unless every member of the archive is plain data.
 
-    torch reads these archives by a parser of its own, which may find other members in the same bytes than Python's, so
-    what is checked is what that one finds. Older archives it reads by Python's; their members' names are refused.
+    torch reads these archives with its own parser, which may find other members in the same bytes than Python's, so the
+    members that torch finds are checked. Older archives it reads with Python's; the names of their members are refused.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.partition("/")[2] for name in archive.namelist()]
         for name in names:
-            _check_name(name, path)
+            if not _SAMPLES.fullmatch(name) and not _PLAIN_MEMBER.fullmatch(name):
+                what = "expected an archive of plain tensors; this member may run code when opened"
+                raise ConfigError(f"{path}: {name}: {what}")
         reader: Any = torch._C.PyTorchFileReader(str(path))
         records: list[str] = reader.get_all_records()
         if sorted(records) != sorted(names) or len({name.lower() for name in records}) < len(records):
@@ -67,11 +64,6 @@ def check_archive(path: Path) -> None:
             _check_member(reader, name, path)
     except (OSError, zipfile.BadZipFile, ValueError, RuntimeError) as error:
         raise ConfigError(f"{path}: expected an archive written by torch.export.save: {one_line(error)}") from None
-
-
-def _check_name(name: str, path: Path) -> None:
-    if not _SAMPLES.fullmatch(name) and not _PLAIN_MEMBER.fullmatch(name):
-        raise ConfigError(f"{path}: {name}: expected an archive of plain tensors; this member may run code when opened")
 
 
 def _check_member(reader: Any, name: str, path: Path) -> None:

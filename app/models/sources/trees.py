@@ -21,28 +21,25 @@ TREE_FILES = (*XGBOOST, LIGHTGBM)
 
 
 class Trees:
-    """Called with one input of all features, or with a column for each; returns the one prediction.
-
-    Any number of threads may call it at once, as both libraries allow.
-    """
+    """Takes one input of all features, or a column for each; returns the prediction. Threads may call it at once."""
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the library is missing or refuses the file."""
         self._booster = _booster(path)
         self._is_xgboost = path.suffix in XGBOOST
-        #: The trees up to the best one, where fitting stopped early; LightGBM's files hold no others.
+        #: XGBoost: only the trees up to the best one, if fitting stopped early. LightGBM's files hold no others.
         best = self._booster.attr("best_iteration") if self._is_xgboost else None
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self.threads = 1
         self.use_threads(torch.get_num_threads())
-        #: How a file that says nothing of datatypes was computed.
+        #: The datatype of features in the library; files do not say.
         self.datatype = "FP32" if self._is_xgboost else "FP64"
         self.dtype = DATATYPES["FP32"]
         self._order: list[int] | None = None  # places of the features among the inputs
 
     @property
     def features(self) -> list[str]:
-        """Their names; none where the trees were fitted to an array."""
+        """The names of the features; none if the trees were fitted to an array."""
         if self._is_xgboost:
             return [str(name) for name in self._booster.feature_names or ()]
         names = [str(name) for name in self._booster.feature_name()]
@@ -53,7 +50,7 @@ class Trees:
         return int(self._booster.num_features() if self._is_xgboost else self._booster.num_feature())
 
     def take_columns(self, names: Sequence[str]) -> None:
-        """Be called with these columns from now on. Raises ConfigError unless they are the features."""
+        """Set the columns of calls. Raises ConfigError unless they are the features."""
         if sorted(names) != sorted(self.features):
             known = ", ".join(self.features) or f"one input of shape [{self.count}]"
             raise ConfigError(f"inputs: expected the features that it was fitted to ({known}), got {', '.join(names)}")
@@ -88,7 +85,7 @@ def _booster(path: Path) -> Any:
 
 
 def open_trees(path: Path, config: ModelTable) -> Trees:
-    """Raises ConfigError for inputs and outputs that the trees have not."""
+    """Open the trees. Raises ConfigError for inputs and outputs that do not fit."""
     if len(config.outputs) != 1:
         raise ConfigError(f"outputs: expected one, what the trees predict, got {len(config.outputs)}")
     trees = Trees(path)
