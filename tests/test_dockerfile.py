@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 
 import pytest
+from background import QuietHandler, running
 
 from app.settings import Settings
 
@@ -94,24 +94,13 @@ def answering(status: int) -> Iterator[tuple[int, list[str]]]:
     """A server that gives every request `status`: its port, and the paths asked for."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(QuietHandler):
+        def get(self) -> None:
             asked.append(self.path)
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(status)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_port, asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield server.server_port, asked
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])

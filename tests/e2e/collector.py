@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import ThreadingHTTPServer
 from typing import Any
 
+from background import QuietHandler
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from .server import PATIENCE_S, Reply
@@ -58,31 +58,14 @@ class Collector(ThreadingHTTPServer):
         return found
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     server: Collector
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         assert self.path == "/v1/traces"
         self.server.take(body)
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None: ...
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever, args=(0.05,), name="collector")
-        thread.start()
-        try:
-            yield collector
-        finally:
-            collector.shutdown()
-            thread.join()
+        self.answer(200)
 
 
 def told(of: Any) -> dict[str, Any]:

@@ -14,11 +14,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from background import eventually
 
 from .forked import Forked
 
@@ -115,7 +117,8 @@ class Server:
             self.host = urlsplit(address).netloc
             self.tls = trusting() if urlsplit(address).scheme == "https" else None
             self.line(r"ready (in|after) ")
-            eventually(self._answers)
+            # the port is bound; it listens a moment later
+            eventually(lambda: self.get("/v2/health/live").status == 200)
         except BaseException:
             self.stop(signal.SIGKILL)
             raise
@@ -141,12 +144,6 @@ class Server:
             match = found()
         assert match, f"no line like {pattern!r} in:\n" + "\n".join(self.lines)
         return match
-
-    def _answers(self) -> bool:
-        try:
-            return self.get("/v2/health/live").status == 200
-        except ConnectionRefusedError:  # the port is bound; it listens a moment later
-            return False
 
     def connection(self) -> http.client.HTTPConnection:
         if self.tls is not None:
@@ -246,13 +243,3 @@ def trusting() -> ssl.SSLContext:
     for path in CERTIFICATES.glob("*.pem"):
         context.load_verify_locations(path)
     return context
-
-
-def eventually(condition: Callable[[], Any], attempts: int = 1000) -> None:
-    """Ask until it is true: for what the server shows only when asked. Bounded."""
-    pause = threading.Event()
-    for _ in range(attempts):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError(f"not true after {attempts} attempts")

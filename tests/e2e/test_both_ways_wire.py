@@ -13,9 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from background import eventually
 
 from .examples import PROTOCOLS, Example, example, large
-from .server import MIB, PATIENCE_S, Gate, Server, eventually
+from .server import MIB, PATIENCE_S, Gate, Server
 from .wire import ECHO, Wire, get, infer, post
 
 # Requests in pieces and of rare kinds, some of which leave the fast path; clients that are late, or leave.

@@ -6,47 +6,33 @@ One server has all of it. The browser reaches no host but this machine.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import ThreadingHTTPServer
 
 import pytest
+from background import QuietHandler, running
 from jsonschema import Draft202012Validator
 
 from .browser import Visit, api
 from .conftest import Keeper
-from .server import DEMO, PATIENCE_S, Server
+from .server import DEMO, Server
 
 MODELS = ("averaged", "frames", "kinds", "labelled", "scaled", "several", "tokens", "wide", "words")
 KEY = {"X-API-Key": "sesame"}
 
 
-class Page(BaseHTTPRequestHandler):
+class Page(QuietHandler):
     """A page of another origin."""
 
-    def do_GET(self) -> None:
-        body = b"<!doctype html><title>shop</title>"
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None: ...
+    def get(self) -> None:
+        self.answer(200, b"<!doctype html><title>shop</title>", Content_Type="text/html")
 
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
     """The address of a page that may call the server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as site:
-        thread = threading.Thread(target=site.serve_forever, name="shop")
-        thread.start()
-        try:
-            yield f"http://localhost:{site.server_address[1]}"
-        finally:
-            site.shutdown()
-            thread.join(PATIENCE_S)
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as site:
+        yield f"http://localhost:{site.server_address[1]}"
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .server import PATIENCE_S, Reply, Server, eventually
+from background import eventually
+
+from .server import PATIENCE_S, Reply, Server
 
 
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:

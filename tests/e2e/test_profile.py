@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from background import eventually
 
 import app.models.demo.digits as digits
 from app.bench import front
 
-from .server import Server, eventually
+from .server import Server
 
 # A server without a profile measures one when it is ready, shows it, and the next server starts with it.
 

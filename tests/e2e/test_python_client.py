@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from background import eventually
 
 from starling_client import AsyncClient, Client, Refused
 
-from .server import PATIENCE_S, ROOT, Gate, Server, eventually
+from .server import PATIENCE_S, ROOT, Gate, Server
 
 SOURCE = ROOT / "clients" / "python" / "src"
 

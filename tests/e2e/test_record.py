@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from background import eventually
+
 from app.sim.replay import replay
 
-from .server import DEMO, Server, eventually
+from .server import DEMO, Server
 from .wire import Wire, infer, once
 
 

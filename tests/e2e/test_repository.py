@@ -10,7 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .server import PATIENCE_S, REPOSITORY, Server, eventually
+from background import eventually
+
+from .server import PATIENCE_S, REPOSITORY, Server
 from .wire import Wire, infer
 
 # Load, unload and replacement while requests are running; one model that fails leaves the others serving.

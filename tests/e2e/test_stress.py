@@ -11,8 +11,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import count
 
+from background import eventually
+
 from .examples import Example, example, large
-from .server import DEMO, MIB, Server, eventually
+from .server import DEMO, MIB, Server
 from .wire import PATTERNS, Answer, Wire, get, infer, once
 
 MODELS = ("gate", "marked", "wide")

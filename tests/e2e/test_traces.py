@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from background import eventually, running
 
-from .collector import Collector, collecting, told
+from .collector import Collector, told
 from .conftest import Keeper
-from .server import DEMO, PATIENCE_S, Server, eventually
+from .server import DEMO, PATIENCE_S, Server
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ECHO = ("--model", f"echo={DEMO / 'echo'}")
@@ -17,7 +18,7 @@ ECHO = ("--model", f"echo={DEMO / 'echo'}")
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    with collecting() as found:
+    with running(Collector()) as found:
         yield found
 
 

@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from background import eventually
 from lifespan import with_state
 
 from app.lifecycle import Lifecycle
@@ -85,15 +84,6 @@ class Served:
         os.close(self._leave)
 
 
-def eventually(condition: Callable[[], Any]) -> Any:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.05)):
-        if found := condition():
-            return found
-        pause.wait(0.05)
-    raise AssertionError("not true in time")
-
-
 @pytest.fixture(scope="module")
 def ray() -> Iterator[LocalRay]:
     local = LocalRay()
@@ -125,7 +115,7 @@ def replicas(served: Served, count: int, pool: ThreadPoolExecutor) -> set[int]:
         return pids if len(pids) >= count else set()
 
     pids: set[int] = set()
-    found: set[int] = eventually(seen)
+    found: set[int] = eventually(seen, PATIENCE_S)
     return found
 
 
@@ -162,7 +152,7 @@ def test_both_replicas_answer_and_ray_has_their_metrics(two: Served, pool: Threa
         found = {line.split('replica="')[1].split('"')[0] for line in mine}
         return found if len(found) == 2 else set()
 
-    assert eventually(counted)
+    assert eventually(counted, PATIENCE_S)
 
 
 def test_a_killed_replica_loses_only_what_it_had(two: Served, pool: ThreadPoolExecutor) -> None:
@@ -170,7 +160,7 @@ def test_a_killed_replica_loses_only_what_it_had(two: Served, pool: ThreadPoolEx
     two.forget()
     values = [-1.0 - number for number in range(12)]
     asked = {value: pool.submit(two.ask, value) for value in values}
-    eventually(lambda: set(two.ran().values()) == {first, second})
+    eventually(lambda: set(two.ran().values()) == {first, second}, PATIENCE_S)
     os.kill(first, signal.SIGKILL)
     # What the other has, and all that comes later, is answered; a batch has at most two rows.
     two.let_go(2 * len(values))

@@ -5,7 +5,6 @@ Most runs are against a small server of our own making, which answers wrongly wh
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -14,14 +13,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from background import QuietHandler, eventually, running
 
 from loadtest.run_locust import ROOT, parse, server_flags
 
@@ -62,46 +63,28 @@ class EchoServer(ThreadingHTTPServer):
             return self.count - 1
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class Handler(QuietHandler):
     server: EchoServer
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path == "/v2/models/echo":
-            self.answer(200, METADATA)
+            self.tell(200, METADATA)
         else:
-            self.answer(404, {"error": f"{self.path} is not known"})
+            self.tell(404, {"error": f"{self.path} is not known"})
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status = self.server.given.status(self.server.next())
         (tensor,) = body["inputs"]
         good = {"outputs": [{**tensor, "name": "y", "data": self.server.given.data(tensor["data"])}]}
-        self.answer(status, good if status == 200 else {"error": "no"})
+        self.tell(status, good if status == 200 else {"error": "no"})
 
-    def answer(self, status: int, value: Any) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Batch-Size", "3")
-        self.end_headers()
-        self.wfile.write(body)
+    def tell(self, status: int, value: Any) -> None:
+        self.answer(status, json.dumps(value).encode(), X_Batch_Size="3")
 
 
-@contextlib.contextmanager
-def serving(given: Given) -> Iterator[EchoServer]:
-    with EchoServer(given) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def serving(given: Given) -> AbstractContextManager[EchoServer]:
+    return running(EchoServer(given))
 
 
 class LoadRun:
@@ -200,7 +183,7 @@ def test_every_payload_against_a_real_server(load: Callable[..., LoadRun]) -> No
     run = load("--users", "3", "--duration", "1h", "--payload", "all", "--rows", "uniform:1:3", "--pace", "50", *QUICK)
     url = run.until(r"server ready at (\S+)")[1]
     run.until("All users spawned")
-    wait_for(lambda: answered_by(url, "digits") > 100)
+    eventually(lambda: answered_by(url, "digits") > 100)
     assert run.interrupt_locust() == 0, run.said
     requests = run.requests()
     kinds = ["digits V2 JSON", "digits V2 binary", "digits image"]
@@ -221,7 +204,7 @@ def test_a_wrong_answer_fails_the_run(load: Callable[..., LoadRun]) -> None:
     with serving(Given(data=lambda data: [0.0] * len(data))) as server:
         run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
         run.until("All users spawned")
-        wait_for(lambda: server.count > 2)
+        eventually(lambda: server.count > 2)
         assert run.interrupt_locust() == 1
     assert "wrong answer: output y: expected the values that were sent" in run.said
     echo = run.requests()["echo V2 JSON"]
@@ -246,7 +229,7 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., L
     run = load("--users", "2", "--duration", "1h", "--model", "echo", *QUICK)
     url = run.until(r"server ready at (\S+)")[1]
     run.until("All users spawned")
-    wait_for(lambda: answered_by(url, "echo"))
+    eventually(lambda: answered_by(url, "echo"))
     children = run.children()
     assert len(children) == 2
     run.process.send_signal(signal.SIGINT)
@@ -276,12 +259,12 @@ def test_the_page_runs_the_shape_that_it_is_told(load: Callable[..., LoadRun]) -
         run = load("--host", server.url, "--model", "echo", "--web")
         page = run.until(r"Starting web interface at (http://[\d.:]+)")[1]
         for text in ("JsonUser", "BinaryUser", "ImageUser", "Steps", "Diurnal", "Spike", "Ramp", "max_p99_ms"):
-            assert text in wait_for(lambda: fetch(page, "GET", "/")), text
+            assert text in eventually(lambda: fetch(page, "GET", "/")), text
         form = {"user_count": "2", "spawn_rate": "2", "run_time": "1h", "host": server.url, "pace": "50"}
         told = fetch(page, "POST", "/swarm", {**form, "user_classes": "JsonUser", "shape_class": "Spike"})
         assert told["message"] == "Swarming started using shape class 'Spike'"
         run.until("Shape test updating to 1 users")  # a fifth of two
-        wait_for(lambda: server.count > 2)
+        eventually(lambda: server.count > 2)
         fetch(page, "POST", "/stop")
         found = fetch(page, "GET", "/stats/requests")
         assert found["fail_ratio"] == 0
@@ -295,17 +278,6 @@ def answered_by(url: str, model: str) -> int:
     """Rows that a server has answered for a model."""
     (found,) = fetch(url, "GET", f"/v2/models/{model}/stats")["model_stats"]
     return int(found["inference_count"])
-
-
-def wait_for(ask: Callable[[], Any]) -> Any:
-    """Ask until the answer is true: Locust names its page's address a moment before it listens there. Bounded."""
-    pause = threading.Event()
-    for _ in range(1000):
-        with contextlib.suppress(ConnectionRefusedError):
-            if answer := ask():
-                return answer
-        pause.wait(0.02)
-    raise AssertionError("never true")
 
 
 def test_options_of_locust_go_to_locust_and_those_of_the_server_to_it() -> None:
