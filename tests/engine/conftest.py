@@ -24,10 +24,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    threads = torch.get_num_threads()
     with HostRuntime() as runtime:
         yield Place(request.param, runtime)
-    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    """torch's number of threads is the process's, and workers set it."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

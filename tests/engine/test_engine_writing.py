@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from app.contract import ModelSource
 from app.engine.cpu.device import CpuDevice
@@ -24,14 +23,6 @@ from app.scheduler.scheduler import Scheduler
 from tests import tiny_decoders
 
 MOST = 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads for so small a model lose to one."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **parameters: Any) -> str:

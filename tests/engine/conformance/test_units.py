@@ -104,23 +104,15 @@ class OnStreamsAlone(OnStreams):
         return AsModules(self.runtime, (WorkerSpec(4), WorkerSpec(2)), DeviceOptions(graphs=False))
 
 
-def bench_of(kind) -> Iterator[OnThreads | OnVirtualTime]:
-    threads = torch.get_num_threads()
-    bench = kind()
-    yield bench
-    bench.end()
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams, OnStreamsAlone])
 def bench(request) -> Iterator[OnThreads | OnVirtualTime]:
-    yield from bench_of(request.param)
+    made = request.param()
+    yield made
+    made.end()
 
 
-@pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams])
-def bench_of_threads(request) -> Iterator[OnThreads | OnVirtualTime]:
-    """Where a worker may end by itself; what ends a stream's worker is the end of the device."""
-    yield from bench_of(request.param)
+#: Where a worker may end by itself; what ends a stream's worker is the end of the device.
+ON_THREADS = pytest.mark.parametrize("bench", [OnThreads, OnVirtualTime, OnStreams], indirect=True)
 
 
 def loaded(bench, *values: float) -> CpuExecutor:
@@ -194,8 +186,8 @@ def test_an_error_whose_own_text_fails_ends_no_worker(bench):
     assert bench.end() == []
 
 
-def test_the_end_of_a_worker_is_reported_and_said(bench_of_threads):
-    bench = bench_of_threads
+@ON_THREADS
+def test_the_end_of_a_worker_is_reported_and_said(bench):
     executor = loaded(bench, FATAL, 10.0)
     assert bench.device.dead() is None
     bench.device.push(0, Job(1, executor, [0], 1))

@@ -27,14 +27,6 @@ from ..rig import make_model, rows_of
 WAIT_S = 10.0  # for what happens at once; only a broken test waits so long
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """torch's thread count is process-wide."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 class Desk:
     """A worker, and what it reports."""
 
