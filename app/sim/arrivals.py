@@ -1,15 +1,16 @@
-"""Arrival times of requests, from seeded processes and traces, as arrays of integer nanoseconds in chunks.
+"""Arrival times of requests, from seeded random processes or traces, as chunks of integer nanoseconds.
 
     poisson                     independent requests
     uniform                     one every 1 / rate
     gamma:CV                    gaps with a gamma distribution of this coefficient of variation (1 is poisson)
     steps:FxS,FxS,...           poisson at F times the rate for S seconds each, repeated: steps:0.5x10,2x5
     diurnal:PERIOD_S:AMPLITUDE  poisson at rate x (1 + AMPLITUDE sin(2 pi t / PERIOD_S)), AMPLITUDE at most 1
-    bursty:ON_S:OFF_S           poisson while on, nothing while off, both exponential with these means; the mean is kept
+    bursty:ON_S:OFF_S           poisson while on, nothing while off; both periods exponential with these means. The mean
+                                rate stays the given one
     trace:FILE                  one time in seconds a line (the first column of a CSV file), in order
 
 The same spec, rate and seed give the same instants in the simulator and in the load generator. Memory does not grow
-with their number: a process yields chunks, and a trace is read while it is used.
+with their number: a process yields chunks, and a trace is read as it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Instants = NDArray[np.int64]
 class Arrivals:
     """A stream of instants in order, endless except for traces. `rate` is the long-run mean per second.
 
-    `chunks()` gives the instants from the start; each call begins again.
+    `chunks()` yields the instants from the start; each call starts again.
     """
 
     rate: float
@@ -52,7 +53,7 @@ def make(spec: str, rate: float | None, seed: int) -> Arrivals:
         return _trace(Path(text), rate)
     if rate is None:
         raise ValueError(f"rate: arrivals {spec!r} need one")
-    given = rate  # no None for the functions below
+    given = rate  # not None, for the type checker
     if kind in ("poisson", "uniform") and not text:
         return Arrivals(given, lambda: gaps(given, 1.0 if kind == "poisson" else 0.0, seed))
     if kind == "gamma":
@@ -83,7 +84,7 @@ def gaps(rate: float, cv: float, seed: int) -> Iterator[Instants]:
     mean = _S / rate
     start = drawn = 0
     while True:
-        if cv == 0:  # no sum of rounded gaps, which would drift
+        if cv == 0:  # not a sum of rounded gaps, which would drift
             instants = np.rint(np.arange(drawn + 1, drawn + CHUNK + 1) * mean).astype(np.int64)
         elif cv == 1:
             instants = start + np.rint(random.exponential(mean, CHUNK)).astype(np.int64).cumsum()
@@ -96,7 +97,7 @@ def gaps(rate: float, cv: float, seed: int) -> Iterator[Instants]:
 
 
 def _steps(rate: float, factors: NDArray[np.float64], lengths: NDArray[np.float64], seed: int) -> Arrivals:
-    """A rate that repeats (factor, seconds) steps. Poisson in operational time, mapped to real time."""
+    """A rate that repeats steps of (factor, seconds): a Poisson process in operational time, mapped to real time."""
     if (lengths <= 0).any() or factors.max() <= 0:
         got = np.stack([factors, lengths], axis=1).tolist()
         raise ValueError(f"arrivals: steps expected lengths above 0 s and a factor above 0, got {got}")
@@ -125,8 +126,8 @@ def _diurnal(rate: float, period: float, amplitude: float, seed: int) -> Iterato
 def _bursty(rate: float, on: float, off: float, seed: int) -> Iterator[Instants]:
     """An interrupted Poisson process: the gaps of a faster process with off periods inserted."""
     periods = np.random.default_rng([seed, 1])
-    start = last = 0  # real time at the start of the chunk; the clock's then
-    for clock in gaps(rate * (on + off) / on, 1.0, seed):  # a clock that runs only while on
+    start = last = 0  # real time at the start of the chunk, and operational time then
+    for clock in gaps(rate * (on + off) / on, 1.0, seed):  # operational time: a clock that runs only while on
         running = np.diff(clock, prepend=last)
         last = int(clock[-1])
         # An exponential period on has no memory: the off periods in a gap are Poisson in its length, and the sum

@@ -1,4 +1,4 @@
-"""Rows of a cell: the steps that they make, and what those of a decoder read before them, as on the server."""
+"""Simulates rows at a cell: their steps, and for a decoder the prompt tokens that they read first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from app.scheduler.types import Row, Unit
 
 @dataclass(slots=True, eq=False)
 class Stepped(Row):
-    """A row with the steps that it runs at each stage that repeats, and those that the device has run at this one.
+    """A row that makes `most` steps at each cell, of which it has `made` some at the current one.
 
-    `unread`: tokens that it is still to read before its first step.
+    `unread`: prompt tokens left to read before its first step.
     """
 
     most: int = 0
@@ -24,23 +24,23 @@ class Stepped(Row):
 
 
 def ended(unit: Unit) -> tuple[int, ...]:
-    """Positions of the rows of a unit of a cell that have made their last step at it. Counts the steps."""
+    """Count the steps of a unit of a cell. Returns the positions of the rows that have made their last one."""
     positions = []
     for position, row in enumerate(_stepped(unit)):
         if row.unread:
             continue
         row.made += unit.steps
         if row.made >= row.most:
-            row.made = 0  # the next stage may repeat as well
+            row.made = 0  # the next stage may be a cell as well
             positions.append(position)
     return tuple(positions)
 
 
 class DecoderTimes:
-    """What units of a decoder take alone, in nanoseconds: a step, and what rows read before it, piece by piece.
+    """The time of a unit of a decoder, in nanoseconds: reading prompts, piece by piece, and then one step.
 
-    `profile`: of a stage that reads, with times by length, and a cell that writes. `step_ns`: of the last unit's step,
-    0 if its rows only read.
+    `profile`: of a stage that reads, with times by length, and a cell that writes. `step_ns`: the step's part of the
+    last unit's time, 0 if its rows only read.
     """
 
     __slots__ = ("_budget", "_cell", "_readers", "_reads", "step_ns")
@@ -48,7 +48,7 @@ class DecoderTimes:
     def __init__(self, profile: ModelProfile) -> None:
         self._reads, self._cell = profile.parts
         self._budget = prefill.PrefillBudget()
-        self._readers: list[Stepped] = []  # those that read together, until all of it is read
+        self._readers: list[Stepped] = []  # rows that read together, until they have read all
         self.step_ns = 0
 
     def __call__(self, unit: Unit) -> int:
@@ -59,7 +59,7 @@ class DecoderTimes:
         return read_ns + self.step_ns
 
     def _read(self, new: list[Stepped]) -> int:
-        """Have these rows read for as long as there is time. Returns how long that took."""
+        """Have these rows read as long as the budget allows. Returns the time that it took."""
         spent = 0
         self._budget.start(self.step_ns)
         while new and (tokens := self._budget.tokens(min(new[0].length, prefill.LEAST))) is not None:
@@ -71,7 +71,7 @@ class DecoderTimes:
             left = max(row.unread for row in rows)
             read = min(left, prefill.each(tokens, len(rows)))
             took = self._piece_ns(len(rows), longest - left, longest - left + read)
-            for row in rows:  # padded in front: the shorter ones begin later, and all end together
+            for row in rows:  # padded in front: shorter rows start later, and all end together
                 row.unread = min(row.unread, left - read)
             if read == left:
                 new = [row for row in new if row.unread]
@@ -81,12 +81,16 @@ class DecoderTimes:
         return spent
 
     def _piece_ns(self, rows: int, start: int, end: int) -> int:
-        """Tokens `start` to `end` of so many rows, in one call of the model, which costs what no tokens would."""
+        """The time for tokens `start` to `end` of so many rows. Each call of the model also costs the time of no
+        tokens.
+        """
         begun = self._time(rows, start) - self._time(rows, 0) if start else 0.0
         return max(1, round(self._time(rows, end) - begun))
 
     def _time(self, rows: int, length: int) -> float:
-        """Below the shortest length of the profile on the line through it and the next, or through nothing."""
+        """The time to read so many tokens. Below the profile's shortest length: on the line through its first two
+        lengths, or through the origin.
+        """
         (short, times), *longer = self._reads.by_length
         if length >= short:
             return self._reads.time(rows, length)

@@ -1,8 +1,8 @@
 """The simulated device and its service times.
 
-A device accepts units (`push`), says when the next one ends (`due`) and returns it then (`pop`). The units of one
-worker run in the order in which they were pushed. Times come from the profile, multiplied by random factors of mean 1
-if asked.
+`push` hands a unit to the device, `due` is when the next one ends, and `pop` returns it then. The units of one worker
+run in the order in which they were pushed. Times come from the profile, optionally multiplied by random factors of
+mean 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Factors:
 
 
 def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
-    """The factors that `service` names, None for deterministic. Raises ValueError for an unknown service."""
+    """The random factors of a `service`, None for deterministic. Raises ValueError for an unknown service."""
     kind, _, text = service.partition(":")
     if service == "deterministic":
         return None
@@ -54,14 +54,14 @@ def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
 
 
 class Times:
-    """What each unit takes alone, in nanoseconds: by its stage, its size, the length of its longest row, its steps."""
+    """The time of a unit alone, in nanoseconds, by its stage, size, longest row and steps."""
 
     __slots__ = ("_parts", "_plain")
 
     def __init__(self, profile: ModelProfile) -> None:
         self._parts = profile.parts
         plain = not profile.stages and not profile.by_length
-        self._plain = profile.batch_ns if plain else ()  # what most runs look up, once a unit
+        self._plain = profile.batch_ns if plain else ()  # a short cut for most runs
 
     def __call__(self, unit: Unit) -> int:
         if self._plain:
@@ -76,19 +76,19 @@ class _Running:
 
     def __init__(self, unit: Unit, work: float, now: int) -> None:
         self.unit = unit
-        self.left = work  # nanoseconds if it runs alone, of all steps, of which so much remains
-        self.slow = 1.0  # the factor by which the units that run now slow it down
+        self.left = work  # the work that remains: nanoseconds if it ran alone
+        self.slow = 1.0  # the factor by which the other running units slow it down
         self.began = now
 
 
 class Device:
-    """Runs one unit at a time, whichever worker it belongs to; or units of so many workers `at_once`, which slow one
-    another down as the profile's `concurrency` says.
+    """Runs one unit at a time, whichever worker it belongs to; or up to `at_once` units of different workers, which
+    slow one another down by the profile's `concurrency`.
 
     While k units run, a unit of b rows takes concurrency[k][b] / batch[b] times as long as alone. The factor is
-    interpolated between measured k. Above the largest k it grows with k, as if more units at once gained nothing.
+    interpolated between measured k. Above the largest k it grows in proportion to k, so more units gain nothing.
 
-    `front`: slows units down while it is at work. `decodes`: the model is a decoder, of which one unit runs at a time.
+    `front`: it slows units down while it is busy. `decodes`: the model is a decoder, of which one unit runs at a time.
     """
 
     def __init__(
@@ -104,21 +104,21 @@ class Device:
             raise ValueError("concurrency: the profile has no times of units that run at once, which `shared` needs")
         #: When the next unit ends, in ns; None while nothing runs.
         self.due: int | None = None
-        #: Nanoseconds in which at least one unit ran, until the last end, and of all units together.
+        #: Nanoseconds in which at least one unit ran (until the last end), and of all units added up.
         self.busy_ns = 0
         self.unit_ns = 0
-        #: Of a decoder's last unit, its step without what rows read before it: `Outcome.times`. Else nothing.
+        #: As `Outcome.times`: for a decoder's last unit the time of its step, without reading prompts. Else empty.
         self.step_times: tuple[int, ...] = ()
         self._front = front
         self._times = DecoderTimes(profile) if decodes else Times(profile)
         self._factor = factor
         self._slow = [[slowdown(part, units) for part in profile.parts] for units in range(1, at_once + 1)]
         self._shared = at_once > 1
-        #: By worker; under 0 all units of a device that runs one at a time.
+        #: By worker; a device that runs one unit at a time has all of them under 0.
         self._waiting: dict[int, deque[Unit]] = defaultdict(deque)
         self._running: dict[int, _Running] = {}
         self._seen = 0  # when `left` was last brought up to date
-        self._next = -1  # where the unit is that ends at `due`
+        self._next = -1  # the worker whose unit ends at `due`
 
     def push(self, unit: Unit, now: int) -> None:
         """Queue a unit at its worker."""
@@ -131,7 +131,7 @@ class Device:
         self._plan(now)
 
     def pop(self, now: int) -> tuple[Unit, int]:
-        """The unit that ends now and the nanoseconds it ran. Call it only when `now` is `due`."""
+        """Remove and return the unit that ends now, and the nanoseconds it ran. Call it only when `now` is `due`."""
         self._pass(now)
         ended = self._running.pop(self._next)
         if self._waiting[self._next]:
@@ -141,7 +141,7 @@ class Device:
         return ended.unit, now - ended.began
 
     def follow_front(self, now: int) -> None:
-        """A thread of the front has begun or ended its work."""
+        """Recompute `due`, because a thread of the front has begun or ended its work."""
         if self._running:
             self._pass(now)
             self._plan(now)
@@ -163,7 +163,7 @@ class Device:
             running.left -= elapsed / running.slow
 
     def _plan(self, now: int) -> None:
-        """Compute the speed of each running unit, and which one ends first. Call it whenever the units change."""
+        """Compute the speed of each running unit, and which one ends first. Call it when units or the front change."""
         self.due = None
         slow = self._slow[len(self._running) - 1]
         beside = 1.0 if self._front is None else self._front.slows

@@ -1,12 +1,11 @@
-"""Finds what requests cost a server beside their batches, and by how much these are slower than its profile, from what
-both took at some loads.
+"""Fits the costs of a server's HTTP front from loads that were measured.
 
-Each load gives the CPU time of threads for so many requests in so many batches, so that a request's part and a batch's
-part can be told apart.
+Each measured load gives the CPU time of the front's threads for a number of requests in a number of batches. From
+several loads the cost of a request and the cost of a batch can be separated.
 
-The simulated batches are to be as slow as those measured. No formula says how much of the time a batch and the threads
-of the front run at once, since slower batches change that; so the same loads are simulated, for one slowdown after the
-other.
+Under load, batches are also slower than in the profile, because they run beside the front's threads. How much of the
+time they do so has no closed form, since slower batches change it. So the same loads are simulated with one slowdown
+after another, until simulated batches are as slow as measured ones.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from app.scheduler.estimates.profile import ModelProfile
 from .fleet import Setup, counted
 from .front import FrontCosts
 
-_SLOWED = (0.0, *(round(0.1 * 1.6**step, 3) for step in range(12)))  # to 18 times as long
-_REQUESTS = 500  # of a load: means to some per cent
-_WORSE = 2  # slowdowns in a row that fit worse than a smaller one: larger ones do, too
-_ALIKE = 2.0  # loads whose rows a batch differ by less do not tell requests and batches apart
+_SLOWED = (0.0, *(round(0.1 * 1.6**step, 3) for step in range(12)))  # slowdowns tried: 0 to 18
+_REQUESTS = 500  # simulated for a load: enough for means to a few per cent
+_WORSE = 2  # stop after so many slowdowns in a row that fit worse than a smaller one
+_ALIKE = 2.0  # if rows per batch differ less between loads, requests and batches cannot be separated
 
 
 def front_costs(loads: Sequence[FrontLoad]) -> FrontCosts:
-    """What requests and batches cost; the spread is that of the lightest load, which is the first."""
+    """The costs of requests and batches. The spread is that of the lightest load, which must be the first."""
     call, batch = _parts(loads, [load.loop_s for load in loads])
     decode, group = _parts(loads, [load.helpers_s for load in loads])
     call_ns, batch_ns, decode_ns, group_ns = (round(1e9 * one) for one in (call, batch, decode, group))
@@ -38,10 +37,10 @@ def front_costs(loads: Sequence[FrontLoad]) -> FrontCosts:
 
 
 def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, float]:
-    """What each request and each batch took of what was used. Requests that are read together are batched together.
+    """The CPU seconds of each request and of each batch, given those of whole loads.
 
-    Least squares in which a load counts as its number of requests: the few of a light load find cold caches, which are
-    no cost of their batches of one row.
+    By least squares, with each load weighted by its number of requests: the few requests of a light load meet cold
+    caches, which must not count as a cost of small batches.
     """
     requests = np.array([load.requests for load in loads])
     batches = np.array([max(1.0, load.batch_count) for load in loads])
@@ -49,15 +48,15 @@ def _parts(loads: Sequence[FrontLoad], used_s: Sequence[float]) -> tuple[float, 
     if each_has.max() > _ALIKE * each_has.min():
         weights = np.sqrt(requests)
         (each, shared), *_ = np.linalg.lstsq(np.stack([requests, batches], 1) / weights[:, None], used_s / weights)
-        if min(each, shared) >= 0:  # else noise
+        if min(each, shared) >= 0:  # else it is only noise
             return float(each), float(shared)
     return float(sum(used_s) / requests.sum()), 0.0
 
 
 def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[FrontLoad]) -> FrontCosts:
-    """The costs with `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first.
+    """The costs with fitted `scale` and `slowed`, by least squares of relative errors. `loads`: the lightest one first.
 
-    Of a single load nobody knows what another rate would change: then `slowed` is 0.
+    With a single load the effect of the rate is unknown: then `slowed` is 0.
     """
     loads = [load for load in loads if load.batches]
     if not loads:
@@ -74,7 +73,7 @@ def fit(profile: ModelProfile, costs: FrontCosts, loads: Sequence[FrontLoad]) ->
 
 
 def _at(setup: Setup, costs: FrontCosts, loads: Sequence[FrontLoad]) -> tuple[float, FrontCosts]:
-    """The error of this slowdown, and the costs with the scale that makes batches of the lightest load right."""
+    """The error with this slowdown, and the costs with the scale that fits the lightest load exactly."""
     overs = [load.over(setup.profile.batch_ns) for load in loads]
     scale = overs[0]
     scale *= overs[0] / _over(setup, scale, costs, loads[0].rate)
@@ -85,7 +84,7 @@ def _at(setup: Setup, costs: FrontCosts, loads: Sequence[FrontLoad]) -> tuple[fl
 
 
 def _over(setup: Setup, scale: float, costs: FrontCosts, rate: float) -> float:
-    """What batches take over what the profile says, simulated."""
+    """Simulated batch times over those of the profile."""
     tally = counted(replace(setup, profile=setup.profile.scaled(scale), front=costs, rate=rate))
     size = tally.rows / tally.units
     below, times = math.floor(size), setup.profile.batch_ns

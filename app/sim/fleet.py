@@ -1,9 +1,9 @@
 """Simulates a deployment: K equal replicas behind a router, with one stream of requests.
 
-If the router does not look at the replicas, each replica is simulated by itself: each process takes a share of the
-replicas, draws the whole stream and selects its requests. If the router looks at the replicas, all are in one
-simulation. The same setup gives the same figures for any number of processes. The figure `simulated` says how it was
-done: "split, 2 processes" or "coupled, 1 process".
+If the router does not look at the state of replicas, each replica is simulated by itself. Then several processes each
+take a share of the replicas, draw the whole stream and select their requests. If the router does look, all replicas are
+in one simulation. The same setup gives the same figures for any number of processes. The figure `simulated` says how it
+was done: "split, 2 processes" or "coupled, 1 process".
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ from .simulator import Simulator
 DEVICES = ("serial", "shared")
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
 
-#: Streams of random numbers with a seed each, so that a change of one does not change the other.
+#: Separate seeds for what is random, so that changing one does not change the others.
 _SERVICE, _ROUTING, _LENGTHS, _PROMPTS = 1, 2, 3, 4
 
-#: Threshold of the garbage collector in new objects. At its default, 700, it walks all replicas again and again, which
-#: takes 2.5 times as long for 10,000 replicas. It is not needed here: calls and rows are separated when a call ends.
+#: Threshold of the garbage collector in new objects. At its default, 700, it walks all replicas again and again: with
+#: 10,000 replicas a run takes 2.5 times as long. It is not needed, since the simulator breaks reference cycles itself.
 _COLLECT = 1_000_000
 
-_solve = lru_cache(maxsize=8)(control.solve)  # takes two seconds, and is the same for all loads and routers
-
+_solve = lru_cache(maxsize=8)(control.solve)  # takes two seconds; the tables are the same for all loads and routers
 
 Progress = Callable[[int], None]
 
@@ -75,15 +74,15 @@ class Setup:
     replicas: int = 1
     router: str = "random"
     objective: str | float = "latency"  # of the policy adaptive
-    tables: ControlTables | None = None  # of the policy adaptive; `run` solves them if not given
+    tables: ControlTables | None = None  # of the policy adaptive; `run` solves them if None
     push_depth: int = 1  # units handed to one worker and unfinished
     push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
     launch_ns: int = 0  # time that the host needs to launch a unit, beside the profile's hand-over
-    lengths: str = ""  # of the requests; a row runs as many steps in each cell
-    prompts: str = ""  # their lengths, where `lengths` are those of the texts that are written, step by step, to them
+    lengths: str = ""  # of the requests; a row makes as many steps in each cell
+    prompts: str = ""  # of a decoder: lengths of the prompts; `lengths` are then those of the written texts
     length_buckets: tuple[int, ...] = ()
     reorder: bool = True  # a policy that picks rows by length may do so
-    complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
+    complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over the time of one row alone
     front: FrontCosts | None = None  # of each replica; None: requests are submitted when they arrive
 
     def check(self) -> None:
@@ -120,7 +119,7 @@ class Setup:
 
     @property
     def peak(self) -> float:
-        """Rows per second of one device at best: what a load of 1 means. With lengths, for rows of the mean length."""
+        """Rows per second of one device at best: a load of 1. With lengths, for rows of the mean length."""
         means = [mean_length(spec, option) for option, spec, _ in self._length_specs]
         return self.profile.peak_at(*means) if means else self.profile.peak
 
@@ -130,7 +129,7 @@ class Setup:
         return self.replicas == 1 or self.router in BLIND
 
     def node(self, replica: int, scheduler: Callable[[DeviceSpec], Scheduler] = Scheduler) -> Node:
-        """A new replica with its own random service times."""
+        """A new replica, with its own random service times."""
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
         front = None if self.front is None else Front(self.front)
@@ -151,7 +150,7 @@ class Setup:
 
     @property
     def _served(self) -> ModelProfile:
-        """What the scheduler knows of the profile: all of it, but of a decoder its steps alone, as on the server."""
+        """The profile as the scheduler knows it. For a decoder only its steps, as on the server."""
         if not self.prompts:
             return self.profile
         cell = self.profile.parts[-1]
@@ -179,12 +178,12 @@ class Setup:
         return replace(self, tables=tables)
 
     def drawn_lengths(self) -> list[Lengths]:
-        """Of all requests, in their order: their lengths, if they have any, and their steps, if those are others."""
+        """The random lengths of all requests in order, if they have any, then their steps, if these differ."""
         return [Lengths(spec, [self.seed, stream], option) for option, spec, stream in self._length_specs]
 
     @property
     def _length_specs(self) -> list[tuple[str, str, int]]:
-        """The options that were given, with the random stream of each."""
+        """(option, spec, seed) of the length options that were given."""
         specs = [("prompts", self.prompts, _PROMPTS), ("lengths", self.lengths, _LENGTHS)]
         return [one for one in specs if one[1]]
 
@@ -199,9 +198,9 @@ class Setup:
 
 
 def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> dict[str, Any]:
-    """Simulate a setup; returns the figures of `report.summary` and what was asked for.
+    """Simulate a setup. Returns the figures of `report.summary`, with policy, rate and load.
 
-    `progress` is called with the number of requests as they are fed, by several processes when one has ended. Raises
+    `progress` is called with numbers of requests as they are fed; with several processes when one has ended. Raises
     ValueError for a bad setup.
     """
     setup.check()
@@ -219,7 +218,7 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
 
 
 def counted(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> Tally:
-    """What `run` counts of a setup that has been checked and solved, before any figures are made of it."""
+    """The counts of a setup that has been checked and solved. `run` makes its figures from them."""
     if processes == 1 or not setup.split:
         return _simulated(setup, range(setup.replicas), progress)
     return _in_processes(setup, processes, progress)

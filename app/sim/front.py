@@ -1,11 +1,12 @@
-"""The HTTP front of one replica: an event loop and helper threads, which share one interpreter with the batches.
+"""Simulates the HTTP front of one replica: an event loop and helper threads, which share one interpreter with batches.
 
-The loop works in turns: it takes all that is there, handles it in order, and has the scheduler asked at the end of the
-turn. Helper threads decode what would hold the loop up. All of this is Python, and one thread at a time runs that: n
-threads with work to do are taken to run at 1/n of their speed each, since the lock goes round among them. A batch
-computes without the lock, but needs it before each of its operations, and shares caches and cores with the front and
-its clients. So it takes longer while helper threads are at work, and the more of the time the loop is: the loop has
-little to do while a batch runs, but at a higher rate so have all others. How much longer is fitted to what is measured.
+The loop works in turns: it takes all pending work, handles it in order, and asks the scheduler at the end of the turn.
+Helper threads decode requests that would take the loop too long. Only one thread at a time holds the interpreter lock,
+so n busy threads are assumed to run at 1/n of their speed each.
+
+A batch computes without the lock, but needs it before each of its operations, and it shares caches and cores with the
+front and its clients. So it takes longer while helper threads are busy, and the more of its time the loop has been busy
+recently. How much longer is fitted to measurements (`fit`).
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from app.scheduler.types import Klass
 
 _TIMES = ("call", "batch", "decode", "group", "path")
 _FACTORS = ("scale", "slowed", "spread")
-_MEMORY_NS = 100e6  # over which the loop's share of the time is averaged
+_MEMORY_NS = 100e6  # time constant of the mean of the loop's busy share
 
 
 @dataclass(frozen=True, slots=True)
 class FrontCosts:
-    """Nanoseconds of CPU, alone. `call_ns`: of the loop for each request, half to read it and half to answer.
+    """CPU time in nanoseconds, when nothing else runs.
 
-    `batch_ns`: of the loop for each batch, half to start it and half when it has ended. `decode_ns`: of a helper thread
-    for each request; 0 where the loop decodes. `group_ns`: of the thread for each group of requests, where it reads all
-    that wait at once, as texts; 0 where it reads them one after another. `path_ns`: what a lone request takes beyond
-    these and its batch: sockets and wake-ups, less work of the loop that does not delay the answer; it may be below 0.
+    `call_ns`: of the loop for each request, half to read it and half to answer it. `batch_ns`: of the loop for each
+    batch, half to start it and half when it has ended. `decode_ns`: of a helper thread for each request; 0 if the loop
+    decodes. `group_ns`: of the thread for each group, if it reads all waiting requests at once, as for texts; 0 if it
+    reads them one by one. `path_ns`: what a lone request takes beyond these and its batch: sockets and wake-ups, less
+    the work of the loop that does not delay the answer. It may be negative.
 
-    Batches of requests take `scale` times as long as the profile says (which knows them one after another, in caches of
-    their own), and `slowed` times that more beside each thread that is at work (see `Front.slows`). `spread`: the
-    standard deviation of their times over what they should be. `threads`: helpers.
+    Batches take `scale` times as long as in the profile, which measures them back to back with warm caches, and longer
+    by `slowed` times that for each busy thread beside them (see `Front.slows`). `spread`: the standard deviation of
+    their times, relative to the expected time. `threads`: number of helper threads.
     """
 
     call_ns: int = 0
@@ -50,22 +52,22 @@ class FrontCosts:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> FrontCosts:
-        """As `to_dict` makes it, times in microseconds; what is no number counts as not measured."""
+        """The inverse of `to_dict`. A value that is no number counts as not measured."""
         good = {name: one for name, one in given.items() if isinstance(one, int | float) and abs(one) < 1e9}
         times = {f"{name}_ns": round(good[f"{name}_us"] * 1e3) for name in _TIMES if f"{name}_us" in good}
         return cls(**times, **{name: max(0.0, good[name]) for name in _FACTORS if name in good})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, float]:
-        """What is measured with requests, times in microseconds."""
+        """The measured costs, times in microseconds."""
         times = {f"{name}_us": round(getattr(self, f"{name}_ns") / 1e3, 1) for name in _TIMES}
         return {**times, **{name: round(getattr(self, name), 3) for name in _FACTORS}}
 
     def doubled(self) -> FrontCosts:
-        """Each request and batch takes the interpreter twice as long."""
+        """The same, with twice the time for each request and batch."""
         return replace(self, **{f"{name}_ns": 2 * getattr(self, f"{name}_ns") for name in _TIMES})
 
     def held_ns(self, rows: int) -> float:
-        """How long the interpreter is at work for each request, in batches and groups of so many rows."""
+        """Interpreter time for each request, in batches and groups of so many rows."""
         return self.call_ns + self.decode_ns + (self.batch_ns + self.group_ns) / rows
 
     @property
@@ -75,7 +77,7 @@ class FrontCosts:
 
 
 class Request(NamedTuple):
-    """What is submitted when it has been read and decoded."""
+    """A request, submitted once it has been read and decoded."""
 
     arrived: int
     length: int
@@ -99,15 +101,15 @@ class Work(NamedTuple):
 
 
 class Front:
-    """A station as Device is one: `due` is when its next piece of work is done, and `pop` returns that."""
+    """Works like Device: `due` is when the next piece of work is done, and `pop` returns it then."""
 
     def __init__(self, costs: FrontCosts) -> None:
         self.costs = costs
         #: When the next piece of work is done, in ns; None while there is none.
         self.due: int | None = None
-        #: Nanoseconds in which the loop or a thread was at work, until the last end.
+        #: Nanoseconds in which the loop or a thread was busy, until the last end.
         self.busy_ns = 0
-        #: Threads that have Python to run.
+        #: The number of busy threads, the loop included.
         self.busy = 0
         #: Whether the piece of work just done was the last of its turn.
         self.turn_over = False
@@ -116,24 +118,26 @@ class Front:
             Part.READ: half_call, Part.SUBMIT: 0.0, Part.START: half_batch, Part.ENDED: half_batch,
             Part.ANSWER: half_call,
         }  # fmt: skip
-        self._turn: deque[Work] = deque()  # the head is at work
+        self._turn: deque[Work] = deque()  # the first piece is in progress
         self._next_turn: deque[Work] = deque()
-        self._left = 0.0  # nanoseconds, of the turn's head
+        self._left = 0.0  # nanoseconds left of the turn's first piece
         self._undecoded: deque[Any] = deque()
-        self._decoding: list[list[Any]] = []  # of each thread at work: [nanoseconds left, requests]
+        self._decoding: list[list[Any]] = []  # for each busy helper thread: [nanoseconds left, requests]
         self._seen = 0  # when what is left was last brought up to date
-        self._loop_share = 0.0  # of late, of the time
-        #: A helper thread has begun or ended its work since somebody set this back.
+        self._loop_share = 0.0  # recent share of time in which the loop was busy
+        #: A helper thread has begun or ended its work since this was last reset.
         self.moved = False
 
     def put(self, part: Part, what: Any, now: int) -> None:
-        """Something for the loop's next turn."""
+        """Add work to the loop's next turn."""
         self._pass(now)
         self._next_turn.append(Work(part, what))
         self._plan(now)
 
     def insert(self, works: Iterable[Work], now: int) -> None:
-        """What follows from the piece just done, before the rest of the turn; a piece that is half done comes first."""
+        """Insert work that follows from the piece just done, before the rest of the turn but after a piece in
+        progress.
+        """
         self._pass(now)
         begun = [self._turn.popleft()] if self._turn and self._left < self._cost[self._turn[0].part] else []
         self._turn.extendleft(reversed([*begun, *works]))
@@ -142,13 +146,15 @@ class Front:
         self._plan(now)
 
     def decode(self, request: Any, now: int) -> None:
-        """Have a helper thread decode it; it is then put to the loop as SUBMIT."""
+        """Have a helper thread decode a request; the loop then gets it as SUBMIT."""
         self._pass(now)
         self._undecoded.append(request)
         self._plan(now)
 
     def pop(self, now: int) -> Work | None:
-        """The loop's piece of work that is done now; None if a thread's is. Call it only when `now` is `due`."""
+        """The loop's piece of work that is done now; None if it is a helper thread's. Call it only when `now` is
+        `due`.
+        """
         self._pass(now)
         self.turn_over = False
         done: Work | None = None
@@ -165,11 +171,11 @@ class Front:
 
     @property
     def slows(self) -> float:
-        """How many times as long as beside an idle front a batch takes now."""
+        """The factor by which the busy front slows a batch now."""
         return 1.0 + self.costs.slowed * (len(self._decoding) + self._loop_share)
 
     def _pass(self, now: int) -> None:
-        """Subtract the time since the last change from what is left of each thread's work."""
+        """Subtract the time since the last change from the remaining work of each thread."""
         elapsed, self._seen = now - self._seen, now
         if not elapsed:
             return
@@ -185,7 +191,7 @@ class Front:
             job[0] -= each
 
     def _plan(self, now: int) -> None:
-        """Begin what can begin, and compute what is done first."""
+        """Begin work that can begin, and compute when the first piece is done."""
         if not self._turn and self._next_turn:
             self._turn, self._next_turn = self._next_turn, self._turn
             self._left = self._cost[self._turn[0].part]

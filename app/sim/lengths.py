@@ -1,4 +1,4 @@
-"""Lengths of requests, drawn from a seed: what sets the time of a batch and the number of steps of a row in a cell.
+"""Random lengths of requests from a seed. They set the time of a batch, and the steps of a row in a cell.
 
     fixed:N, or N                      all of one length
     uniform:LOW:HIGH                   each length from LOW to HIGH equally often
@@ -6,8 +6,7 @@
     lognormal:MEAN:SD:MAX              the same by mean and standard deviation, from 1 to MAX
     column:N:FILE                      column N of a CSV file, in its order, and from its beginning again
 
-The load generator has these lengths, too. Streams do not depend on how they are taken: the i-th request has the same
-length however many are drawn at a time.
+The load generator uses these lengths, too. The i-th request has the same length however many are drawn at a time.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DRAWN = 8192  # at a time
-_MEAN = 200_000  # lengths that a mean is taken of
+_MEAN = 200_000  # lengths over which a mean is taken
 
 
 class Lengths:
-    """An endless stream of lengths. Raises ValueError for a bad spec, which names the option that it is of."""
+    """An endless stream of lengths. Raises ValueError for a bad spec, with the name of its option."""
 
     def __init__(self, spec: str, seed: list[int], option: str = "lengths") -> None:
         kind, *words = spec.split(":", 2 if spec.startswith("column:") else -1) if ":" in spec else ("fixed", spec)

@@ -12,13 +12,13 @@ PROGRAM = 1  # the id of the one program of a node
 
 
 class Node:
-    """One replica. `unanswered`: requests sent to it and not yet answered. `front`: what requests pass before they are
-    submitted and when they are answered; None where that takes no time.
+    """One replica. `unanswered`: requests sent to it and not yet answered. `front`: the simulated HTTP front; None if
+    reading and answering take no time.
 
-    `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and learn of its end. All of it passes
-    before the unit computes, which to the scheduler is the same. A unit handed to an idle worker starts that much
-    later. The launch of a unit handed over behind a running one overlaps with it: the unit starts when the one before
-    it has ended and its own launch is over.
+    `launch_ns`: what a unit costs beyond computing: to hand it over, launch it and report its end. It is simulated as a
+    delay before the unit computes, which makes no difference to the scheduler. A unit handed to an idle worker starts
+    that much later. The launch of a unit pushed behind a running one overlaps with that: it starts when its launch is
+    over and the unit before it has ended.
     """
 
     __slots__ = (
@@ -41,16 +41,16 @@ class Node:
         self.decodes = program.one_unit
         self.launch_ns = launch_ns
         self.front = front
-        self.front_due: int | None = None  # the front's `due` of the last scheduled event
-        self.submitted = False  # since its last step, by the front
-        self.launching: list[tuple[int, int, Unit]] = []  # heap of (when launched, unit id, unit): handed over before
+        self.front_due: int | None = None  # `front.due` when its event was last scheduled
+        self.submitted = False  # the front has submitted a request since the last step
+        self.launching: list[tuple[int, int, Unit]] = []  # units handed over: a heap of (when launched, unit id, unit)
         self.index = 0
-        self.due: int | None = None  # the device's `due` of the last scheduled event
+        self.due: int | None = None  # `device.due` when its event was last scheduled
         self.timer: int | None = None  # when the scheduler wants a step
-        self.armed: int | None = None  # when the wake event is scheduled: not after `timer`, and replaced only then
+        self.armed: int | None = None  # when the wake event is scheduled: never after `timer`
         self.touched = False  # it has had an input since its last step
         self.unanswered = 0
 
     def launched_at(self, unit: Unit, now: int) -> int:
-        """When a unit that is handed over now is on the device."""
+        """When a unit that is handed over now is on the device. A subclass may add the time of copies."""
         return now + self.launch_ns

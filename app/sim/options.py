@@ -51,7 +51,7 @@ def device(measured: ModelProfile, capacities: Sequence[int], policy: str) -> st
 
 
 def rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None]:
-    """Rates from --rate or --load, where `peak` is the rate of load 1. None: a trace's own rate."""
+    """Rates from --rate or --load; `peak` is the rate of load 1. None: the trace's own rate."""
     if rate and load:
         raise ValueError("rate: give either --rate or --load")
     if rate:

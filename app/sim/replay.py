@@ -1,4 +1,4 @@
-"""Replay: a recorded session's inputs fed to a fresh Scheduler must give the recorded Steps."""
+"""Replays a record: its inputs, fed to a fresh Scheduler, must give the recorded Steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from app.scheduler.record import Entry, feed, scheduler_of, step_entry
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """`equal`: Steps that agreed before the first different one. `hole`: entries that the record says it lost."""
+    """`equal`: Steps that agreed before the first difference. `hole`: entries that the record lost, where replay
+    ended.
+    """
 
     equal: int
     line: int | None = None  # of the first differing Step, counted from 1

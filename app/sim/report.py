@@ -122,7 +122,7 @@ def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
         whole = elapsed * tally.nodes
         joules = (power.idle * (whole - tally.busy_ns) + power.busy * tally.busy_ns) / _S
         figures["energy_j_per_request"] = joules / done
-    # The scheduler drops calls at their deadline, also running ones, so that all completed ones were in time.
+    # The scheduler drops calls at their deadline, even running ones, so all completed ones were in time.
     figures["goodput"] = figures["throughput"]
     return figures
 
@@ -162,7 +162,7 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def tabulated(columns: Sequence[tuple[str, str, str]], cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines of a table. `columns`: title, key of a cell, format; texts, which have none, are to the left."""
+    """Lines of a table. `columns`: (title, key of a cell, format); columns without a format are text, aligned left."""
     rows = [[title for title, _, _ in columns]]
     for cell in cells:
         values = [(cell.get(name), form) for _, name, form in columns]
@@ -171,7 +171,7 @@ def tabulated(columns: Sequence[tuple[str, str, str]], cells: Sequence[Mapping[s
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
-    """Lines of a table, each column as wide as its widest cell, and to the right but for those of these numbers."""
+    """Lines of a table with aligned columns: to the left for the column numbers in `left`, else to the right."""
     columns = []
     for at, column in enumerate(zip(*rows, strict=True)):
         width = max(map(len, column))

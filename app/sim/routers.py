@@ -37,7 +37,7 @@ class Blind:
         return chosen
 
     def parts(self, count: int, replicas: range) -> list[NDArray[np.int64]]:
-        """Which of the next `count` requests each of these replicas gets."""
+        """For each of these replicas: which of the next `count` requests it gets."""
         chosen = self.choose(count)
         order = np.argsort(chosen, kind="stable")
         bounds = np.searchsorted(chosen[order], [*replicas, replicas.stop]).tolist()
@@ -47,7 +47,7 @@ class Blind:
 class LeastWaiting:
     """Chooses the replica with the fewest unanswered requests, at random among equals, in constant time.
 
-    Replicas are kept in a list for each count. One that leaves its list is replaced by the last one of the list.
+    There is a list of replicas for each count. A replica that leaves its list is replaced by the last one of the list.
     """
 
     def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
@@ -55,7 +55,7 @@ class LeastWaiting:
         self._drawn: list[float] = []
         self._at: list[list[int]] = [list(range(len(nodes)))]  # by count
         self._count = [0] * len(nodes)
-        self._place = list(range(len(nodes)))  # of each replica in its list
+        self._place = list(range(len(nodes)))  # the index of each replica in its list
         self._least = 0
 
     def route(self) -> int:

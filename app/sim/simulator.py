@@ -1,16 +1,15 @@
-"""The second driver of the Scheduler: the same object that serves, run in virtual time.
+"""The second driver of the Scheduler: runs the object that serves in virtual time.
 
 Rules
     1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
     2. Events at the same time are handled in the order finished, launched, front, (cancel,) submit, tick, wake.
-       Each finished unit has its own step, unless `one_step` says otherwise; other events of the same time share one
-       step. There is no cancel, because simulated callers do not hang up. A unit waits for its launch before it is on
-       the device.
+       Each finished unit has its own step, except with `one_step`; other events of the same time share one step. There
+       is no cancel, because simulated callers do not hang up.
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
-otherwise each node has its own Simulator, with the same result. Each request has one row. At each stage that repeats a
-row runs its steps, or as many as it is long, and ends there (`Outcome.ended`); without either it runs one.
+otherwise each node has its own Simulator, with the same result. Each request has one row. At a cell a row makes the
+given number of steps, by default as many as it is long and at least one, and then ends there (`Outcome.ended`).
 """
 
 from __future__ import annotations
@@ -34,9 +33,12 @@ _FINISHED, _LAUNCHED, _FRONT, _SUBMIT, _TICK, _WAKE = range(6)
 
 
 class Simulator:
-    """Feeds requests to nodes and advances time. `route` chooses the node of the next request, `moved` is called when a
-    node's `unanswered` changes; both may be None if there is one node. `one_step`: units that end at one time share
-    one step with each other and with the requests of that time, as DVABatch's worked examples assume."""
+    """Feeds requests to nodes and advances time.
+
+    `route` chooses the node of the next request, and `moved` is called when a node's `unanswered` changes; both may be
+    None if there is one node. `one_step`: units that end at the same time share one step with each other and with the
+    requests of that time, as DVABatch's worked examples assume.
+    """
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class Simulator:
         *,
         klass: Klass = Klass.REALTIME,
     ) -> None:
-        """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
+        """Feed requests at these times, which must be in order. Runs all events up to the last one.
 
-        `lengths` and `steps`: of each request, if they have any. `klass`: of all of them.
+        `lengths`, `steps`: one for each request, if given. `klass`: of all these requests.
         """
         route, nodes = self._route, self.nodes
         node = nodes[0]
@@ -99,7 +101,7 @@ class Simulator:
             self.tally.fold()
 
     def _submit(self, node: Node, arrived: int, length: int, steps: int, klass: Klass) -> None:
-        """A request reaches the scheduler, now. Its deadline counts from its arrival."""
+        """Submit a request to the scheduler. Its deadline counts from its arrival."""
         now, scheduler = self.now, node.scheduler
         deadline = None if self._deadline_ns is None else arrived + self._deadline_ns
         if scheduler.admit(PROGRAM, 1, klass, deadline, now) is not None:
@@ -162,7 +164,7 @@ class Simulator:
             return
         node = self.nodes[index]
         if tie == _FINISHED:
-            if node.due == time:  # otherwise the prediction has changed since
+            if node.due == time:  # else the prediction has changed since
                 node.due = None
                 unit, compute_ns = node.device.pop(time)
                 self._end = time
@@ -190,7 +192,7 @@ class Simulator:
             self._wake(node)
 
     def _work(self, node: Node, front: Front) -> None:
-        """The loop has done a piece of its work, or a thread has decoded a request."""
+        """The front's loop has done a piece of work, or a helper thread has decoded a request."""
         now, work = self.now, front.pop(self.now)
         if work is None:
             pass
@@ -212,7 +214,7 @@ class Simulator:
         self._follow(node, front)
 
     def _follow(self, node: Node, front: Front) -> None:
-        """Schedule the event of the front's next piece of work, and slow batches down beside its threads."""
+        """Schedule the event of the front's next piece of work, and let the device follow the front's busy threads."""
         if front.due is not None and front.due != node.front_due:
             self._at(front.due, _FRONT, node.index)
         node.front_due = front.due
@@ -225,9 +227,7 @@ class Simulator:
         node.armed = None
         if node.timer == self.now:
             self._touch(node)
-        elif (
-            node.timer is not None
-        ):  # it was postponed, so that one event per node is enough for any number of deadlines
+        elif node.timer is not None:  # the timer was postponed: schedule its one event again
             node.armed = node.timer
             self._at(node.timer, _WAKE, node.index)
 
@@ -237,7 +237,7 @@ class Simulator:
             self._touched.append(node)
 
     def _settle(self) -> None:
-        """Run the step of each node that had an input at this time, when all inputs of this time are known."""
+        """Run the step of each node that had an input at this time. Called when all inputs of this time are known."""
         for node in self._touched:
             node.touched = False
             self._carry_out(node, node.scheduler.step(self.now))
@@ -268,7 +268,7 @@ class Simulator:
             self._at(step.wake_at, _WAKE, node.index)
 
     def _hand_over(self, node: Node, unit: Unit) -> None:
-        """Put a unit on the device, at once or when it has been launched."""
+        """Push a unit to the device, at once or when its launch is over."""
         launched = node.launched_at(unit, self.now)
         if launched <= self.now:
             node.device.push(unit, self.now)

@@ -1,13 +1,12 @@
-"""Sizes a deployment: the fewest equal replicas that keep an objective for the 99th percentile, by simulation.
+"""Sizes a deployment by simulation: the fewest equal replicas that keep an objective for the 99th percentile latency.
 
-A number of replicas is judged by the greatest 99th percentile of `RUNS` independent runs, each with a seed of its own.
-The median of such percentiles is below the greatest of `RUNS` with a probability of 1 - 2^-RUNS, whatever their
-distribution (order statistics; 99.6 % for 8), and between the least and the greatest with 1 - 2^(1-RUNS) (99.2 %). So a
-number that is close to the objective is refused rather than praised. Requests that were refused or dropped count as
-answered too late.
+A number of replicas is judged by the largest 99th percentile of `RUNS` independent runs with different seeds. The true
+median of such percentiles is below that with a probability of 1 - 2^-RUNS, whatever their distribution (order
+statistics; 99.6 % for 8), and between the smallest and the largest with 1 - 2^(1-RUNS) (99.2 %). So a number close to
+the objective is rather rejected than accepted. Requests that were refused or dropped count as answered too late.
 
-Behind a router that does not look, Poisson arrivals are split into independent Poisson streams: replicas are then all
-alike, and one of them is simulated with its share of the rate.
+A random router splits Poisson arrivals into independent Poisson streams. All replicas are then statistically equal, and
+only one is simulated, with its share of the rate.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from .front import FrontCosts
 from .report import Tally
 
 RUNS = 8
-_SHARE = 0.99  # of the requests, which the objective is about
-_EACH = 1000  # requests that each replica gets in a run, at least: a run begins empty
-_RATE_STEP = 1.05  # as exactly is the largest rate known
-_QUIET = 0.001  # of a replica's capacity: a load at which requests hardly ever meet
+_SHARE = 0.99  # of the requests must keep the objective
+_EACH = 1000  # requests of each replica in a run, at least, because a run starts empty
+_RATE_STEP = 1.05  # accuracy of the largest rate
+_QUIET = 0.001  # a load at which requests hardly ever meet
 
 #: Called after each run.
 OnRun = Callable[[], None]
@@ -34,10 +33,10 @@ OnRun = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What so many replicas make of a rate.
+    """The simulated figures of so many replicas at a rate.
 
-    `p99_ns`: of each run, ascending; infinity where over 1 % of the requests were not answered, and at a load of 1 or
-    more, which never settles and is not simulated: the other figures are then 0.
+    `p99_ns`: of each run, ascending; infinity if more than 1 % of the requests were not answered. A load of 1 or more
+    never settles and is not simulated: then latencies are infinity and other figures 0.
 
     `load`: the rate as a share of what the replicas can serve at most. `busy`: share of time in which a replica
     computes. `http`: share of time in which its event loop or a helper thread is at work. `refused`: share of requests.
@@ -63,7 +62,7 @@ class Estimate:
 
 
 def capacity(setup: Setup) -> float:
-    """Rows per second that one replica can serve at most, hand-overs and its HTTP front included."""
+    """The most rows per second that one replica can serve, with hand-overs and its HTTP front."""
     profile, workers = setup.profile, len(setup.workers) or 1
     handover = (profile.handover_ns or 0) * len(profile.parts)
     if setup.lengths:
@@ -78,10 +77,10 @@ def capacity(setup: Setup) -> float:
 
 
 def _most(size: int, batch_ns: float, front: FrontCosts | None) -> float:
-    """Rows per second in batches of one size, one each `batch_ns` where the front does not slow them down.
+    """The most rows per second in batches of one size, which take `batch_ns` each beside an idle front.
 
-    At a rate r the front is at work for r x h of the time, h being what a row costs it, and a batch takes 1 + slowed x
-    r x h times as long: size / r = batch x (1 + slowed x r x h), solved for r.
+    At a rate r the front is busy for r x h of the time, where h is its time for a row. Then a batch takes
+    1 + slowed x r x h times as long: size / r = batch x (1 + slowed x r x h), solved for r.
     """
     if front is None or not (held := front.held_ns(size)):
         return size * 1e9 / batch_ns
@@ -98,10 +97,10 @@ def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: N
 
 
 def fewest(setup: Setup, rate: float, p99_ns: float, most: int, on_run: OnRun = lambda: None) -> int | None:
-    """The least number of replicas up to `most` that keeps the objective at this rate; None where none does.
+    """The smallest number of replicas up to `most` that keeps the objective at this rate; None if none does.
 
-    More replicas are taken not to be slower. The number is searched from what the rate needs at least, in steps that
-    double, and then halved.
+    Assumes that more replicas are not slower. Searches upwards from what the rate requires, in steps that double, and
+    then bisects.
     """
     below = math.floor(rate / capacity(setup))  # a load of 1 or more never settles
     if below >= most or not keeps_alone(setup, p99_ns):
@@ -123,7 +122,7 @@ def fewest(setup: Setup, rate: float, p99_ns: float, most: int, on_run: OnRun = 
 
 
 def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, on_run: OnRun = lambda: None) -> float:
-    """The largest rate at which so many replicas keep the objective, to 5 %; `kept` is one at which they do."""
+    """The largest rate at which so many replicas keep the objective, to 5 %. `kept`: a rate at which they do."""
     above = replicas * capacity(setup)
     while above > kept * _RATE_STEP:
         between = math.sqrt(kept * above)
@@ -135,13 +134,13 @@ def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, on_run: O
 
 
 def keeps_alone(setup: Setup, p99_ns: float) -> bool:
-    """Whether requests that hardly ever meet another one keep the objective: more replicas than that do not help."""
+    """Whether requests keep the objective at a very low load. If not, more replicas do not help."""
     alone = replace(setup, requests=min(setup.requests, _EACH))
     return _keeps(alone, 1, _QUIET * capacity(setup), p99_ns)
 
 
 def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, on_run: OnRun = lambda: None) -> bool:
-    """As `estimate(...).keeps`, but it ends at the first run that misses the objective."""
+    """As `estimate(...).keeps`, but stops at the first run that misses the objective."""
     return all(_late(tally) <= p99_ns for tally in _runs(setup, replicas, rate, on_run))
 
 
@@ -156,7 +155,7 @@ def _runs(setup: Setup, replicas: int, rate: float, on_run: OnRun) -> Iterator[T
 
 
 def _late(tally: Tally) -> float:
-    """The latency in ns that 99 % of all requests do not exceed; infinity where more than 1 % have none."""
+    """The latency in ns that 99 % of all requests do not exceed; infinity if more than 1 % were not answered."""
     if not tally.completed or tally.completed < _SHARE * tally.requests:
         return math.inf
     return tally.percentile(_SHARE * tally.requests / tally.completed) or math.inf

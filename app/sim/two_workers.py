@@ -1,4 +1,4 @@
-"""The optimum for two workers of a profile, and the exact means of `adaptive` and `no_wait` beside it."""
+"""For two workers of a profile: the optimal policy, and the exact mean latencies of `adaptive` and `no_wait`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.optimal.two_workers import Solution
 
 _PHASES = 16
-_EACH = 8  # rows: up to this largest batch each size has columns of its own
+_EACH = 8  # up to this largest batch each size has columns of its own
 
 
 def curves(profile: ModelProfile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """By rows: nanoseconds while two run, then alone, then the sizes at which they are run.
+    """By rows: nanoseconds while two units run, nanoseconds alone, and the sizes at which rows are run.
 
-    Where the profile does not say what two at once take, they do not slow each other.
+    If the profile has no times of two units at once, they do not slow each other.
     """
     both = profile.times(2) if profile.concurrency_ns else profile.batch_ns
     together, sizes = padded(tuple(time + (profile.handover_ns or 0) for time in both))
@@ -28,13 +28,13 @@ def curves(profile: ModelProfile) -> tuple[tuple[int, ...], tuple[int, ...], tup
 
 
 def peak(profile: ModelProfile) -> float:
-    """Rows per second at best, with two workers or with one where that is faster."""
+    """The highest throughput in rows per second, with two workers, or with one if that is faster."""
     together, apart, _ = curves(profile)
     return max(size * 1e9 / min(both / 2, one) for size, (both, one) in enumerate(zip(together, apart, strict=True), 1))
 
 
 def solved(profile: ModelProfile, rate: float) -> tuple[Solution, TimeLeft]:
-    """The best policy, and its columns. Seconds of work."""
+    """The best policy, and its columns. Takes seconds."""
     together, apart, _ = curves(profile)
     largest = len(together)
     sizes = tuple(range(1, largest + 1)) if largest <= _EACH else kept_sizes(largest, 2)
@@ -68,7 +68,7 @@ def compared(profile: ModelProfile, rate: float) -> tuple[Solution, float | None
 
 
 def _places(beside: TimeLeft) -> Iterator[tuple[int, int, int]]:
-    """The columns but the first: rows of the unit beside, phase, and nanoseconds that the unit takes."""
+    """All columns but the first: rows of the other unit, phase, and nanoseconds of that unit."""
     for size, time in zip(beside.sizes, beside.times, strict=True):
         for phase in range(1, beside.phases + 1):
             yield size, phase, time
