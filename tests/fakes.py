@@ -20,7 +20,7 @@ import torch
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, Completion, Job, Ran, Report
+from app.engine.device import WHOLE, BatchResult, Completion, Job, Report
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.base import one_line
@@ -209,7 +209,7 @@ class TimedExecutor(CpuExecutor):
         super().__init__(model, pool)
         self.batch_ns = batch_ns
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         ns = self.batch_ns(size)
         ran = super().run(slots, size, stage, job)
         return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
@@ -218,7 +218,7 @@ class TimedExecutor(CpuExecutor):
 class TimedStages(TimedExecutor, StagedExecutor):
     """The same of a model in stages: each of them takes that time."""
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         ran = super().run(slots, size, stage, job)
         if stage == WHOLE:
             return self._whole(ran, size)
@@ -227,12 +227,12 @@ class TimedStages(TimedExecutor, StagedExecutor):
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
 
-    def trial(self, slots: Slots, size: int) -> Ran:
+    def trial(self, slots: Slots, size: int) -> BatchResult:
         return self._whole(super().trial(slots, size), size)
 
-    def _whole(self, ran: Ran, size: int) -> Ran:
+    def _whole(self, ran: BatchResult, size: int) -> BatchResult:
         times = (self.batch_ns(size),) * len(self.model.stages)
-        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
+        return BatchResult(ran.outputs, 0, sum(times), 0, stages_ns=times)
 
 
 def affine(size: int) -> int:
@@ -283,7 +283,7 @@ class FakeDevice:
         kind = TimedStages if model.stages else TimedExecutor
         return kind(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
         assert isinstance(executor, TimedExecutor)
         with torch.inference_mode():
             return executor.trial(slots, size)
@@ -315,7 +315,7 @@ class FakeDevice:
         if len(queue) == 1:
             self._begin(queue, self.handover_ns)
 
-    def let_begin(self) -> None:
+    def wait_until_begun(self) -> None:
         """Units begin as they are pushed."""
 
     def release(self, worker: int = 0, fault: Fault | None = None) -> None:

@@ -1,11 +1,11 @@
-"""What lies between two stages of a model: for each row, the batch that it came out of and its position there.
+"""The tensors of rows between two stages of a model: for each row, the batch that returned them and its position there.
 
-Nothing is copied when a batch ends. A unit whose rows are neighbours in one batch reads a view of it; others are
-gathered. A batch's memory goes when the last of its rows has gone on, has ended or is let go. A row is known by its
-slot, which it keeps until it ends.
+Nothing is copied when a batch ends. A unit whose rows are neighbours in one batch reads a view of it; other rows are
+gathered. The memory of a batch is freed when its last row has continued, ended or been released. A row is identified by
+its slot, which it keeps until it ends.
 
-Rows of different lengths: the second axis of a tensor is cut and padded with 0 where it has always been as long as a
-variable axis of its batch. Warm-up runs two lengths (see `SecondAxes`).
+For rows of different lengths, the second axis of a tensor is cut or padded with 0 if it has always been as long as a
+variable axis of its batch. Warm-up runs two lengths to detect that (see `SecondAxes`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.models.stages.staged import SecondAxes, resized
 
 @dataclass(slots=True, eq=False)
 class Passed:
-    """What one batch passed on from `stage`: tensors with its rows first; how long it was, and its context."""
+    """The result of one batch at `stage`: tensors [rows, ...], the batch's lengths, and its context."""
 
     stage: int
     tensors: tuple[torch.Tensor, ...]
@@ -35,27 +35,27 @@ Run = tuple[Passed, int, int]  # rows from the second number up to the third
 
 
 class Activations:
-    """Of one placed model. Workers' threads keep and gather, each its own rows; the event loop lets go."""
+    """Of one placed model. Worker threads keep and gather rows, each its own; the event loop releases them."""
 
-    copies = 2  # of a row at once: what a stage reads, and what it leaves
-    reserved = 0  # rows that memory is reserved for; 0: it is taken as it is needed
+    copies = 2  # of a row at once: the input of a stage and its result
+    reserved = 0  # rows that memory is reserved for; 0: memory is allocated as needed
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
-        self.row_bytes = 0  # the most that a row has taken between two stages, of a batch that was tried or served
+        self.row_bytes = 0  # the most that a row of any batch so far has taken between two stages
 
     def bound(self, most: int) -> None:
-        """No more rows than so many will be alive at once. Called before serving."""
+        """At most so many rows will be alive at once. Called before serving."""
 
     @property
     def rows(self) -> int:
-        """Rows that stand between two stages."""
+        """The number of rows between two stages."""
         return len(self._places)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all batches of which a row is left."""
+        """Bytes of all batches of which a row is still kept."""
         batches = {id(passed): passed for passed, _ in list(self._places.values())}
         return sum(value.nbytes for passed in batches.values() for value in (*passed.tensors, *passed.context))
 
@@ -67,18 +67,20 @@ class Activations:
         longest: Mapping[str, int],
         context: Sequence[torch.Tensor] = (),
     ) -> None:
-        """The rows in these slots have been through `stage`, in this order; they leave where they were before."""
+        """Keep the result of `stage` for the rows in these slots, in this order, in place of that of the stage
+        before.
+        """
         self.learn(stage, tensors, longest, context)
         self.commit(slots, Passed(stage, tensors, longest, context), range(len(slots)))
 
     def commit(self, slots: Slots, passed: Passed, positions: Sequence[int]) -> None:
-        """The rows in these slots are at these positions of a batch; they leave where they were before."""
+        """The rows in these slots are at these positions of a batch from now on."""
         places = self._places
         for slot, position in zip(slots, positions, strict=True):
             places[slot] = (passed, position)
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
-        """Where these rows are, which must have been through `stage` last."""
+        """The places of these rows, which must have completed `stage` last."""
         found = []
         for slot in slots:
             place = self._places.get(slot)
@@ -91,9 +93,9 @@ class Activations:
     def learn(
         self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int], context: Sequence[torch.Tensor]
     ) -> None:
-        """A batch has passed these on from `stage`: which of them are as long as it, and the memory they take.
+        """Learn from a result of `stage` which tensors are as long as the batch, and how much memory a row takes.
 
-        Of two workers at once, the smaller may win: the next batch as large corrects that.
+        If two workers do so at once, the smaller size may be kept; the next large batch corrects that.
         """
         if longest:
             self.axes.learn(stage, tensors, longest)
@@ -101,9 +103,9 @@ class Activations:
         self.row_bytes = max(self.row_bytes, -(-taken // len(tensors[0])))
 
     def gather(self, rows: Sequence[int], stage: int, longest: Mapping[str, int]) -> tuple[list[torch.Tensor], bool]:
-        """The arguments of `stage` for a batch of the rows in these slots, as long as `longest` says.
+        """The arguments of `stage` for a batch of the rows in these slots, at the lengths `longest`.
 
-        Also whether they are memory of their own: views of what is kept are not. Rows may repeat: as padding.
+        Also whether they are copies and not views of what is kept. Slots may repeat, as padding.
         """
         places = self.places_of(rows, stage - 1)
         passed = places[0][0]
@@ -127,7 +129,7 @@ class Activations:
         longest: Mapping[str, int],
         into: Sequence[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
-        """As `gather`, of rows at these places: copied `into` memory of the caller's, or into new memory."""
+        """As `gather`, for rows at these places: copied `into` the given tensors, or into new memory."""
         return self._joined(neighbours(places), stage, longest, into)
 
     def _joined(
@@ -141,19 +143,19 @@ class Activations:
         return joined
 
     def _fitted(self, rows: torch.Tensor, stage: int, number: int, longest: Mapping[str, int]) -> torch.Tensor:
-        """As long as the batch, where what comes from the stage before has such an axis."""
+        """Rows cut or padded to the length of the batch, if the tensor has such an axis."""
         axis = self.axes.of(stage - 1, number) if longest else ""
         return resized(rows, longest[axis]) if axis else rows
 
     def context(self, rows: Sequence[int], longest: Mapping[str, int]) -> Sequence[torch.Tensor] | None:
-        """The context of the batch that these rows came out of, if they are still that batch; else None."""
+        """The context of the batch that these rows were in, if they are still exactly that batch; else None."""
         passed = self._places[rows[0]][0]
         same = len(rows) == len(passed.tensors[0]) and dict(passed.longest) == dict(longest)
         unchanged = same and all(self._places[row] == (passed, place) for place, row in enumerate(rows))
         return passed.context if unchanged else None
 
-    def let_go(self, slots: Slots) -> None:
-        """These rows will not go on. Those that are not kept are passed over."""
+    def release(self, slots: Slots) -> None:
+        """Forget these rows, which will not continue. Rows that are not kept are ignored."""
         for slot in slots:
             self._places.pop(slot, None)
 

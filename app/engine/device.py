@@ -1,6 +1,6 @@
-"""A device as the engine sees it: what is placed on it, what it runs, and what it reports.
+"""The interface of a device, and the types that it shares with the engine: Job, BatchResult, Completion.
 
-A model is placed once (`Device.open` gives an `Executor`); after that the engine pushes jobs, and each is reported
+A model is placed once (`Device.open` returns an `Executor`). After that the engine pushes jobs, and each is reported
 exactly once. A device knows slots and tensors, and nothing of requests.
 """
 
@@ -22,13 +22,13 @@ from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
 
 NO_BOUND = 1 << 30  # rows
-WHOLE = -1  # in place of a stage: all of them, one after another
-TRIED_TOKENS = 8  # that each text of a batch has which is run WHOLE, if it has so many: later steps show nothing else
+WHOLE = -1  # as a stage: run all stages, one after another
+TRIED_TOKENS = 8  # the most tokens that a text gets in a batch run WHOLE: later steps would show nothing new
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
 
-_PUSH_DEPTH = 2  # units of a worker that may have one behind another; more would only delay who comes later
+_PUSH_DEPTH = 2  # units of a worker at once; more would only delay later rows
 
 
 def push_depth(push_ahead_ns: int) -> int:
@@ -40,9 +40,9 @@ def push_depth(push_ahead_ns: int) -> int:
 class DeviceOptions:
     """The settings that every device has.
 
-    `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
-    `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
-    `keeps_one`, of a GPU alone: the worker that is kept for real-time work has streams of high priority.
+    `push_ahead_ns`: how long before the predicted end of a unit the next one may be handed over; None: the device's
+    default. `max_alive`: rows on the device at once; None: no bound. `graphs`: capture CUDA graphs. `keeps_one`: on a
+    GPU, the worker that is kept for real-time work has streams of high priority.
     """
 
     placement: Placement = AS_LOADED
@@ -53,16 +53,16 @@ class DeviceOptions:
 
 
 @dataclass(slots=True)
-class Ran:
-    """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
+class BatchResult:
+    """A finished batch. `outputs`: one array [rows, ...] per output, in memory of its own. Then nanoseconds of each
+    part.
 
-    `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
-    A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
-    stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
-    a device runs by its cell, 0 where rows have only read; None for others. `steps`: those that ran of a recurrent
-    model, or stages; `ended`: then the positions of the rows that have ended with them, of which alone there are
-    outputs. `continues`: the worker has continued without them.
-    `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
+    `overlapped`: inputs and outputs were copied while the worker could compute other batches. `steps`: the stages, or
+    steps of a cell, that ran. There are no outputs if another stage follows. `stages_ns`: the time of each stage that
+    ran; of a recurrent model, of all steps together. `step_ns`: the time of one step of a model run by its cell, 0 if
+    rows only read their prompts; None for other models. `ended`: of such a model, the positions of rows that have
+    ended; only these have outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with
+    outputs]: their lengths along axes that only outputs have; None if there are none.
     """
 
     outputs: list[Array]
@@ -84,7 +84,9 @@ class Ran:
 
     @property
     def stage_parts(self) -> list[tuple[int, int, int]]:
-        """Input, model and output of each stage that ran: what came in is the first one's, what went out the last's."""
+        """(input, model, output) nanoseconds of each stage that ran: inputs count for the first, outputs for the
+        last.
+        """
         last = len(self.stages_ns) - 1
         return [
             (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
@@ -93,14 +95,14 @@ class Ran:
 
     @property
     def by_stage_ns(self) -> tuple[int, ...]:
-        """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, a step."""
+        """For a model that ran WHOLE: the time of a batch at each stage; for a recurrent one, of a step."""
         if self.step_ns:
             return (self.step_ns,)
         return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
 
 
 class Piece(NamedTuple):
-    """What a row has made since the last piece of it, see contract.Lease.on_piece; `steps` or tokens so far."""
+    """The new part of a row's answer, see contract.Lease.on_piece. `steps`: made so far, or tokens."""
 
     slot: int
     made: Any
@@ -109,16 +111,17 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
+    """A unit as a device sees it: the rows in `slots` of a placed model run as a batch of `size`.
 
-    `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
-    The worker makes them one after another by itself. The loop may set `recalled`: the unit is to end with the stage or
-    step that runs, and those that are on a stream behind it. `done`: steps that have been made, which the loop reads.
-    A unit whose later step fails ends well with the one before it.
-    `on_pieces`: of a model whose answers may be read while they are made, called on the worker's thread with what the
-    rows in the slots `read` have made.
-    `best_effort`: no real-time row is in it. `continue_without`: of a recurrent model, when rows end the worker reports
-    them and continues with the others; the loop may take that back while it runs.
+    The worker runs `steps` stages from `stage` on, or steps of a recurrent model, one after another by itself. WHOLE:
+    all of the model, and nothing is kept of the rows. If a later step fails, the unit ends well with the one before.
+    `best_effort`: it has no real-time rows.
+
+    The loop may write two fields while it runs. `recalled`: end with the running stage or step, and those launched
+    behind it. `continue_without`: when rows of a recurrent model end, report them and continue with the others; reset
+    to end then. The loop reads `done`, the steps made so far.
+
+    `on_pieces`: called on the worker's thread with the new parts of the answers of rows in the slots `read`.
     """
 
     unit_id: int
@@ -137,10 +140,10 @@ class Job:
 
 @dataclass(slots=True)
 class Completion:
-    """A worker's report: the outcome for the scheduler, the outputs or the error for the callers."""
+    """A worker's report on a job: the outcome for the scheduler, and outputs or an error for the callers."""
 
     outcome: Outcome
-    ran: Ran | None = None
+    ran: BatchResult | None = None
     message: str = ""
     worker: int = -1
     cause: BaseException | None = None
@@ -151,31 +154,31 @@ Report = Callable[[Completion], None]
 
 
 class Device(Protocol):
-    """Memory and workers. The engine pushes jobs; each is reported exactly once, unless the device is lost."""
+    """Memory and workers. Each job that is pushed is reported exactly once, unless the device is lost."""
 
     name: str
     spec: DeviceSpec
     #: Compute threads of each worker; 1 where the device is not a CPU.
     threads: int
-    #: Rows are copied to the device when `arrive` announces them, or when a unit of theirs is pushed.
+    #: Rows are copied to the device: when `arrive` is called, or when their unit is pushed.
     staged: bool
 
     def start(self, report: Report) -> None:
-        """Start the workers, on whose threads `report` is called with each job that has ended."""
+        """Start the workers. They call `report` on their threads with each job that has ended."""
         ...
 
     def open(self, model: Model, slots: int) -> Executor:
-        """Place the model: move its weights, allocate memory for the inputs of so many rows. Blocks.
+        """Place the model: move its weights, and allocate memory for the inputs of `slots` rows. Blocks.
 
         Raises ConfigError naming the model.
         """
         ...
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
         """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
 
-        The batch runs on every worker that takes it, and what the fastest gave is returned. Raises what the model
-        raises. Not for the event loop, nor for a device's own threads.
+        A device may run it on every worker that takes it, and return the fastest result. Raises what the model raises.
+        Not for the event loop, nor for a device's own threads.
         """
         ...
 
@@ -187,19 +190,19 @@ class Device(Protocol):
         """Hand a job to a worker. Returns at once."""
         ...
 
-    def let_begin(self) -> None:
-        """Let idle workers turn to what they were handed, before the caller goes on to keep the interpreter lock.
+    def wait_until_begun(self) -> None:
+        """Wait until idle workers have begun the units that they were handed, or for a moment.
 
-        Returns when they have, or after a moment.
+        For a caller that will hold the interpreter lock next.
         """
         ...
 
     def free(self, executor: Executor) -> None:
-        """The model has been unloaded: what the device holds for it may go."""
+        """Free what the device holds for a model that has been unloaded."""
         ...
 
     def dead(self) -> str | None:
-        """Why the device can do no more work, or None."""
+        """Why the device does not work any more, or None."""
         ...
 
     def close(self, timeout_s: float) -> bool:
@@ -210,14 +213,14 @@ class Device(Protocol):
 def fault_of(exc: BaseException) -> Fault:
     """Classify an exception that a unit raised.
 
-    An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it
-    counts as the model's: whoever runs on an accelerator must try the device afterwards.
+    An AcceleratorError may mean that the device is lost, or that only this unit failed; its type does not tell. Here it
+    counts as the model's fault, so code for an accelerator must test the device afterwards.
     """
     if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
         return Fault.OOM
     if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
         return Fault.OOM
-    if not isinstance(exc, Exception | SystemExit):  # the thread is not to be trusted any more
+    if not isinstance(exc, Exception | SystemExit):  # the thread cannot be trusted any more
         return Fault.DEVICE
     # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
     return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
@@ -227,8 +230,8 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     """The first `rows` rows of an output on the host, in memory of their own. ConfigError where its type is not what
     was declared.
 
-    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
-    with a busy event loop that wait is the most expensive part of a small batch.
+    numpy cuts and copies, because each torch operator releases the interpreter lock and must take it again. With a busy
+    event loop that wait is the most expensive part of a small batch.
     """
     if isinstance(value, torch.Tensor):
         tensor = value.detach() if value.requires_grad else value
@@ -238,10 +241,10 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     return np.array(value[:rows])
 
 
-def completed(unit_id: int, ran: Ran) -> Completion:
+def completed(unit_id: int, ran: BatchResult) -> Completion:
     """The report of a unit that ran well."""
     times: tuple[int, ...] = ()
-    if ran.step_ns is not None:  # what is more than computing counts as part of the hand-over
+    if ran.step_ns is not None:  # the rest of the time counts as hand-over
         times = (ran.step_ns,)
         return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, times, ran.continues), ran)
     if ran.steps > 1 and ran.stages_ns:

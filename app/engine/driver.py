@@ -1,14 +1,14 @@
-"""The live driver of the scheduler: asks it after each input, carries out what it returns, and owns its timer.
+"""The live driver of the scheduler: asks it for a Step after each input, carries that out, and owns its timer.
 
 The driver's rule: after each input, `step` once, and carry out all of the Step. Inputs that arrive in one turn of the
 loop share a step; a finished unit is followed by one at once. Everything here runs on the event loop.
 
 The order of work on the loop: all of real time before all of best effort.
-    real time     Where a step starts real-time units only, the device gets them first, and works while the answers are
-                  given. Otherwise the answers are given first.
-    best effort   Its units start in a step of their own, after the loop has polled its sockets once: a real-time
-                  request that can be read by then goes before them. Its answers follow in pieces; the loop polls its
-                  sockets between two of them.
+    real time     If a step starts real-time units only, the device gets them first, and works while answers are given.
+                  Otherwise answers are given first.
+    best effort   Its units start in a step of their own, after the loop has polled its sockets once, so that a
+                  real-time request that can be read by then is served first. Its answers are given a few at a time,
+                  and the loop polls its sockets in between.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from app.scheduler.types import Fault, Klass, Outcome, Row, Unit
 
 log = logging.getLogger("starling.engine")
 
-_LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
+_LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
-_PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, a turn of the loop as much
+_PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
-#: Called with a unit that has ended, its outcome, and when its worker turned to it and the loop got its completion.
+#: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.
 OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 
 
 class Driver:
-    """Calls enter through its `intake`. All but what a device's threads call belongs to the event loop.
+    """Calls enter through its `intake`. Methods are called on the event loop, except those at the end.
 
-    `models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device is lost, None
-    while it is not; `on_lost` is called with it once. `on_unit_end`: see Engine.watch.
+    `models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device is lost, or
+    None; `on_lost` is called with it once. `on_unit_end`: see `Engine.watch`.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Driver:
         self._step_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
-        # best-effort work, which waits for the sockets to be polled
+        # best-effort work that waits until the sockets have been polled
         self._held = False  # the last step held units
-        self._unanswered: deque[Lease] = deque()  # calls that have ended
+        self._unanswered: deque[Lease] = deque()  # calls that have ended and are not answered yet
         self._poll: asyncio.TimerHandle | None = None  # of `_after_poll`
 
     def start(self) -> None:
@@ -111,7 +111,7 @@ class Driver:
     # steps
 
     def step_soon(self) -> None:
-        """There was an input: a step follows at the end of this turn of the loop."""
+        """There was an input: take a step at the end of this turn of the loop."""
         if not self._step_due:
             self._step_due = True
             self._loop.call_soon(self._step_if_due)
@@ -141,7 +141,7 @@ class Driver:
         if step.start and not best_effort:
             self._start(step.start)
             if step.done:
-                self.device.let_begin()  # the loop keeps the interpreter lock for as long as answering takes
+                self.device.wait_until_begun()  # the loop keeps the interpreter lock for as long as answering takes
         if record_unit is not None:
             record_unit()
         lease: Lease
@@ -153,7 +153,7 @@ class Driver:
         if best_effort:
             self._start(step.start)
             if self._unanswered:
-                self.device.let_begin()  # as above
+                self.device.wait_until_begun()  # as above
         for drop in step.drop:
             if (served := self.models.get(drop.call.program)) is not None:
                 served.drop(drop)
@@ -176,9 +176,9 @@ class Driver:
     # best effort
 
     def _poll_first(self) -> None:
-        """Continue with best-effort work when the loop has polled its sockets once."""
+        """Continue with best-effort work after the loop has polled its sockets once."""
         if self._poll is None:
-            # Not `call_soon`: asyncio would call it before the readers of the sockets that it has polled.
+            # Not `call_soon`: asyncio would call it before the callbacks of the sockets that it has polled.
             self._poll = self._loop.call_later(0, self._after_poll)
 
     def _after_poll(self) -> None:
@@ -218,11 +218,11 @@ class Driver:
                 self.scheduler.progressed(unit_id, job.done, self.clock())
 
     def began(self, unit: Unit) -> int:
-        """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
+        """When a unit's worker could begin it: a unit pushed behind another began when that one ended."""
         return max(unit.started, self._free_since[unit.worker])
 
     def _finished(self, completion: Completion) -> None:
-        """A unit has ended: tell the scheduler, note the outputs, and carry out the step that follows."""
+        """A unit has ended: report it to the scheduler, take a step, and record its outputs."""
         outcome = completion.outcome
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
@@ -242,7 +242,7 @@ class Driver:
         if self.on_unit_end is not None:
             self.on_unit_end(unit, outcome, began, now)
         served = self.models.get(unit.program)
-        if served is None:  # given up, see `abort`: nobody waits
+        if served is None:  # it was given up (`abort`): nothing waits for it
             return
         continued = self.scheduler.finished(outcome, now)
         if continued is not None:
@@ -253,11 +253,11 @@ class Driver:
         self.step(record_unit=partial(served.unit_ended, unit, completion, now, self._tracer))
 
     def _idle_since(self) -> int | None:
-        """When the last unit ended; None while there are some."""
+        """When the last unit ended; None while units are on the device."""
         return None if self.units else max(self._free_since)
 
     def _lose(self, why: str) -> None:
-        if self.lost is not None:  # units in flight all say so
+        if self.lost is not None:  # every unit in flight reports it
             return
         log.error("the device is lost: %s", why)
         self.lost = why
@@ -270,9 +270,9 @@ class Driver:
     def _report(self, completion: Completion) -> None:
         try:
             self._loop.call_soon_threadsafe(self._finished, completion)
-        except RuntimeError:  # the loop is closed: nobody waits for this unit any more
+        except RuntimeError:  # the loop is closed: nothing waits for this unit any more
             log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
 
     def _on_loop(self, what: Callable[..., object], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(what, *args)

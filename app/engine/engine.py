@@ -1,4 +1,6 @@
-"""The engine: the models on one device, its health and its numbers. The driver runs their calls."""
+"""The engine: starts and stops the models on one device, and reports its health and figures. The driver runs the
+calls.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,20 @@ from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
 
-_WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
-_HANG_FACTOR = 20  # times its predicted time: a busy machine makes a batch a few times slower, a hung one never ends
-#: Models that warm up at once, at most: the registry has them take turns, but a slow one holds up no other. On a device
-#: that captures graphs only one does.
+_WORKER_END_S = 2.0  # all calls have been answered by then, so the result of a busy worker is not needed
+_HANG_FACTOR = 20  # times its prediction: on a busy machine a batch is a few times slower, but a hung one never ends
+#: The most models that warm up at once, so that a slow one does not delay the others. One on a device that captures
+#: graphs.
 _WARM_UPS = 8
-_UNSURE = 0.05  # error of batch times, above which the log adds that they are not well known
+_UNSURE = 0.05  # error of batch times above which the log says that they are not well known
 
 
 class Engine:
     """Use as `async with Engine(...)`.
 
-    `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window; `on_tick`, which raises nothing, is
-    called at its end. `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,
-    and brings the device. `on_lost` is called with the reason when the device is lost.
+    `profiling` measures models, solves their tables, and has the device. `clock` returns monotonic nanoseconds.
+    `window_s`: the rate monitor's window; `on_tick`, which must not raise, is called at its end. `hang_floor_s`: see
+    `stuck`. `on_lost` is called with the reason when the device is lost.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Engine:
         self._programs = itertools.count()
         self._closed: asyncio.Event
         self._monitor: asyncio.Task[None]
-        self._lag_s = 0.0  # how late the loop turned to the last tick
+        self._lag_s = 0.0  # how late the loop ran the last tick
         self._loader = ThreadPoolExecutor(1 if self.device.staged else _WARM_UPS, "warm-up")
 
     async def __aenter__(self) -> Self:
@@ -106,8 +108,8 @@ class Engine:
     async def start(self, model: Model) -> Served:
         """Try the model and open it to calls.
 
-        Raises ConfigError when it does not do what it declares, when its rows depend on their batch, or when memory
-        does not suffice.
+        Raises ConfigError if it does not do what it declares, if its rows depend on their batch, or if memory does not
+        suffice.
         """
         loop = asyncio.get_running_loop()
         reserved = self._memory.reserve(model, self.device.spec, self.profiling.spare * model.profile)
@@ -133,7 +135,7 @@ class Engine:
         return served
 
     async def stop(self, served: Served) -> None:
-        """Take no more calls, wait for those accepted, free everything."""
+        """Refuse new calls, wait for those accepted, and free the model."""
         assert isinstance(served, ServedModel)
         await self.profiling.forget(served.profiled)
         await served.drain()
@@ -143,10 +145,10 @@ class Engine:
         self._memory.release(served.model)
 
     def abort(self, why: str) -> None:
-        """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""
+        """Answer all open calls with 503, refuse new ones, and do not wait for running units."""
         self.driver.abort(why)
 
-    # what has been measured and solved: inputs of the scheduler like any other
+    # measured profiles and solved tables: further inputs of the scheduler
 
     def _on_profile(self, profiled: ProfiledModel) -> None:
         """A model has been measured."""
@@ -167,7 +169,7 @@ class Engine:
         self.driver.step()
 
     def _on_pairs(self, pairs: PairSlowdowns) -> None:
-        """A program has come or is going, with which others were measured side by side."""
+        """A program was added or is about to be removed, so other measured pairs apply."""
         self.scheduler.pair(pairs, self.clock())
         self.driver.step_soon()
 
@@ -175,7 +177,7 @@ class Engine:
         return stage_profiles(profiled.profile, self.device.spec.max_running)
 
     def _note_if_over_budget(self, profiled: ProfiledModel) -> None:
-        """Once for each model, when best effort is its default class, or that of a call."""
+        """Log once for each model that gets best-effort calls if its rows take longer than the budget."""
         if profiled.advised or BEST_EFFORT not in profiled.stats.calls:
             return
         profiled.advised = True
@@ -212,19 +214,19 @@ class Engine:
         return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()), self._lag_s)
 
     def plans(self) -> list[Plan]:
-        """What batches are planned with: of each model of a `snapshot`, in its order."""
+        """The figures that batches are planned with, for the models of `snapshot`, in the same order."""
         return [served.reports.plan() for served in self._models.values()]
 
     def watch(self, on_unit_end: OnUnitEnd | None) -> None:
-        """From now on `on_unit_end(unit, outcome, began, ended)` is called for each unit that ends; None: for none.
+        """Call `on_unit_end(unit, outcome, began, ended)` for each unit that ends from now on; None: stop.
 
-        Both times are the clock's: when its worker turned to it, and when the loop got its completion. Called on the
+        The times are the clock's: when its worker began it, and when the loop got its completion. It is called on the
         event loop before the scheduler's next step, so it must be quick.
         """
         self.driver.on_unit_end = on_unit_end
 
     def _watts(self) -> Watts | None:
-        """What the device draws idle and busy, from the first profile that has it."""
+        """The power that the device draws idle and busy, from the first profile that has it."""
         powers = (served.profiled.profile.power for served in self._models.values())
         return next(((power.idle, power.busy) for power in powers if power is not None), None)
 
@@ -237,7 +239,8 @@ class Engine:
                     await self._closed.wait()
             except TimeoutError:
                 now = self.clock()
-                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)  # a loop's own time changes once a turn
+                # Not by the loop's own clock, which changes only once a turn.
+                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
                 self._review_all()
@@ -245,7 +248,9 @@ class Engine:
                 self._on_tick()
 
     def _review_all(self) -> None:
-        """Not in the loop above: its variable would keep a model that is unloaded until the window ends."""
+        """A method of its own: a loop variable in `_watch_rate` would keep an unloaded model alive until the next
+        tick.
+        """
         for served in self._models.values():
             self._review(served)
             self._note_if_over_budget(served.profiled)
@@ -254,7 +259,7 @@ class Engine:
     def _review(self, served: ServedModel) -> None:
         try:
             self.profiling.review(served.profiled, self.scheduler.states[served.program].live_times)
-        except Exception:  # the tables stay as they are, and the monitor continues
+        except Exception:  # the tables stay unchanged, and the monitor continues
             log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 
 

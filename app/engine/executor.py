@@ -1,4 +1,4 @@
-"""A model placed on a device, as the engine sees it, and what every device does with its rows and results."""
+"""The base class of executors: a model placed on a device. Also what all devices do with rows and results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.models.server_inputs import with_server_inputs
 
 
 class Steps(NamedTuple):
-    """How many steps a row of a recurrent model makes: at most `most`, 0 where nothing bounds them; as many as it is
-    long, unless `own` says that it is the cell which ends it."""
+    """How many steps a row of a recurrent model makes: at most `most` (0: unbounded), and as many as its length, unless
+    the cell itself ends it (`own`)."""
 
     most: int
     own: bool
@@ -26,10 +26,10 @@ class Steps(NamedTuple):
 class Executor:
     """A model placed on a device.
 
-    `model` has stages where the device runs them one by one, and `activations` is what rows have between two of them,
-    None for a model that the device runs whole. `steps`: of a recurrent model that the device runs step by step, known
-    once it has been tried. `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should
-    run before serving. `one_unit`: it can run one unit at a time.
+    `activations`: the tensors of rows between two stages; None if the device runs the model whole. `steps`: of a
+    recurrent model that the device runs step by step, known after its first trial. `keeps_memory`: the first batch of
+    each size allocates memory that is kept, so every size should run before serving. `one_unit`: it can run only one
+    unit at a time.
     """
 
     keeps_memory = False
@@ -42,7 +42,7 @@ class Executor:
         self.pool = pool
 
     def keywords(self, rows: Sequence[int]) -> dict[str, Any]:
-        """What a model that takes parameters is called with beside its inputs."""
+        """The keyword arguments of a model that takes parameters."""
         if not self.model.takes_parameters:
             return {}
         return {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
@@ -55,13 +55,12 @@ class Executor:
         return batch if spec.datatype == "BYTES" else torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
 
     def complete(self, sent: list[Any], lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> list[Any]:
-        """All inputs of a batch: those that clients send, and masks and lengths that are made of the rows' lengths."""
+        """All inputs of a batch: those that clients send, and the masks and lengths made from the rows' lengths."""
         inputs = self.model.info.inputs
         return sent if len(sent) == len(inputs) else with_server_inputs(inputs, sent, lengths, longest)
 
     def returned(self, result: Any, size: int, longest: Mapping[str, int]) -> list[Any]:
-        """What the model returned for a batch of `size` rows, output by output. ConfigError where it is not what was
-        declared."""
+        """The model's result for a batch of `size` rows, as a list of outputs. ConfigError if it is not as declared."""
         specs = self.model.info.returned
         values = normalise(result, specs)
         for spec, value in zip(specs, values, strict=True):
@@ -69,7 +68,7 @@ class Executor:
         return values
 
     def answers(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
-        """The outputs of rows, and how long each is along axes of their own, which models return behind them."""
+        """Split a result into outputs and the rows' lengths along own axes, which models return last."""
         return (returned[:-1], returned[-1]) if self.model.info.own_axes else (returned, None)
 
 
@@ -80,10 +79,10 @@ def gather_rows(
     lengths: Mapping[str, torch.Tensor],
     longest: Mapping[str, int],
 ) -> torch.Tensor:
-    """The rows listed, as long as the `longest` of them. All tensors are on the slab's device.
+    """The rows in the slots `index`, padded to the `longest` of them. All tensors are on the slab's device.
 
     Beyond a row's own length its slot still holds an earlier caller's data, which padding overwrites. `lengths`: of the
-    rows, along the axes where some are shorter.
+    rows, along the axes on which some are shorter.
     """
     for dim, axis in enumerate(spec.axes, 1):
         if axis:

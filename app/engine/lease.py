@@ -1,7 +1,7 @@
 """Leases: calls that own slots of a placed model from admission to answer.
 
-A lease is the scheduler's Call, so one object does for a request. Slots are freed once, and never while a unit reads
-them.
+A lease is the scheduler's Call by inheritance, so that there is one object per request. Its slots are freed once, and
+never while a unit reads them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ENDED = RowState.ENDED
 
 @dataclass(slots=True)
 class Intake:
-    """How calls enter the scheduler: what all models of an engine share.
+    """How calls enter the scheduler. All models of an engine share it.
 
-    After an input, `step_soon` has the scheduler asked at the end of this turn of the loop.
+    After an input call `step_soon`: it takes a step at the end of this turn of the loop.
     """
 
     scheduler: Scheduler
@@ -42,13 +42,14 @@ class Intake:
     clock: Callable[[], int]
     step_soon: Callable[[], None]
     next_id: Callable[[], int] = field(default_factory=lambda: itertools.count().__next__)
-    refusing: str | None = None  # why no call is taken any more
+    refusing: str | None = None  # why all calls are refused, or None
 
 
 class PlacedModel:
-    """A model on the device: its slots, and those of them that calls have leased.
+    """A model on the device, and its slots. ServedModel is the one subclass; leases need no more than this.
 
-    `reserved`: by class, rows leased and not yet submitted. `drained` is there once no calls are taken any more.
+    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
+    slot is in use.
     """
 
     def __init__(self, model: Model, executor: Executor, program: int, stats: ModelStats, intake: Intake) -> None:
@@ -58,14 +59,14 @@ class PlacedModel:
         self.activations = executor.activations
         self.program = program
         self.stats = stats
-        #: Whether an output is as long as its call's inputs, or as its row ran.
+        #: Whether some output has a variable length, so that it must be cut to the call's own.
         self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
         self.intake = intake
         self.reserved = [0, 0]
         self.drained: asyncio.Future[None] | None = None
 
     def free_rows(self, rows: Iterable[Row]) -> None:
-        """Give back the slots of those rows that have ended: nothing reads them any more."""
+        """Give back the slots of those rows that have ended, which nothing reads any more."""
         slots: list[int] = []
         for row in rows:
             if row.state is _ENDED and row.slot >= 0:
@@ -76,7 +77,7 @@ class PlacedModel:
 
     def give_back(self, slots: Slots) -> None:
         if self.activations is not None:
-            self.activations.let_go(slots)
+            self.activations.release(slots)
         self.pool.give_back(slots)
         if self.drained is not None and not self.pool.used:
             self.give_up()
@@ -89,7 +90,7 @@ class PlacedModel:
             await asyncio.shield(self.drained)
 
     def give_up(self) -> None:
-        """Nobody waits any longer for this model to drain."""
+        """End the wait of `drain`."""
         if self.drained is not None and not self.drained.done():
             self.drained.set_result(None)
 
@@ -114,7 +115,7 @@ class Lease(CallWithOutputs):
         deadline: int | None,
     ) -> None:
         longest = max(lengths.values()) if lengths else 0
-        # Call's own __init__, written out: a call more costs a third of a microsecond.
+        # Call.__init__, written out: one more call would cost a third of a microsecond.
         self.id = id
         self.program = placed.program
         self.rows = [Row(slots[0], longest)] if len(slots) == 1 else [Row(slot, longest) for slot in slots]
@@ -124,19 +125,19 @@ class Lease(CallWithOutputs):
         self.deadline = deadline
         self.left = 0
         self.alive = True
-        # A list: a dict would cost 3 us per call for its first key.
+        # A list, because the first key of a dict costs 3 us per call.
         self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
         self._placed = placed
         self.slots = slots
         self._lengths = lengths
         self._closed = False
         self.submitted = False
-        self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
+        self.entered = 0  # when it was submitted, after it had been read and decoded
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
-        self.end_by: int | None = None  # its deadline once its answer has begun
+        self.end_by: int | None = None  # its deadline once a streamed answer has begun
         self.on_piece: Callable[[int, Any, int], None] | None = None
-        self.error = ""  # what the model said when a unit of this call failed, and what it raised
+        self.error = ""  # the message of a failed unit of this call; `cause`: the exception
         self.cause: BaseException | None = None
 
     def __enter__(self) -> Lease:
@@ -146,7 +147,7 @@ class Lease(CallWithOutputs):
         self.close()
 
     def set_own_lengths(self, own: Mapping[str, Sequence[int]]) -> None:
-        """Its rows differ in length: each is scheduled by its own."""
+        """Schedule each row by its own length, if the rows differ."""
         for row, lengths in zip(self.rows, zip(*own.values(), strict=True), strict=True):
             row.length = max(lengths)
 
@@ -164,11 +165,11 @@ class Lease(CallWithOutputs):
         return future
 
     def submit(self, waiter: Waiter) -> None:
-        """The rows have been written, and are to run; see contract.Lease."""
+        """Run the rows, which have been written; see contract.Lease."""
         self._waiter = waiter
         placed = self._placed
         intake = placed.intake
-        if intake.refusing is not None:  # since the lease was taken
+        if intake.refusing is not None:  # since after the lease was taken
             self.fail(NotReady(intake.refusing, retry_after_s=1))
             return
         self.submitted = True
@@ -180,7 +181,7 @@ class Lease(CallWithOutputs):
         intake.step_soon()
 
     def began(self) -> None:
-        """Its answer has begun: from now on it must have ended in time."""
+        """The streamed answer has begun: from now on its deadline is that of the whole answer."""
         if self.deadline != self.end_by:
             intake = self._placed.intake
             intake.scheduler.extend(self.id, self.end_by, intake.clock())
@@ -197,11 +198,11 @@ class Lease(CallWithOutputs):
                 self._waiter.set_exception(error)
             except asyncio.InvalidStateError:  # a future that was cancelled
                 pass
-            except Exception:  # one caller's trouble must not end the engine's step
+            except Exception:  # a failing caller must not end the engine's step
                 log.exception("a caller failed to take its error")
 
     def resolve(self) -> None:
-        """All rows have ended: give the answer."""
+        """All rows have ended: give the answer to the waiter."""
         waiter = self._waiter
         if waiter is None:
             return
@@ -234,7 +235,7 @@ class Lease(CallWithOutputs):
         return answer
 
     def close(self) -> None:
-        """The handler is done with the call. Slots that a unit still reads are freed when it ends."""
+        """The handler is done with the call. Slots that a unit still reads are freed when the unit ends."""
         if self._closed:
             return
         self._closed = True
@@ -248,16 +249,16 @@ class Lease(CallWithOutputs):
             placed.intake.scheduler.cancel(self.id, placed.intake.clock())
             placed.intake.step_soon()
             self.free_ended()
-        # Rows point back to their call, and the waiter to its lease: cut, so that the cycle collector has no work.
+        # Rows refer to their call, and the waiter to its lease: break these cycles to spare the garbage collector.
         self.rows = []
         self._waiter = None
 
     def free_ended(self) -> None:
-        """Give back the slots of rows that will not run again, after the call has left before its time."""
+        """Give back the slots of rows that have ended, after the call has left early."""
         self._placed.free_rows(self.rows)
 
     def error_of(self, drop: Drop) -> StarlingError:
-        """What the caller gets when the scheduler drops the call."""
+        """The error that the caller gets if the scheduler drops the call."""
         name = self._placed.model.info.name
         if drop.reason is Reason.DEADLINE:
             where = "while it was running" if self.runs else "in the queue"

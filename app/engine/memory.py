@@ -1,15 +1,15 @@
-"""What models may take of memory: slots for the rows that wait and run, and activations of rows between stages.
+"""Divides memory among models: slots for waiting and running rows, and activations of rows between stages.
 
-In a container all of this has to fit:
+In a container all of this must fit:
 
-    resident    what the process holds before models are loaded
+    resident    memory of the process before models are loaded
     weights     of all models on a CPU
-    bodies      of requests: at most a quarter of what is not resident, or `max_inflight_mib`
+    bodies      of requests: `max_inflight_mib`, at most a quarter of what is not resident
     batches     running batches and answers: a quarter of what is neither resident nor weights
     models      slots and activations: the rest
 
-Of the models loaded at the start each gets at most an even part of the last. Queues are cut to fit; a model whose
-shortest queue does not fit is refused.
+Each model loaded at the start gets at most an equal part of the rest. Queues are shortened to fit. A model whose
+shortest possible queue does not fit is refused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """For one version of a model, with the limits that the device can hold. `spare`: rows to measure with.
+    """What one version of a model may take. `model` has limits that fit. `spare`: the slots kept for measurements.
 
-    `slots` is a number, all else are bytes.
+    `spare` and `slots` are numbers of rows; the rest are bytes.
     """
 
     model: Model
@@ -54,10 +54,10 @@ class Reservation:
 
 
 class Memory:
-    """In bytes. `pool`: slots of one model, at most. `activations`: of one model, at most. `bodies`: of requests.
+    """Limits in bytes. `pool`: slots of one model. `activations`: of one model. `bodies`: of requests.
 
-    `container`: its limit, None: none is known. `resident`: what the process holds now. `models`: how many are loaded
-    at the start. `on_gpu`: weights leave the container's memory.
+    `container`: its limit; None: unknown. `resident`: memory of the process now. `models`: how many are loaded at the
+    start. `on_gpu`: weights are not in the container's memory.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Memory:
         self._reserved: list[Reservation] = []
 
     def reserve(self, model: Model, spec: DeviceSpec, spare_batches: int) -> Reservation:
-        """What the model gets. Raises ConfigError, with all that counts, if that is more than is left.
+        """Reserve memory for a model. Raises ConfigError, listing all that counts, if it does not fit.
 
-        A batch is no larger than the largest worker. Queues are cut so that all slots fit. Each class has a queue and
-        slots of its own: otherwise rows of one that wait could take all.
+        A batch is no larger than the largest worker. Queues are shortened so that all slots fit. Each class has a queue
+        and slots of its own, so that waiting rows of one class cannot take all slots.
         """
         weights, others = self._weights(model), self._others(model.info)
         pool, activations = self._offered(model, weights, others)
@@ -107,13 +107,13 @@ class Memory:
         return reserved
 
     def release(self, model: Model) -> None:
-        """`model` as it was reserved for."""
+        """Release what was reserved. `model`: as in the Reservation."""
         self._reserved = [one for one in self._reserved if one.model is not model]
 
     def most_alive(self, info: ModelInfo, activations: Activations | None) -> int:
-        """Rows that may have started and not ended, so that their activations between stages fit.
+        """The most rows that may be alive at once, so that their activations between stages fit.
 
-        A row counts at the most that one has taken so far, twice where a stage reads one part and leaves another.
+        A row counts with the most that any has taken so far, twice if a stage's input and result exist at once.
         """
         if activations is None or not activations.row_bytes:
             return NO_BOUND
@@ -137,7 +137,7 @@ class Memory:
         return min(self._pool, most - activations), activations
 
     def _others(self, info: ModelInfo) -> list[Reservation]:
-        """What is reserved, but for this version: one that is loaded again replaces itself."""
+        """Reservations of other models: a version that is loaded again replaces itself."""
         return [one for one in self._reserved if not _is_of(one, info)]
 
     def _left(self, weights: int, others: list[Reservation]) -> int:

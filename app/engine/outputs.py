@@ -1,6 +1,6 @@
-"""The outputs of a call's rows: the batches that hold them, and the answer that is joined from these.
+"""Tracks which batches hold the outputs of a call's rows, and joins them into the answer.
 
-A row's times are those of all its units; between them it has waited.
+The times of a row are added up over all its units; the rest of the time it has waited.
 """
 
 from __future__ import annotations
@@ -11,29 +11,26 @@ from typing import Any, cast
 import numpy as np
 
 from app.contract import Array, FinishedBatch, ModelInfo, Times
-from app.engine.device import Ran
+from app.engine.device import BatchResult
 from app.scheduler.types import Call, Row, RowState, Unit
 
 
 class CallWithOutputs(Call):
-    """A scheduler's call that also knows where its outputs are.
-
-    `places`: for each row that has run, the batch that it was in last, and its position in that batch's outputs.
-    """
+    """A scheduler's call with `places`: for each row that has run, its last batch and its position in that."""
 
     __slots__ = ("places",)
     places: list[tuple[FinishedBatch, int] | None]
 
     @property
     def runs(self) -> bool:
-        """Some row of the call is in a unit at this moment."""
+        """Whether some row of the call is in a unit at this moment."""
         return any(row.state is RowState.RUNNING for row in self.rows)
 
 
-def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
-    """Rows have been through some stages, and those at the positions `over` have ended. Returns the batches of those.
+def note_stages(unit: Unit, ran: BatchResult, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
+    """Record a unit of some stages. Rows at the positions `over` have ended. Returns the batches of those.
 
-    Rows that come out of one batch and stay together share one FinishedBatch.
+    Rows that were in one batch and stay together share one FinishedBatch.
     """
     positions = {position: place for place, position in enumerate(over)}
     batches: dict[tuple[int, bool], FinishedBatch] = {}
@@ -49,10 +46,10 @@ def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[i
     return [batch for (_, ends), batch in batches.items() if ends]
 
 
-def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[FinishedBatch]:
-    """As `note_stages`, of steps of a cell: rows end one by one, and only those that have ended have outputs.
+def note_steps(unit: Unit, ran: BatchResult, ended: int, times: Times) -> list[FinishedBatch]:
+    """Record a unit of steps of a cell: rows end one by one, and only rows that have ended have outputs.
 
-    Rows may join at each step, so each has its own history: its times are added up in a FinishedBatch of its own.
+    Rows may join at each step, so the times of each row are added up in a FinishedBatch of its own.
     """
     positions = {position: place for place, position in enumerate(ran.ended)}
     batches: dict[Times, FinishedBatch] = {}
@@ -74,14 +71,14 @@ def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[FinishedB
 
 
 def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Array], lengths: Array) -> None:
-    """Rows that have ended, and ran for different numbers of steps, get outputs of their own, cut to their lengths.
+    """Give rows that ended after different numbers of steps outputs of their own, cut to their lengths.
 
-    `outputs` are those of the batch; `lengths` [rows]: how long each row ran.
+    `outputs`: of the batch. `lengths` [rows]: the steps of each row.
     """
     own = [info.has_own_length(spec) for spec in info.outputs]
     for position, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         call = cast("CallWithOutputs", row.call)
-        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # it was noted that the row has ended
+        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # set by `note_steps`
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
         call.places[row.index] = (FinishedBatch(cut, batch.ended, batch.times, batch.size), 0)
@@ -90,10 +87,10 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
 def joined(
     runs: Sequence[tuple[FinishedBatch, int, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
 ) -> tuple[list[Array], list[int] | None]:
-    """The outputs of a call's rows in order, whatever batches they ran in, and Answer.lengths.
+    """The outputs of a call's rows in order, from all batches that they ran in, and Answer.lengths.
 
-    `runs`: where they are, see `neighbours`. `lengths`: those of the call's variable axes, to which outputs are cut
-    back: the batch may be longer. `differ`: rows of the call have different lengths.
+    `runs`: where they are, see `neighbours`. `lengths`: of the call's variable axes; outputs are cut to these, because
+    the batch may have been longer. `differ`: rows of the call have different lengths.
     """
     pieces = [
         [
@@ -119,9 +116,9 @@ def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) ->
 
 
 def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Array], list[int]]:
-    """The outputs of all pieces, each some rows of one length, and the length of every row.
+    """The outputs of all pieces, each of rows of one length, and the length of every row.
 
-    Outputs that are as long as each row ran become as long as the longest, with zeros behind the others.
+    Outputs whose length depends on the row are padded with zeros to the longest.
     """
     outputs: list[Array] = []
     lengths: list[int] = []
@@ -135,7 +132,7 @@ def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Ar
 
 
 def _padded_rows(parts: Sequence[Array]) -> Array:
-    """Arrays [rows, ...] as one, each axis as long as the longest of them, with zeros behind the others."""
+    """Arrays [rows, ...] joined into one, padded with zeros to the longest along each axis."""
     first = parts[0]
     if all(part.shape[1:] == first.shape[1:] for part in parts):
         return first if len(parts) == 1 else np.concatenate(parts)

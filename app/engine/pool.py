@@ -1,13 +1,13 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
-Each input has a slab, which is one tensor with a row per slot; a slot is an index into all slabs. Slots are handed out
-in ring order, so that rows that arrive one after another lie side by side, and a batch of them is a view of the slab.
-They are freed in any order. On a CPU the model reads the slab itself: a row is copied once, or twice if its batch is
-scattered over the slab.
+Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
+order, so rows that arrive one after another are adjacent, and a batch of them is a view of the slab. They are freed in
+any order. On a CPU the model reads the slab itself, so a row is copied once, or twice if its batch is scattered.
 
-Memory takes pages when it is written first. A pool that nobody has used for a minute gives them back to the system.
+Pages of memory are assigned at the first write. A pool that is unused for a minute gives them back to the system.
 
-Text and inputs without a largest length have no slab. Their slots hold each row's own array while its call has them.
+Text and inputs without a largest length have no slab. Their slots refer to each row's own array while the call has
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _NO_LENGTHS: Mapping[str, int] = {}
 _FREE, _TAKEN = b"\0", b"\1"
 _IDLE_TICKS = 60
-_TICK_BYTES = 32 << 20  # given back at a tick: some 2 ms
+_TICK_BYTES = 32 << 20  # given back in one tick, which takes some 2 ms
 
 
 def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -42,11 +42,11 @@ class Pool:
     def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
         self._end = slots  # `take` hands out the slots below this one
-        #: Per input the slab [slots, *bounds], and numpy's view of the same memory; without a slab, a list of arrays.
+        #: By input: the slab [slots, *bounds] and its numpy view; without a slab, the arrays by slot in `objects`.
         self.slabs: list[torch.Tensor | None] = []
         self.views: list[Array | None] = []
         self.objects: list[list[Array | None] | None] = []
-        #: The slab's bytes, and bytes per slot: assigning to them costs a third of assigning to numpy's view.
+        #: The slab's bytes, and bytes per slot: writing there costs a third of writing to the numpy view.
         self.raws: list[memoryview | None] = []
         self.strides: list[int] = []
         for spec in specs:
@@ -67,11 +67,12 @@ class Pool:
         self._cursor = 0
         self.used = 0
         self._pageable = allocate is pageable
-        self._idle, self._seen, self._kept = 0, 0, slots  # ticks, the cursor then, slots whose memory may be there
+        #: Ticks without use, the cursor at the last tick, and slots whose pages may be assigned.
+        self._idle, self._seen, self._kept = 0, 0, slots
 
     @property
     def nbytes(self) -> int:
-        """What the slabs take when every slot has been used."""
+        """Bytes of the slabs once every slot has been used."""
         return len(self._taken) * slot_bytes(self.specs)
 
     @property
@@ -123,7 +124,7 @@ class Pool:
                         values[slot] = None
 
     def tick(self) -> None:
-        """To be called once a second or so: memory of a pool that is not used goes, a part at each call."""
+        """Call it about once a second: it gives back a part of the memory of an unused pool."""
         if self.used or self._cursor != self._seen:
             self._idle, self._seen, self._kept = 0, self._cursor, self._end
             return
@@ -135,7 +136,7 @@ class Pool:
             self.forget(range(self._kept, end))
 
     def forget(self, slots: range) -> None:
-        """Give the memory of these slots, which nobody uses, back to the system. Their rows are lost."""
+        """Give the memory of these unused slots back to the system. Their rows are lost."""
         if not self._pageable:
             return
         for slab, stride in zip(self.slabs, self.strides, strict=True):
@@ -197,7 +198,7 @@ class Pool:
 
 
 def adjacent(slots: Slots) -> bool:
-    """Whether the slots lie side by side in memory, in this order."""
+    """Whether the slots are adjacent in memory, in this order."""
     return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
@@ -207,7 +208,7 @@ def slot_bytes(specs: Sequence[TensorSpec]) -> int:
 
 
 def has_slab(spec: TensorSpec) -> bool:
-    """Whether memory for the input's rows can be reserved: text and rows without a largest length have no size."""
+    """Whether memory can be reserved for the input: not for text, nor for rows without a largest length."""
     return spec.bounded and spec.datatype != "BYTES"
 
 

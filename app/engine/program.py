@@ -1,4 +1,4 @@
-"""A served model as the scheduler sees it: a program, with a profile for each stage."""
+"""Makes the scheduler's Program, and the Profile of each stage, from a served model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ log = logging.getLogger("starling.engine")
 
 
 def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_alive: int) -> Program:
-    """A stage for each profile; a recurrent model that runs by its cell has one stage that repeats."""
+    """The program, with a stage for each profile; a recurrent model that runs by its cell has one stage that
+    repeats.
+    """
     info, steps = executor.model.info, executor.steps
     batching = info.batching
     stages = tuple(map(Stage, profiles))
@@ -39,16 +41,16 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
 
 
 def stage_profiles(profile: ModelProfile, running: int) -> list[Profile]:
-    """The profile of each stage for up to `running` units at once; of one step, of a model that runs by its cell.
+    """The profile of each stage for up to `running` units at once; for a model that runs by its cell, of one step.
 
-    Handing a unit over always costs something: if it was not measured, it is learnt from the first batch on.
+    If the hand-over was not measured it starts at 0, and is learnt from the first batch on.
     """
     profile = replace(profile, handover_ns=profile.handover_ns or 0)
     return [stage.profile for stage in profile.program_stages(running)]
 
 
 def note_if_over_budget(name: str, profiles: Sequence[Profile], budget_ns: int, *, cell: bool) -> None:
-    """Log if a row takes longer at a stage than best-effort work may. A step of a cell cannot be cut further."""
+    """Log if one row at some stage takes longer than the budget of best-effort work."""
     times = [profile.batch_ns[0] for profile in profiles if profile.batch_ns]
     if not times or max(times) <= budget_ns:
         return

@@ -1,4 +1,4 @@
-"""Writes the scheduler's record to a file, off the loop."""
+"""Writes the scheduler's record to a file, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from app.scheduler.record import Entry
 
 log = logging.getLogger("starling.record")
 
-_WAITING = 65_536  # entries in memory; a disk slower than this many behind ends the record
+_WAITING = 65_536  # entries in memory; a disk that falls further behind ends the record
 
 
 class RecordFile:
-    """JSON lines, one entry each. Use as a context manager; `sink` is given to RecordingScheduler.
+    """JSON lines, one entry each. Use as a context manager; `sink` is for RecordingScheduler.
 
-    When the queue is full the record ends with `{"dropped": n}`: what follows a hole cannot be replayed. A disk that
-    takes no more ends the record too, with an error in the log; the server continues.
+    If the queue is full the record ends with `{"dropped": n}`, since entries after a gap cannot be replayed. A full
+    disk also ends the record, with an error in the log; the server continues.
     Raises OSError when the file cannot be opened.
     """
 

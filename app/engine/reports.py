@@ -1,4 +1,4 @@
-"""What is reported of one served model: gauges for a scrape, statistics, plans for the live page, spans of batches."""
+"""Reports on one served model: gauges for a scrape, statistics, plans for the live page, spans of batches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ KLASSES = dict(zip(CLASSES, Klass, strict=True))
 
 
 class Reports:
-    """Of one served model. `info`: as clients see it. `stages`: those that run one by one, 0 for a model in one piece.
-
-    A recurrent model that runs by its cell has one stage.
+    """Of one served model. `info`: as clients see it. `stages`: those that run one by one; 0 for a model in one piece,
+    1 for a recurrent model that runs by its cell.
     """
 
     def __init__(self, info: ModelInfo, placed: PlacedModel, profiled: ProfiledModel, stages: int) -> None:
@@ -34,7 +33,7 @@ class Reports:
         self._state = self._scheduler.states[placed.program]
 
     def gauges(self) -> Gauges:
-        """What is true of the model at this moment."""
+        """The state of the model at this moment."""
         state, placed = self._state, self._placed
         activations, line = placed.activations, state.line
         return Gauges(
@@ -65,7 +64,7 @@ class Reports:
         return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
 
     def _at_stages(self) -> list[tuple[int, int]]:
-        """Of a model in stages: rows that wait, and rows that run, at each."""
+        """For a model in stages: (waiting rows, running rows) by stage."""
         if not self._stages:
             return []
         program = self._placed.program
@@ -76,7 +75,7 @@ class Reports:
         return list(zip(self._scheduler.waiting_by_stage(program), running, strict=True))
 
     def plan(self) -> Plan:
-        """What its batches are planned with; see contract.Plan."""
+        """The figures that batches are planned with; see contract.Plan."""
         latency, facts, profiled = self._state.latency[0], self._state.facts, self._profiled
         plan = Plan(
             self._placed.program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
@@ -86,7 +85,7 @@ class Reports:
         return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=facts.level)
 
     def statistics(self) -> dict[str, Any]:
-        """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""
+        """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""
         gauges, stats = self.gauges(), self._placed.stats
         latency, profiled = self._state.latency[0], self._profiled
         regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
@@ -112,7 +111,7 @@ class Reports:
         }
 
     def _stage_statistics(self, at_stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        """Of a model in stages: rows at each stage, and its batches by size and by operation."""
+        """For a model in stages: rows at each stage, and its batches by size and operation."""
         stages = [
             {
                 "rows_waiting": waiting,
@@ -125,10 +124,10 @@ class Reports:
         return {"stages": stages} if stages else {}
 
     def trace_batch(self, tracer: Tracer, unit: Unit, completion: Completion, ended: int) -> None:
-        """Record the unit, if any of its calls is traced.
+        """Record a span for the unit, if any of its calls is traced.
 
-        It began, had it computed until its end: what handing it over took counts as waiting, as in FinishedBatch. Of
-        one that failed it is only known when it was handed to its worker.
+        The span starts its compute time before its end, so the hand-over counts as waiting, as in FinishedBatch. For a
+        failed unit it starts when it was handed to its worker.
         """
         calls = tracer.recorded_calls(row.call.id for row in unit.rows)
         if not calls:

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, cast
 
 from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
-from app.engine.device import Completion, Job, Piece, Ran
+from app.engine.device import BatchResult, Completion, Job, Piece
 from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease, PlacedModel
 from app.engine.outputs import note_stages, note_steps, split_by_length
@@ -58,7 +58,7 @@ class ServedModel(PlacedModel):
     # admission
 
     def has_room(self, klass: str, rows: int = 1) -> bool:
-        """Whether a call without a deadline can be taken now; see contract.Served."""
+        """Whether a call without a deadline would be admitted now; see contract.Served."""
         intake, service = self.intake, self._klasses[klass]
         return (
             self.drained is None
@@ -69,9 +69,9 @@ class ServedModel(PlacedModel):
     def admit(
         self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
     ) -> None:
-        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now; see contract.
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows is not admitted now; see contract.
 
-        Only the work that goes before a call of this class and `priority` counts against its deadline.
+        Only work that is served before a call of this class and `priority` counts against its deadline.
         """
         intake, service = self.intake, self._klasses[klass]
         if self.drained is not None:
@@ -134,7 +134,7 @@ class ServedModel(PlacedModel):
             self.admit(rows, klass, deadline, priority)
         try:
             slots = self.pool.take(rows)
-        except MemoryError:  # calls that left are still being copied to the device
+        except MemoryError:  # rows of calls that have left are still being copied to the device
             raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
         self.reserved[service] += rows
         if lengths:
@@ -161,7 +161,7 @@ class ServedModel(PlacedModel):
             job.on_pieces = lambda pieces: on_loop(lambda: _give(readers, pieces))
 
     def unit_ended(self, unit: Unit, completion: Completion, ended: int, tracer: Tracer | None) -> None:
-        """A unit has ended: note where its rows' outputs are, or what it failed with, and free slots."""
+        """A unit has ended: store its rows' outputs, or its error, and free slots."""
         if completion.ran is not None:
             self._ran(unit, completion.ran, ended)
         else:
@@ -173,7 +173,7 @@ class ServedModel(PlacedModel):
             self.reports.trace_batch(tracer, unit, completion, ended)
         self.free_rows(unit.rows)
 
-    def _ran(self, unit: Unit, ran: Ran, ended: int) -> None:
+    def _ran(self, unit: Unit, ran: BatchResult, ended: int) -> None:
         times = (ran.input_ns, ran.infer_ns, ran.output_ns)
         klass = CLASSES[unit.klass]
         rows = unit.rows
@@ -193,8 +193,8 @@ class ServedModel(PlacedModel):
         if on_rows is not None and rows:
             on_rows([row.slot for row in rows if row.slot >= 0])
 
-    def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
-        """A unit of some stages, or steps of a cell, has run. Returns the rows that have ended with it."""
+    def _stages_ran(self, unit: Unit, ran: BatchResult, ended: int, times: Times, klass: str) -> list[Row]:
+        """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
         if self._cell:
             over: Sequence[int] = ran.ended
             batches = note_steps(unit, ran, ended, times)
@@ -202,7 +202,7 @@ class ServedModel(PlacedModel):
             over = range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
             batches = note_stages(unit, ran, ended, times, over)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
-            operation = unit.operation if stage == unit.stage else Operation.CONTINUE  # the worker continued by itself
+            operation = unit.operation if stage == unit.stage else Operation.CONTINUE  # later stages change no batch
             self.stats.stages[stage][klass].ran(unit.worker, unit.reason, operation, len(unit.rows), spent)
         if over:
             slowest = max(batches, key=lambda batch: sum(batch.times))
@@ -210,14 +210,14 @@ class ServedModel(PlacedModel):
         return [unit.rows[position] for position in over]
 
     def drop(self, drop: Drop) -> None:
-        """A call leaves without an answer."""
+        """The scheduler has dropped a call: answer it with the error."""
         lease = cast("Lease", drop.call)
         error = lease.error_of(drop)
-        lease.free_ended()  # first: whoever gets the error may take slots at once
+        lease.free_ended()  # before `fail`, whose waiter may take slots at once
         lease.fail(error)
 
     def takes_more_memory(self) -> bool:
-        """Whether a row has taken more memory between stages, or steps, than any had when this was last called."""
+        """Whether the largest activation of a row has grown since the last call."""
         if self.activations is None or self.activations.row_bytes <= self._row_bytes:
             return False
         self._row_bytes = self.activations.row_bytes

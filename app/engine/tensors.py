@@ -1,4 +1,4 @@
-"""Helpers to gather rows into batches, the same on every device."""
+"""Gathers rows into batches and pads them. Used by every kind of device."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Batch = TypeVar("Batch")
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-#: A batch is padded to its longest row. If that makes it larger than this many bytes and so many times as large as its
-#: rows, fewer rows go together: `length_buckets` of model.toml keep rows of one variable axis below that.
+#: A batch is padded to its longest row. If it becomes larger than `_ROOM` bytes and `_STRETCH` times its rows, it fails
+#: as out of memory, so that fewer rows run together. `length_buckets` of model.toml avoid that for one variable axis.
 _ROOM = 64 << 20
 _STRETCH = 4
 
 
 def indices(numbers: Sequence[int]) -> torch.Tensor:
-    """INT64 on the CPU. torch.tensor looks at each number for what it could be, which takes four times as long."""
+    """An INT64 tensor on the CPU. torch.tensor would inspect each number, which takes four times as long."""
     return torch.from_numpy(np.array(numbers, np.int64))
 
 
 def neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
-    """Rows at these positions of batches, at least one, as (batch, first, end): one for rows side by side in one."""
+    """Group places (batch, position), at least one, into runs (batch, first, end) of adjacent rows of one batch."""
     runs: list[tuple[Batch, int, int]] = []
     batch, first = places[0]
     end = first
@@ -49,7 +49,7 @@ def padded(slots: Slots, size: int) -> list[int]:
 
 
 def stack(rows: list[Any], spec: TensorSpec) -> Array:
-    """Rows that lie apart as one array; shorter ones are padded. A text without axes may come bare.
+    """Separate rows as one array; shorter ones are padded. A row may be bare bytes, for text without axes.
 
     Raises MemoryError if padding would make the batch many times as large as its rows.
     """
@@ -72,7 +72,7 @@ def stack(rows: list[Any], spec: TensorSpec) -> Array:
 
 
 def padding(spec: TensorSpec) -> Any:
-    """What stands beyond a row's own length, as numpy has it: empty text, and the bits of BF16."""
+    """The value beyond a row's own length, for numpy: empty text, and for BF16 its bits."""
     if spec.datatype == "BYTES":
         return b""
     if spec.datatype != "BF16":
@@ -95,6 +95,6 @@ def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: floa
 
 
 def select_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The rows listed, as their bits: unsigned integers but bytes lack many of torch's kernels on CUDA."""
+    """The rows at `index`. Unsigned integers are viewed as signed: torch lacks many CUDA kernels for them."""
     signed = SIGNED.get(rows.dtype)
     return rows.index_select(0, index) if signed is None else rows.view(signed).index_select(0, index).view(rows.dtype)

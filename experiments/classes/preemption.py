@@ -28,7 +28,7 @@ from app.contract import Array, Model, ModelSource, Served
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, Job, Ran
+from app.engine.device import WHOLE, BatchResult, Job
 from app.engine.engine import Engine
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
@@ -64,7 +64,7 @@ class Notes:
         self.stages.clear()
         self.starts.clear()
 
-    def ran(self, job: Job, ran: Ran, ended: int) -> None:
+    def ran(self, job: Job, ran: BatchResult, ended: int) -> None:
         """A unit has ended at `ended`."""
         if not job.best_effort:
             return
@@ -88,7 +88,7 @@ class Notes:
 class _Noting(CpuExecutor):
     notes: Notes
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         if job is None:  # tried before serving
             return super().run(slots, size, stage)
         if not job.best_effort and job.stage <= 0:

@@ -1,10 +1,10 @@
-"""What rows of a recurrent model have between two steps: what they still read, their state, what they have given out.
+"""The memory of a recurrent model's rows between two steps: their inputs, their state and their outputs so far.
 
-The state is kept as `Activations` keeps what lies between stages. What a row reads and gives out at each of its steps
-lies in a slab, [places, steps, ...]: rows at different steps read theirs in one operation. A place is taken when a row
-begins and given back when it ends, the last one first, so that no more memory is touched than rows have been under way
-at once; the system gives memory to pages only once they are written. Rows that are longer than a slab, or for which it
-has no place, have memory of their own.
+The state is kept as `Activations` keeps tensors between stages. The inputs and outputs of all steps are in slabs,
+[places, steps, ...], so that rows at different steps can be read and written in one operation. A row takes a place when
+it begins and gives it back when it ends. The last place given back is used first, so that few pages are ever written,
+and the system assigns memory only to pages that are written. Rows longer than a slab, or for which no place is free,
+have memory of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.engine.pool import Slots
 from app.engine.tensors import indices, pad_beyond
 
 _STATE = -1  # in place of the stage that passes it on
-_SLAB_BYTES = 1 << 30  # of addresses; memory is what rows under way need
+_SLAB_BYTES = 1 << 30  # of address space; only written pages take memory
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class CellRow:
     done: int = 0
     x: torch.Tensor | None = None  # [limit, ...]
     ys: dict[int, torch.Tensor] = field(default_factory=dict)
-    sent: int = 0  # steps that a call which reads along has, and when it got the last of them
+    sent: int = 0  # steps sent to a call that streams; `sent_at`: when the last of them was
     sent_at: int = 0
 
 
@@ -40,13 +40,13 @@ class Slab:
     """`places` x `steps` values of one shape."""
 
     def __init__(self, places: int, steps: int, like: torch.Tensor) -> None:
-        """`like`: a step of some rows, [rows, ...]."""
+        """`like`: the values of one step of some rows, [rows, ...]."""
         self.values = like.new_empty((places, steps, *like.shape[1:]))
         self.flat = self.values.view(places * steps, *like.shape[1:])
         self.row_bytes = self.values[:1].nbytes
 
     def fill(self, places: Sequence[int], x: torch.Tensor) -> None:
-        """Rows of so many steps, [rows, steps, ...], begin at these places."""
+        """Store values [rows, steps, ...] of new rows at these places."""
         length = min(x.shape[1], self.values.shape[1])
         if len(places) == 1:
             self.values[places[0], :length] = x[0, :length]
@@ -55,7 +55,7 @@ class Slab:
 
 
 class CellRows(Activations):
-    """Of one placed model. Workers' threads begin rows and go on with them, each with its own; the loop lets go."""
+    """Of one placed model. Worker threads begin and continue rows, each its own; the event loop releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,9 +67,9 @@ class CellRows(Activations):
         self._ys: dict[int, Slab] = {}  # by output
 
     def reserve(self, places: int, steps: int, x: torch.Tensor | None, ys: Mapping[int, torch.Tensor]) -> None:
-        """Slabs for what rows read and give out, once a step of some rows of it has been seen. Before serving.
+        """Allocate slabs. Called before serving, with the input `x` and outputs `ys` of one step of some rows.
 
-        `steps`: the most that a row makes; 0 where nothing bounds them, and each row has memory of its own.
+        `steps`: the most steps of a row; 0: unbounded, then each row has memory of its own.
         """
         values = [*([] if x is None else [x]), *ys.values()]
         self._step_bytes = sum(prod(value.shape[1:]) * value.element_size() for value in values)
@@ -83,17 +83,17 @@ class CellRows(Activations):
 
     @property
     def nbytes(self) -> int:
-        """With what rows under way have in the slabs."""
+        """Bytes of the rows that have begun, their places in the slabs included."""
         slabs = [*self._ys.values(), *([] if self._x is None else [self._x])]
         return super().nbytes + len(self._rows) * sum(slab.row_bytes for slab in slabs)
 
     def missing(self, slots: Slots) -> list[int]:
-        """Those of the rows that have not begun."""
+        """Those of these slots whose rows have not begun."""
         return [slot for slot in slots if slot not in self._rows]
 
     def begin(self, slots: Slots, x: torch.Tensor | None, state: Sequence[torch.Tensor], limits: Sequence[int]) -> None:
-        """Rows begin, batch first: `x` [rows, length, ...] or None. If this raises, none has begun, and no place is
-        taken."""
+        """Begin rows: store their inputs `x` [rows, length, ...], if any, and their first state. If this raises, no row
+        has begun and no place is taken."""
         begun = [(slot, CellRow(limit, self._take(limit))) for slot, limit in zip(slots, limits, strict=True)]
         try:
             if x is not None:
@@ -109,14 +109,14 @@ class CellRows(Activations):
             self.row_bytes = max(self.row_bytes, taken)
 
     def _take(self, steps: int) -> int:
-        """A place for a row of so many steps; -1 where it is too long, or none is free."""
+        """A place for a row of so many steps; -1 if it is too long or no place is free."""
         try:
             return self._free.pop() if steps <= self._steps else -1
         except IndexError:  # another worker may have taken the last one just now
             return -1
 
     def _copy(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
-        """What these rows read: into their places, or into memory of their own."""
+        """Copy the inputs of these rows into their places, or into memory of their own."""
         placed = [position for position, row in enumerate(rows) if row.place >= 0]
         for row, own in zip(rows, x, strict=True):
             if row.place < 0:
@@ -128,28 +128,29 @@ class CellRows(Activations):
         return [self._rows[slot] for slot in slots]
 
     def keep_state(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
-        """These rows are between two steps, where `state` has them at these positions."""
+        """Keep the state of these rows between two steps: they are at `positions` of `state`."""
         self.commit(slots, Passed(_STATE, state, {}, ()), positions)
 
     def state(self, slots: Slots) -> tuple[torch.Tensor, ...]:
-        """The state of these rows, in memory of its own: a cell may write into it, and a unit may run again."""
+        """A copy of the state of these rows: a cell may write into it, and the unit may have to run again."""
         state, own = self.gather(slots, _STATE + 1, {})
         return tuple(state if own else (value.clone() for value in state))
 
     def places(self, rows: Sequence[CellRow]) -> torch.Tensor | None:
-        """Where the next step of each row lies in the slabs, to be counted up; None if one has memory of its own."""
+        """The index of each row's next step in the flat slabs; None if a row has memory of its own."""
         if any(row.place < 0 for row in rows):
             return None
         steps = self._steps
         return indices([row.place * steps + row.done for row in rows])
 
     def reads(self, rows: Sequence[CellRow]) -> bool:
-        """False of a cell that feeds itself."""
+        """Whether the cell reads inputs; False for a cell that only feeds itself."""
         return self._x is not None or rows[0].x is not None
 
     def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int = 1) -> torch.Tensor | None:
-        """What each row reads at its next steps, [steps, rows, ...], `made` of them having been made since `done` was
-        counted."""
+        """The inputs of the rows' next `steps` steps, [steps, rows, ...]. `made`: steps made since `row.done` was
+        updated.
+        """
         if not self.reads(rows):
             return None
         if at is not None and self._x is not None:
@@ -161,7 +162,7 @@ class CellRows(Activations):
         )
 
     def write(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, output: int, y: torch.Tensor) -> None:
-        """What each row gives out at those steps, [steps, rows, ...], where all of it is wanted."""
+        """Store one output of these steps, [steps, rows, ...], if all steps of it are wanted."""
         slab = self._ys.get(output)
         if at is not None and slab is not None:
             slab.flat.index_copy_(0, _following(at, len(y)), y.flatten(0, 1))
@@ -177,17 +178,17 @@ class CellRows(Activations):
         return self._rows.get(slot)
 
     def part(self, row: CellRow, output: int, first: int, last: int) -> torch.Tensor:
-        """What one row has given out at some of its steps, [1, steps, ...]: a view."""
+        """A view of one row's output at some of its steps, [1, steps, ...]."""
         slab = self._ys.get(output)
         values = slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output]
         return values[None, first:last]
 
     def written(self, rows: Sequence[CellRow], output: int, steps: int) -> torch.Tensor:
-        """All that these rows have given out, [rows, steps, ...], with zeros beyond a row's own steps."""
+        """The whole output of these rows, [rows, steps, ...], with zeros beyond a row's own steps."""
         slab = self._ys.get(output)
         if slab is not None and all(row.place >= 0 for row in rows):
             batch = slab.values[:, :steps].index_select(0, indices([row.place for row in rows]))
-            if any(row.done < steps for row in rows):  # where an earlier row's may still be
+            if any(row.done < steps for row in rows):  # an earlier row's values may still be there
                 pad_beyond(batch, 1, indices([row.done for row in rows]), 0)
             return batch
         values = [slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output] for row in rows]
@@ -196,14 +197,14 @@ class CellRows(Activations):
             into[: row.done] = value[: row.done]
         return batch
 
-    def let_go(self, slots: Slots) -> None:
+    def release(self, slots: Slots) -> None:
         for slot in slots:
             row = self._rows.pop(slot, None)
             if row is not None and row.place >= 0:
                 self._free.append(row.place)
-        super().let_go(slots)
+        super().release(slots)
 
 
 def _following(at: torch.Tensor, steps: int) -> torch.Tensor:
-    """These places of a slab, and those of so many steps from there on: [steps x rows]."""
+    """These flat indices and those of the following steps, `steps` in all: [steps x rows]."""
     return at if steps == 1 else (at + torch.arange(steps)[:, None]).view(-1)

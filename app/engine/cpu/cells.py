@@ -1,12 +1,12 @@
-"""A recurrent model on a CPU, step by step: a unit takes its rows on until one of them ends, or it is recalled.
+"""Runs a recurrent model on a CPU, step by step: a unit makes steps until a row ends or it is recalled.
 
-Rows that have not begun do so in their first unit, all of its rows make the same steps together, whatever step each is
-at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded. Where the
-worker goes on with the others by itself, a row waits for those that end a few steps after it: they leave together.
+Rows begin in their first unit. All rows of a unit step together, whatever step each has reached, and rows that have
+made their last step leave with their outputs (Late Batching). Nothing is padded. If the worker continues by itself with
+the other rows, a row that has ended may wait for others that end a few steps later, so that they leave together.
 
-Until a unit ends its rows are kept as they were, so that one which fails can run again. Where a later step fails than
-the first, the steps before it are made again, and the unit ends with them: a unit fails only with its first step, and
-no row has lost one.
+The rows' kept state does not change until the unit ends, so a failed unit can run again. If a later step fails, the
+steps before it are made again and the unit ends with them. So a unit fails only with its first step, and no row loses
+one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ import torch
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import NO_BOUND, WHOLE, Job, Piece, Ran, copied
+from app.engine.device import NO_BOUND, WHOLE, BatchResult, Job, Piece, copied
 from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, CellStep
 
-_MADE = "starling_steps"  # on an exception: how many steps of its unit had run well
-#: Between two pieces of a row: one costs some 30 us, which may be more than a step takes.
+_MADE = "starling_steps"  # attribute of an exception: how many steps of the unit had run well
+#: Least time between two pieces of a row: sending one costs some 30 us, which may be more than a step takes.
 _PIECE_NS = 20_000_000
 
 
 class _Ended(NamedTuple):
-    """Rows of a unit that ended after so many of its steps: their positions in it, and in that step."""
+    """Rows that ended after `steps` steps of a unit. `rows`: their positions in the unit, `places`: in its last
+    step.
+    """
 
     rows: list[int]
     places: list[int]
@@ -41,13 +43,15 @@ class _Ended(NamedTuple):
     steps: int
 
     def chosen(self, value: torch.Tensor) -> torch.Tensor:
-        """Of a value of the step, these rows'. Of one row a view: nothing writes into what the step gave out."""
+        """The part of a step's value that belongs to these rows. For one row a view, which is safe: nothing writes to
+        it.
+        """
         places = self.places
         return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
 
 
 class _Made(NamedTuple):
-    """Steps of a unit: rows that have ended, positions of the others in the unit and in the last step."""
+    """The steps made by a unit: rows that ended, and the positions of the others in the unit and in the last step."""
 
     ended: list[_Ended]
     staying: list[int]
@@ -57,7 +61,7 @@ class _Made(NamedTuple):
 
 
 class CellExecutor(CpuExecutor):
-    """Of a model whose `call` is a CellModel."""
+    """For a model whose `call` is a CellModel."""
 
     activations: CellRows
 
@@ -70,16 +74,16 @@ class CellExecutor(CpuExecutor):
         self.activations = CellRows()
         self.steps: Steps | None = None
 
-    def trial(self, slots: Slots, size: int) -> Ran:
-        """All steps of the rows. The first also shows what rows read and give out, for which memory is reserved."""
+    def trial(self, slots: Slots, size: int) -> BatchResult:
+        """Run all steps of the rows. The first trial also reserves memory for what rows read and output."""
         if self.steps is None:
-            self._see(slots)
+            self._probe(slots)
         return super().trial(slots, size)
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
-        """Go on with the rows for as many steps as the job has, or one. `size` means nothing: there is no padding.
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
+        """Make up to `job.steps` steps, or one without a job. `size` is ignored, because there is no padding.
 
-        WHOLE: from their first step to their last, as a batch of `size`, and nothing is kept.
+        WHOLE: run the rows from their first step to their last, as a batch of `size`, and keep nothing.
         """
         if stage == WHOLE:
             return self._whole(slots, size)
@@ -89,20 +93,23 @@ class CellExecutor(CpuExecutor):
         long = True
         while True:
             try:
-                return self._go(slots, rows, (most, bound), job, begin, long=long)
+                return self._try_steps(slots, rows, (most, bound), job, begin, long=long)
             except Exception as exc:
                 if well := getattr(exc, _MADE, 0):
                     most, bound = min(most, well), well
                 elif long and most > 1:
-                    long = False  # it may be a later one of several at once
+                    long = False  # the failing step may be a later one of several made at once
                 else:
                     raise
 
-    def _go(
+    def _try_steps(
         self, slots: Slots, rows: list[CellRow], most: tuple[int, int], job: Job | None, begin: int, *, long: bool
-    ) -> Ran:
-        """Up to so many steps, and up to so many where rows wait for others; several at once where the cell can and
-        `long` says so. What it raises tells how many steps had been made well (`_MADE`); the rows are as before.
+    ) -> BatchResult:
+        """Make steps and store the result. An exception carries how many steps had run well (`_MADE`); then the rows
+        are as before.
+
+        `most`: the most steps until a row ends, and the most if rows that have ended wait for others. `long`: make
+        several steps in one call of the cell if it can.
         """
         state = self.activations.state(slots)
         gathered = time.perf_counter_ns()
@@ -117,20 +124,20 @@ class CellExecutor(CpuExecutor):
         if ended:
             try:
                 outputs, own = self.answers(self._finish(slots, rows, ended, made.ended))
-            except BaseException as exc:  # nobody's state has been kept, so nobody has made these steps
+            except BaseException as exc:  # no state has been kept, so no row has made these steps
                 for row, done in zip(rows, before, strict=True):
                     row.done = done
-                first = made.ended[0].steps  # at first without those that end later, then without any
+                first = made.ended[0].steps  # try again without rows that end later, then without any that end
                 setattr(exc, _MADE, first if first < made.steps else first - 1)
                 raise
         continues = job is not None and job.continue_without and not job.recalled and 0 < len(ended) < len(rows)
         left = [slots[place] for place in made.staying]
         self.activations.keep_state(left, made.places, made.last.state)
-        if job is not None and continues:  # as a unit of the others, to the end of the first of them
+        if job is not None and continues:  # the job becomes a unit of the other rows, until one of these ends
             job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
-        return Ran(
+        return BatchResult(
             outputs,
             gathered - begin,
             infer_ns,
@@ -143,7 +150,7 @@ class CellExecutor(CpuExecutor):
             lengths=own,
         )
 
-    def _whole(self, slots: Slots, size: int) -> Ran:
+    def _whole(self, slots: Slots, size: int) -> BatchResult:
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
@@ -154,10 +161,10 @@ class CellExecutor(CpuExecutor):
         outputs, own = self.answers(self._scatter(values, len(slots), size, longest))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
+        return BatchResult(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
 
     def _begun(self, slots: Slots) -> list[CellRow]:
-        """The rows in these slots, each of which has begun now."""
+        """The rows in these slots. New ones begin here."""
         new = self.activations.missing(slots)
         if new:
             lengths, longest = self._lengths(new) if self.pool.lengths else ({}, {})
@@ -170,10 +177,10 @@ class CellExecutor(CpuExecutor):
     def _steps(
         self, rows: Sequence[CellRow], state: State, most: tuple[int, int], job: Job | None, *, long: bool
     ) -> _Made:
-        """Steps until a row ends, and until others do for which it waits. Rows that have ended make none meanwhile.
+        """Make steps until a row ends, and then until the others end for which it waits. Ended rows make no more steps.
 
-        A row waits where the job is to go on by itself, and others end within `_wait` steps of it: that spares an end
-        and a report. Which rows end by themselves is not known before, so nobody waits for these.
+        A row waits for rows that end within `_wait` steps of it, if the job continues by itself. That saves a report.
+        It does not wait for rows that the cell ends by itself, since their end is not known in advance.
         """
         until, bound = most
         ended: list[_Ended] = []
@@ -195,17 +202,17 @@ class CellExecutor(CpuExecutor):
             waits = job is not None and job.continue_without and not job.recalled and last.ended is None
             if not (ended and waits and until <= latest):
                 return _Made(ended, staying, left, last, made)
-            index = indices(list(left))  # a copy: what has ended keeps the state of its last step
+            index = indices(list(left))  # copies the state, so that rows that have ended keep that of their last step
             state = tuple(value.index_select(0, index) for value in last.state)
 
     def _make(
         self, rows: Sequence[CellRow], state: State, most: int, job: Job | None, made: int, *, long: bool
     ) -> tuple[CellStep, int]:
-        """From `made` steps up to `most`: until a row ends, or the job is recalled, or, where rows wait, may not go on.
-        Returns the last of them, and their number.
+        """Make steps from number `made` up to `most`, until a row ends, the job is recalled, or, if ended rows wait,
+        the job may not continue. Returns the last step, and how many have been made.
 
-        A cell may make several at once, and a recall takes effect behind them. Best-effort rows make few at once,
-        however soon one ends: a real-time unit may wait for them.
+        A cell may make several steps in one call; a recall takes effect after them. Best-effort rows make only a few at
+        once, because a real-time unit may be waiting.
         """
         kept, cell = self.activations, self._cell
         waits = made > 0
@@ -237,7 +244,7 @@ class CellExecutor(CpuExecutor):
                 at += steps
 
     def _send(self, job: Job, made: int, outputs: int) -> None:
-        """Report what rows have given out whose calls read along. `made`: steps of the unit."""
+        """Send the new outputs of rows whose calls stream. `made`: steps of the unit so far."""
         now = time.perf_counter_ns()
         specs, kept, cell = self.model.info.outputs, self.activations, self._cell
         found = []
@@ -246,7 +253,7 @@ class CellExecutor(CpuExecutor):
             if row is None or now - row.sent_at < _PIECE_NS:
                 continue
             done = min(row.done + made, row.limit)
-            if done > row.sent:  # else these steps are made again, because a later one failed
+            if done > row.sent:  # else these steps are being repeated after a failure, and were sent before
                 ys = [kept.part(row, at, row.sent, done) if cell.keeps(at) else None for at in range(outputs)]
                 values = zip(cell.streams, cell.streamed(ys), strict=True)
                 found.append(Piece(slot, [copied(value, specs[place], 1)[0] for place, value in values], done))
@@ -255,7 +262,7 @@ class CellExecutor(CpuExecutor):
             job.on_pieces(found)
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], parts: Sequence[_Ended]) -> list[Array]:
-        """The outputs of the rows at these positions, which have made their last steps."""
+        """The outputs of the rows at the positions `ended`, which have made their last steps."""
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
@@ -272,8 +279,8 @@ class CellExecutor(CpuExecutor):
         _, longest = self._lengths([slots[place] for place in ended]) if self._varies else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
 
-    def _see(self, slots: Slots) -> None:
-        """Run the first step of a row, and reserve memory for what rows read and give out."""
+    def _probe(self, slots: Slots) -> None:
+        """Run the first step of a row, to learn what memory to reserve for what rows read and output."""
         cell, axis = self._cell, self._cell.axis
         lengths, longest = self._lengths(list(slots[:1])) if self.pool.lengths else ({}, {})
         inputs, keywords = self._gather(slots[:1], list(slots[:1]), lengths, longest)
@@ -288,9 +295,9 @@ class CellExecutor(CpuExecutor):
 
 
 def _wait(rows: int, steps: int) -> int:
-    """How many more steps a row that has made all its own may wait for others of a unit of so many rows to end.
+    """How many steps a row that has ended may wait for other rows of its unit. `steps`: that it made itself.
 
-    A fifth of its own at most, so that short rows are answered at once.
+    At most a fifth of these, so that short rows are answered at once.
     """
     return min(4, rows // 4, steps // 5)
 

@@ -1,11 +1,11 @@
-"""A decoder on a CPU, step by step: rows begin together, then each step gives every row of a unit one more token.
+"""Runs a decoder on a CPU, step by step: each step writes one more token of every row of a unit.
 
-New rows of a unit first read what they were sent, those of about one length together; then all step together, until one
-has written its text, or the unit is recalled. Nothing is padded but what rows read. How much they read before each step
-is in `app/scheduler/prefill.py`.
+New rows of a unit first read their prompts, those of similar length together. Then all rows step together until one has
+finished its text, or the unit is recalled. Only prompts are padded. How much is read before each step is decided in
+`app/scheduler/prefill.py`.
 
-Until a step has been made nothing of its rows has changed, so a unit whose first step fails can run again, in halves;
-where a later one fails, the unit ends well with the steps before it.
+Rows do not change before a step has been made, so a unit whose first step fails can run again in halves. If a later
+step fails, the unit ends well with the steps before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from app.contract import Array, Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.places import Places, Written
-from app.engine.device import NO_BOUND, TRIED_TOKENS, WHOLE, Job, Piece, Ran
+from app.engine.device import NO_BOUND, TRIED_TOKENS, WHOLE, BatchResult, Job, Piece
 from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # transformers is imported when a model needs it
 
 @dataclass(slots=True)
 class _Readers:
-    """Rows that read what they were sent: their slots, texts, and how far they are."""
+    """Rows that read their prompts: their slots, texts, and how far they have read."""
 
     slots: list[int]
     texts: list[Text]
@@ -40,10 +40,10 @@ class _Readers:
 
 
 class DecodingExecutor(CpuExecutor):
-    """Of a model whose `call` is a TextDecoder. One thread runs it at a time."""
+    """For a model whose `call` is a TextDecoder. One thread runs it at a time."""
 
     activations: Places
-    one_unit = True  # its rows are at the front of one slab
+    one_unit = True  # the rows of a unit must be at the front of the one slab
 
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
@@ -60,7 +60,7 @@ class DecodingExecutor(CpuExecutor):
         self._step_ns: list[int] = []  # of the unit that runs
         self._last_ns = 0  # what the last step took
 
-    def trial(self, slots: Slots, size: int) -> Ran:
+    def trial(self, slots: Slots, size: int) -> BatchResult:
         """A few steps of the rows, as one batch of `size`. Nothing is kept."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
@@ -75,10 +75,10 @@ class DecodingExecutor(CpuExecutor):
         outputs = list(self._call.answers(texts[: len(slots)]))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))
+        return BatchResult(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
-        """Up to as many steps as the job has, or one. `size` means nothing: there is no padding.
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
+        """Make up to `job.steps` steps, or one without a job. `size` is ignored, because there is no padding.
 
         WHOLE: a trial.
         """
@@ -96,7 +96,7 @@ class DecodingExecutor(CpuExecutor):
                 going = self._read(new, going)
                 if going:
                     self._step(going)
-            except Exception:  # a later one will be raised again by the next unit of these rows, which begins there
+            except Exception:  # after the first step: the next unit of these rows begins here, and will raise it again
                 if not made:
                     raise
                 break
@@ -108,7 +108,7 @@ class DecodingExecutor(CpuExecutor):
         inferred = time.perf_counter_ns()
         return self._ran(slots, made, job, (begin, gathered, inferred))
 
-    def _ran(self, slots: Slots, made: int, job: Job | None, times: tuple[int, int, int]) -> Ran:
+    def _ran(self, slots: Slots, made: int, job: Job | None, times: tuple[int, int, int]) -> BatchResult:
         begin, gathered, inferred = times
         places = self.activations
         rows = [places.known(slot) for slot in slots]
@@ -121,7 +121,7 @@ class DecodingExecutor(CpuExecutor):
         if job is not None and continues:
             left = [slot for at, slot in enumerate(slots) if at not in ended]
             job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
-        return Ran(
+        return BatchResult(
             outputs,
             gathered - begin,
             inferred - gathered,
@@ -134,7 +134,7 @@ class DecodingExecutor(CpuExecutor):
         )
 
     def _note(self, job: Job | None, made: int) -> None:
-        """So many steps have been made: the loop may read that, and calls that read along get what was written."""
+        """Publish the number of steps made, and send what was written to calls that stream."""
         if job is None:
             return
         job.done = made
@@ -147,8 +147,8 @@ class DecodingExecutor(CpuExecutor):
                 job.on_pieces(pieces)
 
     def _read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
-        """Have rows in these slots read what they were sent, a piece at least, and as far as there is time. Returns all
-        rows that have begun, those of `going` first."""
+        """Have new rows read their prompts: at least one piece, and as much as the budget allows. Returns all rows that
+        have read theirs, those of `going` first."""
         self._budget.start(self._last_ns)
         while new and (tokens := self._budget.tokens(self._least_of(new[0]))) is not None:
             begin = time.perf_counter_ns()
@@ -163,13 +163,13 @@ class DecodingExecutor(CpuExecutor):
         return going
 
     def _least_of(self, slot: int) -> int:
-        """How many tokens the row in this slot reads at once, at least."""
+        """The smallest piece, in tokens, that the row in this slot can read."""
         length, layers = int(self.pool.lengths[TOKENS][slot]), self._call.decoder.encoder_layers
         return max(min(length, prefill.LEAST), -(-length // layers) if layers else 0)
 
     def _readers_of(self, new: Sequence[int], tokens: int) -> _Readers:
-        """Those of these rows that read next: as before, unless one of them has left or is to wait; else the first and
-        others of about its length, with up to so many tokens together."""
+        """The rows that read next: those that already do, unless one of them has left or is not in the unit; else the
+        first and others of similar length, up to so many tokens."""
         readers = self._readers
         slots = self.activations.reading
         if readers is None or not slots or not slots <= set(new):
@@ -188,7 +188,7 @@ class DecodingExecutor(CpuExecutor):
         return _Readers(list(new), texts, self._call.decoder.reading(ids, own))
 
     def _step(self, rows: Sequence[Written]) -> None:
-        """One more token for each of these, which are at the first places."""
+        """Write one more token for each of these rows, which are at the first places."""
         begin, places = time.perf_counter_ns(), self.activations
         places.make_room(rows)
         texts: list[Text] = [row.text for row in rows]

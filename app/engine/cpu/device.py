@@ -1,14 +1,13 @@
-"""The CPU as a device: worker threads over slots that the model reads where they were written.
+"""The CPU as a device: worker threads that run models on the slots to which requests were written.
 
-A worker runs one unit after another and reports each once. Everything it is told comes through one queue, everything it
-says through one callback. It knows nothing of calls, and nothing is shared with the loop but the queue and a word that
-a unit has been turned to.
+A worker runs one unit after another and reports each once. It gets units through one queue and reports through one
+callback. It knows nothing of calls.
 
-That word is for a loop which has handed over a unit and is about to answer the calls of the last. Waking up, the thread
-would find the interpreter lock taken. It may ask for it after the switch interval, but the wait begins anew whenever
-the loop lets go of the lock for an instant, which each write to a socket does. On two cores a unit so began up to 0.9
-ms after it was handed over (the 90th percentile, with batches of 14 calls); `python -m experiments.costs.handover`
-shows how much it is here. So the loop waits for the word first: some 0.05 ms, for which the device idles either way.
+The loop also waits for an idle worker to begin (`wait_until_begun`) before it answers calls, because answering holds
+the interpreter lock. Otherwise the waking thread would find the lock taken. It can request the lock after the switch
+interval, but that wait starts again each time the loop releases the lock for an instant, as each write to a socket
+does. On two cores units began up to 0.9 ms after they were handed over (90th percentile, batches of 14 calls; `python
+-m experiments.costs.handover` measures it). Waiting takes about 0.05 ms, during which the device would be idle anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor, run_unit
 from app.engine.cpu.niceness import Niceness, may_be_nice
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import NO_BOUND, DeviceOptions, Job, Ran, Report, push_depth
+from app.engine.device import NO_BOUND, BatchResult, DeviceOptions, Job, Report, push_depth
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
@@ -34,7 +33,7 @@ from app.models.sources.onnx_model import OnnxModel
 from app.models.sources.trees import Trees
 from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
 
-_WORD_S = 0.0002  # the longest wait for it: the switch interval, after which the loop would lose the lock in any case
+_BEGIN_WAIT_S = 0.0002  # the switch interval: after it the loop would lose the lock anyway
 
 
 class Worker:
@@ -44,16 +43,16 @@ class Worker:
     """
 
     def __init__(self, index: int, threads: int, report: Report, *, nice: bool = False) -> None:
-        """`nice`: its thread gives way to others while it runs best-effort units."""
+        """`nice`: the thread lowers its priority while it runs best-effort units."""
         self.index = index
         self._nice = nice
         self._threads = threads
         self._report = report
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._idle = True  # written by the thread
-        self._awaited = False  # it was idle when it was handed its last unit, and nobody has waited for the word
-        self._word = threading.Lock()  # free from when the thread turns to a unit until the loop has waited for it
-        self._word.acquire()
+        self._awaited = False  # it was idle when handed its last unit, and the loop has not waited for it to begin
+        self._begun = threading.Lock()  # free once the thread has begun a unit, until the loop has waited for that
+        self._begun.acquire()
         # A daemon: a hung model must not keep a process alive that has been told to end.
         self._thread = threading.Thread(target=self._main, name=f"worker-{index}", daemon=True)
         self._thread.start()
@@ -64,18 +63,18 @@ class Worker:
 
     def push(self, job: Job) -> None:
         """Hand over a unit. Returns at once."""
-        self._word.acquire(blocking=False)  # nobody has waited for the last one
+        self._begun.acquire(blocking=False)  # the loop may not have waited for the last one
         self._awaited = self._idle
         self._jobs.put(job)
 
-    def let_begin(self) -> None:
-        """Return when the thread has turned to the unit that it was handed while it was idle, or after a moment."""
+    def wait_until_begun(self) -> None:
+        """Return when the thread has begun the unit that it was handed while idle, or after 0.2 ms."""
         if self._awaited:
             self._awaited = False
-            self._word.acquire(timeout=_WORD_S)
+            self._begun.acquire(timeout=_BEGIN_WAIT_S)
 
     def close(self, timeout_s: float) -> bool:
-        """Let the thread end after what it has; False if it did not within the time, because the model hangs."""
+        """End the thread after the units in its queue. False if it did not end in time, because the model hangs."""
         self._jobs.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -86,8 +85,8 @@ class Worker:
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
                 self._idle = False
-                if self._word.locked():
-                    self._word.release()
+                if self._begun.locked():
+                    self._begun.release()
                 if niceness is not None:
                     niceness.set(job.best_effort)
                 completion = run_unit(job)
@@ -100,7 +99,7 @@ class Worker:
                 self._report(completion)
                 if completion.outcome.error is Fault.DEVICE:
                     return
-                # Not to be kept until the next unit comes: outputs belong to the callers now.
+                # Drop the references now, not when the next unit comes: outputs belong to the callers.
                 del job, completion
 
 
@@ -133,9 +132,10 @@ class CpuDevice:
         self._workers: list[Worker] = []
 
     def start(self, report: Report) -> None:
-        # Process-wide, so before the first operation; two threads for one worker's small operators lose to one.
+        # It is process-wide, so before the first operation. With more threads than asked for, small operators are
+        # slower.
         torch.set_num_threads(self.threads)
-        # Alone, a worker is what a real-time unit waits for: a best-effort one on it must not give way to anybody.
+        # With a single worker a real-time unit waits for the best-effort unit before it, which then must not be slowed.
         nice = self.spec.max_running > 1 and may_be_nice()
         workers = range(len(self.spec.workers))
         self._workers = [Worker(index, self.threads, report, nice=nice) for index in workers]
@@ -150,8 +150,8 @@ class CpuDevice:
             return DecodingExecutor(place(model, self._placement), pool)
         return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
-        """On the caller's thread: the workers may be serving other models."""
+    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
+        """Runs on the caller's thread, because the workers may be serving other models."""
         assert isinstance(executor, CpuExecutor)
         with torch.inference_mode():
             return executor.trial(slots, size)
@@ -162,9 +162,9 @@ class CpuDevice:
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
 
-    def let_begin(self) -> None:
+    def wait_until_begun(self) -> None:
         for worker in self._workers:
-            worker.let_begin()
+            worker.wait_until_begun()
 
     def free(self, executor: Executor) -> None:
         """Does nothing: the memory goes with the executor."""

@@ -1,4 +1,7 @@
-"""One model on a CPU: gathers rows from their slots, calls the model, copies the outputs. Runs on a worker's thread."""
+"""Runs batches of a model on a CPU: gathers rows from their slots, calls the model, copies the outputs.
+
+All of it runs on a worker's thread.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import WHOLE, Completion, Job, Ran, completed, copied, failed, fault_of
+from app.engine.device import WHOLE, BatchResult, Completion, Job, completed, copied, failed, fault_of
 from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
@@ -30,18 +33,18 @@ def run_unit(job: Job) -> Completion:
     return completed(job.unit_id, ran)
 
 
-def _named_frame(name: str) -> Callable[..., Ran]:
+def _named_frame(name: str) -> Callable[..., BatchResult]:
     """A function that calls its first argument with the others, from a source file of this name.
 
     If native code crashes, only the stack traces of `faulthandler` are left. There the file name tells whose batch ran.
     """
-    found: dict[str, Callable[..., Ran]] = {}
+    found: dict[str, Callable[..., BatchResult]] = {}
     exec(compile("def run(call, *given):\n    return call(*given)\n", f"<{name}>", "exec"), found)
     return found["run"]
 
 
 class CpuExecutor(Executor):
-    """Of a model that runs whole. Two threads may call `run` at once only if the model allows it."""
+    """For a model that runs whole. Two threads may call `run` at once only if the model allows it."""
 
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
@@ -50,10 +53,10 @@ class CpuExecutor(Executor):
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
 
-        A model of one piece has one stage, which is all of it. `job`: how far to go on behind a stage or step.
+        Here the whole model is one stage. `job`: for subclasses, how many stages or steps to run.
         """
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
@@ -63,9 +66,9 @@ class CpuExecutor(Executor):
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
         outputs = self._scatter(result, len(slots), size, longest)
-        return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
+        return BatchResult(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
-    def trial(self, slots: Slots, size: int) -> Ran:
+    def trial(self, slots: Slots, size: int) -> BatchResult:
         """Like `run`, but also detects a model that writes into its inputs."""
         before = self._versions(), self._contents(slots)
         ran = self.run(slots, size)
@@ -86,7 +89,9 @@ class CpuExecutor(Executor):
     def _gather(
         self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
+        """The model's arguments and keywords. `rows`: the slots of the batch, padding included, with these
+        `lengths`.
+        """
         side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
         index: torch.Tensor | None = None
         of_rows = shorter = _NO_LENGTHS
@@ -133,7 +138,7 @@ class CpuExecutor(Executor):
 
 
 def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:
-    """One row as long as it is, [1, ...], in memory of its own. numpy copies it: see `copied`."""
+    """One row at its own length, [1, ...], copied. numpy copies it: see `copied`."""
     spec, view = pool.specs[position], pool.views[position]
     assert view is not None  # it has a slab, see Pool
     own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)

@@ -1,7 +1,7 @@
-"""Worker threads that run best-effort units give way to the others, where the system lets a thread go back from that.
+"""Lowers the priority of a worker thread while it runs best-effort units, if the system lets it raise it again.
 
-A thread may always lower its own priority; to raise it again takes a privilege (CAP_SYS_NICE, or RLIMIT_NICE), which
-containers often lack. A thread that could not go back would stay slow for real-time units too, so this is tried first.
+A thread may always lower its own priority. Raising it again requires a privilege (CAP_SYS_NICE, or RLIMIT_NICE), which
+containers often lack. Without it the thread would stay slow for real-time units, so this is tried first.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import sys
 import threading
 
-_NICER = 10  # of 19; a core that both want goes to the other for about nine tenths of the time
+_NICER = 10  # of 19: on a shared core the other thread gets about nine tenths of the time
 
 
 class Niceness:
-    """Of the thread that calls it, which calls nobody else's."""
+    """The priority of the calling thread. Each thread must have its own object."""
 
     def __init__(self) -> None:
         self._own = os.getpriority(os.PRIO_PROCESS, 0)  # on Linux 0 is the thread
         self._nice = False
 
     def set(self, nice: bool) -> None:
-        """Give way to other threads from now on, or no more. Does nothing where nothing changes."""
+        """Lower the priority from now on, or restore it."""
         if nice is not self._nice:
             os.setpriority(os.PRIO_PROCESS, 0, min(19, self._own + _NICER) if nice else self._own)
             self._nice = nice
@@ -30,9 +30,9 @@ class Niceness:
 
 @functools.cache
 def may_be_nice() -> bool:
-    """Whether a thread of this process can give way and come back. Tried once, on a thread that ends with it.
+    """Whether a thread of this process can lower its priority and restore it. Tried once, on a thread of its own.
 
-    On Linux alone: elsewhere this would be the priority of the whole process.
+    Linux only: elsewhere this would change the priority of the whole process.
     """
     if sys.platform != "linux":
         return False

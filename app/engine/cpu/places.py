@@ -1,7 +1,7 @@
-"""Where the rows of a decoder lie in its slabs: those that run together at the first places, ending at one column.
+"""The places of a decoder's rows in its slabs. Rows that run together are at the first places and end at one column.
 
-Only the worker that runs the model changes anything here. The event loop lets rows go; the worker frees their places
-before it uses any.
+Only the worker that runs the model changes places. The event loop releases rows; the worker frees their places before
+it uses any.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ class Written:
 
 
 class Places(Activations):
-    """Of one decoder. `own` and `read`: columns of a place in both slabs, the second 0 without an encoder."""
+    """Of one decoder. There is a slab for what rows write, and with an encoder another for what they have read."""
 
     copies = 1  # a step writes into the place itself
 
     def __init__(self, decoder: DecoderModel, longest: int, read: int) -> None:
-        """`longest`: columns that a row may come to have. Half as many more are there for the window to move over."""
+        """`longest`: the most columns of a row. A place has half as many more, so that rows can grow before they move.
+
+        `read`: columns of a place in the other slab, 0 without an encoder.
+        """
         super().__init__()
         self._decoder = decoder
         self._columns = longest + longest // 2 + 1
         self._read_columns = read
         self.row_bytes = (self._columns + read) * decoder.shape.column_bytes
         self._rows: dict[int, Written] = {}  # by slot
-        self._gone: deque[Written] = deque()  # let go by the loop, their places not freed yet
-        #: Slots of rows that read what they were sent; none of them once the loop has let go of one.
+        self._gone: deque[Written] = deque()  # released by the loop, places not freed yet
+        #: Slots of rows that read their prompts together; empty once the loop has released one of them.
         self.reading: frozenset[int] = frozenset()
         self._at: list[Written | None] = []  # by place
         self._own: Slab
@@ -75,19 +78,19 @@ class Places(Activations):
         """The row in this slot, if it has begun."""
         return self._rows.get(slot)
 
-    def let_go(self, slots: Slots) -> None:
+    def release(self, slots: Slots) -> None:
         for slot in slots:
             row = self._rows.pop(slot, None)
             if row is not None:
                 self._gone.append(row)
-            elif slot in self.reading:  # the slot may be another row's next
+            elif slot in self.reading:  # the slot may get another row
                 self.reading = frozenset()
 
-    # the worker's
+    # called by the worker
 
     def arrange(self, rows: Sequence[Written], more: int) -> list[Written]:
-        """Have exactly these rows at the first places, ending at one column, and nothing at the `more` places behind
-        them. Returns the rows in the order of their places."""
+        """Move exactly these rows to the first places, ending at one column, and keep the next `more` places empty.
+        Returns the rows in the order of their places."""
         while self._gone:
             self.leave(self._gone.popleft())
         self._move_together(rows, len(rows), more)
@@ -95,7 +98,7 @@ class Places(Activations):
         return [row for row in self._at[: len(rows)] if row is not None]
 
     def _move_together(self, rows: Sequence[Written], count: int, more: int) -> None:
-        """Exchange places until the rows have the first ones, and nothing is at the next `more`."""
+        """Exchange places until the rows have the first ones and the next `more` are empty."""
         running = set(map(id, rows))
         outside = [row for row in rows if row.place >= count]
         for place in range(count):
@@ -109,7 +112,7 @@ class Places(Activations):
                 self._exchange(parked, next(free))
 
     def _exchange(self, row: Written, place: int) -> None:
-        """Move a row to a place; what is there comes to the row's."""
+        """Move a row to a place; a row there moves to this row's place."""
         other, before = self._at[place], row.place
         if other is None:
             self._copy_row(row, place)
@@ -128,7 +131,7 @@ class Places(Activations):
             self._read.copy(place, row.read, self._read, row.place, row.read, row.read)
 
     def _align(self, rows: Sequence[Written]) -> None:
-        """Have all rows end at one column, with room for one more: that of most of them, if it has room."""
+        """Move rows so that all end at one column with room for one more: the column of most of them, if possible."""
         if not rows:
             return
         longest = max(row.written for row in rows)
@@ -141,7 +144,7 @@ class Places(Activations):
             row.end = end
 
     def make_room(self, rows: Sequence[Written]) -> None:
-        """Rows that run together are to make one more step."""
+        """Make room for one more step of the rows that run together."""
         if rows and rows[0].end >= self._columns:
             longest = max(row.written for row in rows)
             end = rows[0].end
@@ -150,13 +153,13 @@ class Places(Activations):
                 row.end = longest
 
     def stepped(self, rows: Sequence[Written]) -> None:
-        """All of these have made a step."""
+        """All of these rows have made a step."""
         for row in rows:
             row.written += 1
             row.end += 1
 
     def begin(self, slots: Slots, texts: Sequence[Text], begun: Prefilled, running: Sequence[Written]) -> list[Written]:
-        """Rows have read what they were sent: they get the places behind those that run, and end where those do."""
+        """Rows have read their prompts: they get the places after the running rows, and end at the same column."""
         longest = max(begun.written)
         end = running[0].end if running else longest
         if end < longest:  # a prompt is longer than any row that runs has become
@@ -178,7 +181,7 @@ class Places(Activations):
         return rows
 
     def leave(self, row: Written) -> None:
-        """Its text is written, or nobody waits for it: its place is free."""
+        """Free the place of a row that has finished, or that was released."""
         if row.place >= 0:
             self._at[row.place] = None
             row.place = -1

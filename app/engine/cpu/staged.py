@@ -1,7 +1,7 @@
 """A model in stages on a CPU: a unit runs one stage, of rows that may come from several batches of the stage before.
 
-A stage never writes where it reads, so that a unit that failed can run again: `trial` notices one that would, and it
-gets copies from then on. `trial` also notices a stage that returns the same memory each time, of which a copy is kept.
+A failed unit runs again, so a stage must not write into its arguments. `trial` detects a stage that does, and from then
+on it gets copies. `trial` also detects a stage that returns the same memory each time, whose results are then copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.activations import Activations
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import WHOLE, Job, Ran
+from app.engine.device import WHOLE, BatchResult, Job
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.stages.staged import passed_on
@@ -23,12 +23,12 @@ from app.models.stages.staged import passed_on
 _TWICE = 2  # rows: up to here a trial runs each stage twice, to see whether it returns the same memory again
 
 
-#: Of a stage, its arguments and keywords: what it returns, and its nanoseconds.
+#: (stage, arguments, keywords) -> what the stage returns, and its nanoseconds.
 _Call = Callable[[int, Sequence[Any], Mapping[str, Any]], tuple[Any, int]]
 
 
 class _Batch(NamedTuple):
-    """Rows that run together: their slots, those of the batch with its padding, how long they are, and the context."""
+    """Rows that run together. `rows`: `slots` with padding; then their lengths, and the context."""
 
     slots: Slots
     rows: list[int]
@@ -38,7 +38,7 @@ class _Batch(NamedTuple):
 
 
 class StagedExecutor(CpuExecutor):
-    """Rows of different units may be at different stages at once."""
+    """For a model in stages. Rows of different units may be at different stages at the same time."""
 
     activations: Activations
 
@@ -49,22 +49,22 @@ class StagedExecutor(CpuExecutor):
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
 
-        What it returns is kept for the next one, unless it is the last. With `job` the batch passes unchanged through
-        as many stages as that has steps, until it is recalled, or until one fails: then it ends with the stage before.
-        Only what the last of them returns is kept. WHOLE: all stages, and nothing is kept.
+        The result is kept for the next stage, unless it is the last. With `job` the batch passes unchanged through
+        `job.steps` stages, until the job is recalled or a stage fails: then it ends with the stage before. Only the
+        result of the last one is kept. WHOLE: run all stages and keep nothing.
         """
         if stage == WHOLE:
             return self._run(slots, size, 0, len(self.model.stages), None, self._call)
         return self._run(slots, size, stage, 1 if job is None else job.steps, job, self._call)
 
-    def trial(self, slots: Slots, size: int) -> Ran:
+    def trial(self, slots: Slots, size: int) -> BatchResult:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
         return self._run(slots, size, 0, len(self.model.stages), None, self._try)
 
-    def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> Ran:
+    def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> BatchResult:
         """`steps` stages from `stage` on. Without a job, none may fail."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
@@ -87,13 +87,13 @@ class StagedExecutor(CpuExecutor):
                 passed = tuple(tensor.clone() for tensor in passed)
             self.activations.keep(slots, stage, passed, longest, context)
         output_ns = time.perf_counter_ns() - inferred
-        infer_ns = sum(times) if job is None else inferred - gathered  # a trial does more than to compute
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
+        infer_ns = sum(times) if job is None else inferred - gathered  # a trial does more than compute
+        return BatchResult(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
 
     def _pass_on(
         self, first: int, steps: int, job: Job | None, result: Any, batch: _Batch, times: list[int], call: _Call
     ) -> Any:
-        """Further stages of a batch that stays unchanged. `result` is what the first returned."""
+        """Run further stages of an unchanged batch. `result`: of the first stage. Returns that of the last one."""
         given: Sequence[Any] = ()
         while len(times) < steps and not (job is not None and job.recalled):
             stage = first + len(times)
@@ -104,7 +104,7 @@ class StagedExecutor(CpuExecutor):
                 given = [*self._gather(*batch[:4])[0], *batch.context]
             try:
                 result, ns = call(stage, [*passed, *(given[place] for place in again)], {})
-            except Exception:  # it will be raised again by the next unit of these rows, which begins there
+            except Exception:  # the next unit of these rows begins with this stage, and will raise it again
                 if job is None:
                     raise
                 break
@@ -114,7 +114,9 @@ class StagedExecutor(CpuExecutor):
     def _arguments(
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
-        """What a stage is called with, and the batch's context. `rows`: the slots of the batch, padding included."""
+        """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch, padding
+        included.
+        """
         model, again = self.model, self.model.again[stage]
         inputs: list[Any] = [None] * len(model.info.inputs)
         keywords: dict[str, Any] = {}
@@ -131,7 +133,7 @@ class StagedExecutor(CpuExecutor):
         return [*passed, *(given[place] for place in again)], {} if stage else keywords, context
 
     def _call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """What a stage returns, and its nanoseconds."""
+        """Call a stage. Returns its result and nanoseconds."""
         before = time.perf_counter_ns()
         if self._writes[stage]:  # into slots, into what is kept, or into what the stage before has returned
             arguments = [argument.clone() for argument in arguments]
@@ -139,30 +141,30 @@ class StagedExecutor(CpuExecutor):
         return result, time.perf_counter_ns() - before
 
     def _try(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """As `_call`, and note what the stage does."""
+        """As `_call`, and detect whether the stage writes into its arguments or reuses its result's memory."""
         arguments = [_copied(argument) for argument in arguments]
         before = _state(arguments)
         result, ns = self._call(stage, arguments, keywords)
         self._writes[stage] |= before != _state(arguments)
         if len(arguments[0]) <= _TWICE and stage < self._last:
-            # The first result is still there: only the same memory can hold the second as well.
+            # The first result is still alive, so the second is in the same memory only if the stage reuses it.
             again, _ = self._call(stage, [_copied(argument) for argument in arguments], keywords)
             self._reuses[stage] |= bool(_storages(result) & _storages(again))
         return result, ns
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:
-    """Every write through torch moves a tensor's version counter; one through numpy shows in the values alone."""
+    """Changes with every write: one through torch changes a version counter, one through numpy only the values."""
     return [(value._version, value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for value in arguments]
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:
-    """A copy with a version counter, which tensors made for inference have not."""
+    """A copy with a version counter, which tensors made in inference mode lack."""
     with torch.inference_mode(False), torch.no_grad():
         return value.clone()
 
 
 def _storages(result: Any) -> set[int]:
-    """Where the tensors that a stage returned lie."""
+    """The addresses of the tensors that a stage returned."""
     values = (result,) if isinstance(result, torch.Tensor) else result
     return {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor)} - {0}

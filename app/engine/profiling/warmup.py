@@ -11,7 +11,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from app.contract import SampleRow
-from app.engine.device import Device, Ran
+from app.engine.device import BatchResult, Device
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import UnitTime
@@ -71,7 +71,7 @@ def run_on(device: Device, executor: Executor) -> Run:
     return lambda rows, size: run_rows(device, executor, rows, size).outputs
 
 
-def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
+def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> BatchResult:
     """Write the rows into the first slots, run them as a batch of `size` and check the outputs. Blocks.
 
     Raises what the model raises, and ConfigError when it does not return what it declares.
@@ -113,7 +113,7 @@ def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
     return tuple(map(int, interpolate(times, range(1, max_batch + 1))))
 
 
-def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
+def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> BatchResult:
     """Run a batch of these rows."""
     try:
         return run_rows(device, executor, list(islice(cycle(rows), size)), size)

@@ -1,11 +1,12 @@
-"""A recurrent model on a device of streams, step by step: a unit is one step of rows that may be at different ones.
+"""Runs a recurrent model on a device of streams, step by step: rows of one step may have made different numbers of
+steps.
 
-What rows have between two steps lies in slabs with a place for each slot, so that a step is one graph for each size,
-whatever rows it is of. Each row has two places for its state and reads them in turn: a step that fails runs again from
-the place that it has read. Padding reads the last row once more and writes to a place of nobody's.
+The inputs, states and outputs of rows are in slabs with a place for each slot, so one graph per size serves any rows.
+Each row has two places for its state, which are read and written alternately, so a failed step can run again from the
+place that it has read. Padding reads the last row again and writes to a spare place.
 
-How many steps a row makes is known on the host, from its length. A cell that ends rows by itself says so with a flag
-for each row, which comes to the host behind the step; no launch waits for it.
+How many steps a row makes is known on the host from its length. A cell that ends rows itself returns a flag for each
+row, which is copied to the host behind the step; no launch waits for it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from app.engine.tensors import pad_beyond, padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel, CellStart, CellStep
 
-#: Rows of the index behind the lengths. For each row of a step: its state before and behind it, where what it reads and
-#: what it gives out lie in the slabs of all steps, and its place where one value is kept. For each row that has ended:
+#: Rows of the index after the lengths. For each row of a step: the places of its state before and after, of its input
+#: and its output in the slabs of all steps, and of outputs of which only the last is kept. For each row that has ended:
 #: its place, its state, and the steps that it has made.
 _READ, _WRITE, _X, _Y, _KEEP, _END, _END_STATE, _END_STEPS = range(8)
 
 
 def stepwise(model: Model) -> bool:
-    """Whether the model has a cell, and a bound for what a row may read."""
+    """Whether the model has a cell, and bounded inputs."""
     cell = model.call
     if not isinstance(cell, CellModel) or not all(spec.bounded for spec in model.info.client_inputs):
         return False
@@ -42,17 +43,20 @@ def stepwise(model: Model) -> bool:
 
 
 class Slabs:
-    """`places` and one that is nobody's: [places + 1, steps, ...] of what rows read and give out; two of each state."""
+    """Device memory of rows: [places + 1, steps, ...] for inputs and outputs, and two places per row for each state.
+
+    The additional place is for padding.
+    """
 
     def __init__(
         self, places: int, steps: int, begun: CellStart, stepped: CellStep, cell: CellModel, empty: Allocate
     ) -> None:
-        """Of a step of some rows. `empty` allocates device memory. Raises OutOfMemoryError."""
+        """`begun`, `stepped`: of some rows, for shapes. `empty` allocates device memory. Raises OutOfMemoryError."""
         rows = places + 1
         self.steps = steps
         self.state = [empty((2 * rows, *value.shape[1:]), value.dtype) for value in stepped.state]
         self.x = None if begun.x is None else empty((rows, steps, *begun.x.shape[2:]), begun.x.dtype)
-        #: By output: of every step, or the last.
+        #: By output: slabs of outputs kept of every step, and of those kept of the last step only.
         self.every = {
             place: empty((rows, steps, *y.shape[1:]), y.dtype)
             for place, y in enumerate(stepped.ys)
@@ -66,7 +70,7 @@ class Slabs:
 
 
 class SlabRows(Activations):
-    """Rows that have begun: `made` has the steps of each. What they have lies in slabs, so many bytes each."""
+    """Rows that have begun, with the steps that each has `made`. `nbytes`: of a row in the slabs."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__()
@@ -81,24 +85,24 @@ class SlabRows(Activations):
     def nbytes(self) -> int:
         return len(self.made) * self._each
 
-    def let_go(self, slots: Slots) -> None:
+    def release(self, slots: Slots) -> None:
         for slot in slots:
             self.made.pop(slot, None)
 
 
 class CellStreamExecutor(StreamExecutor):
-    """Of a model that is `stepwise`. `steps` is None until a row has been tried."""
+    """For a model that is `stepwise`. `steps` is None until a row has been tried."""
 
     def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool, slots: int) -> None:
         super().__init__(model, pool, runtime, graphs)
         assert isinstance(model.call, CellModel)
         self.cell = model.call
-        self.flags = False  # the cell says which rows end
+        self.flags = False  # the cell itself decides which rows end
         self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
         self._slabs: Slabs | None = None
         self.rows = SlabRows(0)
-        self._first = 1 + len(self.axes)  # of the index' rows that are a cell's
+        self._first = 1 + len(self.axes)  # the first row of the index that is used for a cell
 
     @property
     def index_rows(self) -> int:
@@ -112,7 +116,7 @@ class CellStreamExecutor(StreamExecutor):
     # before it serves
 
     def rehearse_row(self, slots: Slots) -> None:
-        """Run the first step of a row, once, and allocate what the rows of all slots may need."""
+        """Run the first step of a row, once, and allocate the memory of all slots' rows."""
         if self._slabs is not None:
             return
         index, cell = self.memories[0].index, self.cell
@@ -126,7 +130,7 @@ class CellStreamExecutor(StreamExecutor):
         self.steps = Steps(cell.axis.most or 0, begun.x is None)
 
     def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
-        """Rows that make one step, written to the index here, and end."""
+        """Rows begin, make one step and end."""
         table = torch.zeros(index.shape, dtype=torch.int64)
         rows = padded(slots, size)
         self.write_index(slots, size, table.numpy())
@@ -146,14 +150,14 @@ class CellStreamExecutor(StreamExecutor):
     # what units need, on the host
 
     def limits(self, slots: Slots) -> list[int]:
-        """How many steps each row makes, unless the cell ends it before."""
+        """How many steps each row makes, unless the cell ends it earlier."""
         axis, steps = self.cell.axis, self.slabs.steps
         if self.slabs.x is None or not axis.name:
             return [steps] * len(slots)
         return [min(int(length), steps) for length in self.pool.lengths[axis.name][list(slots)]]
 
     def write_step(self, slots: Slots, done: Sequence[int], size: int, table: Array) -> None:
-        """These rows, which have made so many steps, make the next one as a batch of `size`."""
+        """Write the index of a step: these rows, which have made `done` steps, as a batch of `size`."""
         rows, given, count = table[self._first :], len(slots), self.slabs.steps
         at, made = np.array(slots), np.array(done)
         rows[_READ, :given] = 2 * at + made % 2
@@ -166,7 +170,7 @@ class CellStreamExecutor(StreamExecutor):
             rows[row, given:size] = value
 
     def write_ends(self, slots: Slots, made: Sequence[int], table: Array) -> None:
-        """These rows have ended, after so many steps."""
+        """Write the index of rows that have ended, after `made` steps each."""
         rows, given = table[self._first :], len(slots)
         at, steps = np.array(slots), np.array(made)
         rows[_END, :given], rows[_END_STATE, :given], rows[_END_STEPS, :given] = at, 2 * at + steps % 2, steps
@@ -174,7 +178,7 @@ class CellStreamExecutor(StreamExecutor):
     # on a stream
 
     def begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> None:
-        """The first `size` rows of the index begin: what they read, and their first state, go to their places."""
+        """The first `size` rows of the index begin: write their inputs and their first state to their places."""
         begun, slabs, slots = self._begin(index, size, longest, **keywords), self.slabs, index[0, :size]
         if slabs.x is not None and begun.x is not None:
             length = min(begun.x.shape[1], slabs.steps)
@@ -186,7 +190,9 @@ class CellStreamExecutor(StreamExecutor):
         return self.cell.begin(*self.cell.taken(self.gather(index, size, longest)), **keywords)
 
     def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:
-        """One step of as many rows as the index has. Returns their flags, if the cell gives some: a bool [size]."""
+        """One step of the first `size` rows of the index. Returns their flags (bool [size]) if the cell returns
+        some.
+        """
         slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
         x = None if slabs.x is None else slabs.x.flatten(0, 1).index_select(0, x_at)
         stepped = self.cell.step(x, tuple(slab.index_select(0, read) for slab in slabs.state))
@@ -202,7 +208,7 @@ class CellStreamExecutor(StreamExecutor):
         return [] if stepped.ended is None else [stepped.ended]
 
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
-        """The outputs of these rows, which have ended after so many steps, as `write_ends` has written the index."""
+        """The outputs of these rows, which have ended after `made` steps each. `write_ends` has written the index."""
         values = self._finish(index[self._first + _END :, : len(slots)], max(made))
         return self.outputs(values, len(slots), self.longest(slots))
 
@@ -215,6 +221,6 @@ class CellStreamExecutor(StreamExecutor):
                 ys.append(slabs.last[place].index_select(0, slots))
                 continue
             batch = slabs.every[place][:, :steps].index_select(0, slots)
-            pad_beyond(batch, 1, lengths, 0)  # an earlier row's may be there
+            pad_beyond(batch, 1, lengths, 0)  # an earlier row's values may be there
             ys.append(batch)
         return self.cell.finished(tuple(slab.index_select(0, states) for slab in slabs.state), ys, lengths, steps)

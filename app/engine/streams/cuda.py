@@ -1,11 +1,11 @@
-"""What a device of streams needs of CUDA: each method is a call or two into torch.cuda, and nothing is decided here.
+"""All that a device of streams needs of CUDA: each method is a call or two into torch.cuda, without decisions.
 
-The tests have runtimes with the same methods that need no GPU: one that runs streams in every order that events allow
-and notices what must not happen, and others that simply run.
+The tests have runtimes with the same methods that need no GPU: one runs streams in every order that events allow and
+detects forbidden accesses, others simply run.
 
-Nothing synchronises but `synchronize`, on an event made to block rather than to spin, and nothing happens on the
-default stream, which would be a barrier for others. Memory that more than one stream uses lives until all streams have
-come past the model's last unit, so the caching allocator never moves it from one stream to another.
+Only `synchronize` waits, on an event that blocks instead of spinning. Nothing runs on the default stream, which would
+be a barrier for other streams. Memory used by several streams lives until all of them have passed the model's last
+unit, so the caching allocator never hands it from one stream to another.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Batch = Callable[[], list[torch.Tensor]]
 
 
 def prepare() -> None:
-    """Call before anything asks CUDA a question: the driver reads it when it is initialised.
+    """Set CUDA_DEVICE_MAX_CONNECTIONS. Call it before anything initialises the driver, which reads it then.
 
-    Streams beyond the number of hardware queues, 8 unless told otherwise, would wait for one another.
+    Streams beyond the number of hardware queues, 8 by default, would wait for one another.
     """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 def set_allocators() -> None:
-    """Settings of torch's allocators, beside those of whoever starts us."""
+    """Add settings of torch's allocators to those of the environment."""
     settings = torch._C._accelerator_getAllocatorSettings().strip(", ")
     if "pinned_max" not in settings:
-        # Or every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a whole GiB.
-        # Larger ones are not kept for later either: torch would hand out such a block as one of another size.
+        # Otherwise every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a GiB.
+        # Larger blocks are then not cached either; torch could hand out such a block for another size.
         settings = f"{settings},pinned_max_cached_size_mb:64".lstrip(",")
         torch._C._accelerator_setAllocatorSettings(settings)
     if "pinned_free_catch_all" not in settings:
-        # Or pinned memory that is freed when the device has failed ends the process. Not every torch knows it.
+        # Otherwise freeing pinned memory after the device has failed ends the process. Not every torch has it.
         with suppress(ValueError):
             torch._C._accelerator_setAllocatorSettings(f"{settings},pinned_free_catch_all:True")
 
 
 def device_index(device: str) -> int | None:
-    """The GPU that a setting means (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError where there is no such."""
+    """The GPU of a setting (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError if there is no such GPU."""
     if device == "cpu":
         return None
     prepare()
@@ -62,12 +62,12 @@ def device_index(device: str) -> int | None:
 
 
 def name_of(index: int) -> str:
-    """The hardware of this GPU, as profiles know it."""
+    """The hardware name of this GPU, as used in profiles."""
     return f"cuda {torch.cuda.get_device_name(index)}"
 
 
 def memory(index: int) -> tuple[int, int]:
-    """Bytes of this GPU's memory: in use by all processes, and in all; (0, 0) once it has failed."""
+    """Bytes of this GPU's memory: used by all processes, and total; (0, 0) once it has failed."""
     try:
         free, total = torch.cuda.mem_get_info(index)
     except RuntimeError:
@@ -78,10 +78,10 @@ def memory(index: int) -> tuple[int, int]:
 class CudaRuntime:
     """Any call but `fired` may raise once the device has failed; only `synchronize` blocks.
 
-    Streams are first in, first out, and independent of one another but for events. An event that is recorded again is a
-    new event to those who wait for it from then on. The lower a stream's priority, the sooner its work is taken up.
+    Streams are first in, first out, and independent of one another except for events. An event that is recorded again
+    counts as a new event for later waits. The lower the number of a stream's priority, the sooner its work runs.
 
-    `name`: the hardware; `uuid`: this very piece of it. `device`: where `empty` allocates, and modules go.
+    `name`: the hardware; `uuid`: this very device. `device`: where `empty` allocates and modules are moved.
     """
 
     _capturing = threading.Lock()  # torch allows one capture at a time in a process
@@ -97,10 +97,10 @@ class CudaRuntime:
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
-        # Memory is allocated in the name of a stream. This one does no work, and torch captures nothing on it; one of
-        # torch's 32 others might be lent to capture on, and what is allocated meanwhile would belong to its graph.
+        # Memory is allocated for the current stream. This one runs no work and is never captured on. One of torch's 32
+        # other streams might be used for a capture, and memory allocated meanwhile would belong to its graph.
         self._home = torch.cuda.default_stream(self.device)
-        # Kept for good: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
+        # Kept for ever: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
         # stream belongs to it.
         self._failed: list[torch.cuda.CUDAGraph] = []
 
@@ -112,14 +112,14 @@ class CudaRuntime:
         return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
 
     def event(self, timed: bool = False) -> torch.cuda.Event:
-        """`timed`: it notes when it fires, for `elapsed_ns`."""
+        """`timed`: it records when it fires, for `elapsed_ns`."""
         return torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
 
     def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         event.record(stream)
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-        """What is enqueued on the stream from now on waits for the event."""
+        """Work enqueued on the stream from now on waits for the event."""
         stream.wait_event(event)
 
     def fired(self, event: torch.cuda.Event) -> bool:
@@ -137,23 +137,24 @@ class CudaRuntime:
         return round(float(first.elapsed_time(last)) * 1e6)  # from milliseconds
 
     def enqueue(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
-        """Do `work` on the stream. It must not raise."""
+        """Run `work` with its operations enqueued on the stream. It must not raise."""
         with torch.cuda.stream(stream):
             work()
 
     def graph_pool(self) -> Any:
-        """Memory that graphs which never run at the same time may share."""
+        """A memory pool for graphs that never run at the same time."""
         return torch.cuda.graph_pool_handle()
 
     def capture(
         self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Record what `work` does as a graph, without doing it.
+        """Record the operations of `work` as a graph, without running them.
 
-        Returns what replays the graph, to be called within `enqueue`, and the tensors that each replay writes. Raises
-        what `work` raises; what is left of the graph then is added to `kept`, to go with the others of its stream.
+        Returns the function that replays the graph, to be called within `enqueue`, and the tensors that each replay
+        writes. Raises what `work` raises; then the remains of the graph are added to `kept`, to be freed with the other
+        graphs of its stream.
 
-        By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
+        `torch.cuda.graph` is not used, because it waits for the whole device and empties the allocator's cache while
         other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
         """
         graph = torch.cuda.CUDAGraph()
@@ -174,8 +175,8 @@ class CudaRuntime:
         return graph.replay, outputs
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any, kept: list[Any]) -> None:
-        """A capture has failed. Either it was ended: then it is a graph, which holds its pool until it is destroyed. Or
-        CUDA had invalidated it: then torch's end raised early, neither ended the pool's use nor will ever release it.
+        """A capture has failed. If it was ended, it is a graph that holds its pool until it is destroyed. If CUDA had
+        invalidated it, torch's `capture_end` raised early: it did not end the use of the pool, and never releases it.
         """
         index = self.device.index
         try:
@@ -199,4 +200,4 @@ class CudaRuntime:
 
 
 class _PoolHeld:
-    """What an invalidated capture holds of its graphs' memory. A pool that nobody holds cannot be captured into."""
+    """Holds the memory pool of an invalidated capture. A pool that is not held cannot be captured into."""

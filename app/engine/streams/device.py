@@ -1,21 +1,21 @@
 """A device of streams: copies, batches and results that overlap, kept in order by events (Ebird, sections V and VI).
 
 Threads
-    The event loop announces rows (`arrive`) and units (`push`): both are messages to a launcher (`threads.py`). One
-    launcher copies rows as they arrive. Each worker has a launcher, which enqueues its units, and before them copies
-    that the other has not come to; and a completer, which blocks on the out-event of the oldest step, has the launcher
-    launch the next one of its unit (`unit.py`), and reports the unit when its last step has ended. One
-    completer for all workers would make a result wait for another stream's; a host function on the stream would need
-    the lock on a thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither the
+    The event loop announces rows (`arrive`) and units (`push`); both are messages to a launcher (`threads.py`). One
+    launcher copies rows as they arrive. Each worker has a launcher, which enqueues its units, and before each of them
+    the copies that are still missing. It also has a completer, which blocks on the out-event of the oldest step, has
+    the launcher launch the unit's next step (`unit.py`), and reports the unit when its last step has ended. A single
+    completer for all workers would make one stream's result wait for another's. A host function on the stream would
+    need the interpreter lock on a driver thread, and block the stream meanwhile. Blocking on an event needs neither the
     lock nor a core, and nothing polls. Models are loaded on the caller's thread, beside the launchers (`loading.py`).
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
-    The queues hold at most a message for each call that waits, `push_depth` units for each worker beside one that is
-    measured, and the steps that were planned of one of them.
+    The queues hold at most a message for each waiting call, and for each worker `push_depth` units, a unit that is
+    measured, and the planned steps of one unit.
 Failure
-    A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
-    is reported as lost, each unit once. So is what is pushed after `close`; units under way end early then.
+    A model's error fails its unit. Any error of the runtime means that the device is lost: all units in flight and all
+    later ones are reported as lost, each once. So are units pushed after `close`; running units then end early.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dataclasses import replace
 from typing import Any
 
 from app.contract import Model
-from app.engine.device import NO_BOUND, Completion, Device, DeviceOptions, Job, Ran, Report, failed, push_depth
+from app.engine.device import NO_BOUND, BatchResult, Completion, Device, DeviceOptions, Job, Report, failed, push_depth
 from app.engine.executor import Executor
 from app.engine.pool import Slots
-from app.engine.streams.captures import Streams
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import InStream
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.loading import Loader
+from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import CLOSED, DeviceThread, Health, StreamWorker
 from app.engine.streams.unit import UnitRun
 from app.errors import ConfigError
@@ -44,7 +44,7 @@ from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
-NO_GRAPHS = ", no graphs"  # in the name of a device that captures none: its batches take other times
+NO_GRAPHS = ", no graphs"  # in the name of a device that captures none, because its batch times differ
 
 _PUSH_AHEAD_NS = 300_000  # about what a launch and a turn of the event loop cost
 
@@ -79,20 +79,20 @@ class StreamDevice:
         self._report: Report
 
         runtime.attach()
-        self._streams = streams = Streams(runtime.stream)
+        self._streams = streams = StreamAllocator(runtime.stream)
         self.in_stream = InStream(runtime, streams.take(0))
         self.copier = DeviceThread("copier", runtime, self.health)
         self.workers = [
             StreamWorker(index, spec, runtime, streams, self.health, clock) for index, spec in enumerate(workers)
         ]
-        #: Waits, for an unloaded model, for the last copies of its rows.
+        #: Waits for the last copies of an unloaded model's rows.
         self.leaving = DeviceThread("unloading", runtime, self.health)
         placement = replace(options.placement, device=runtime.device)
         self._loader = Loader(streams, self.workers, placement, self.in_stream)
 
     @property
     def uuid(self) -> str:
-        """The hardware's own name for itself, as NVML knows it."""
+        """The hardware's unique name, as NVML has it."""
         return self.runtime.uuid
 
     @property
@@ -113,7 +113,7 @@ class StreamDevice:
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
 
-        One that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
+        A model that cannot be moved runs on the CPU. Raises ConfigError.
         """
         self.runtime.attach()
         if not movable(model):
@@ -129,7 +129,7 @@ class StreamDevice:
             self._host.start(self._report)
         return self._host.open(model, slots)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
         if isinstance(executor, StreamExecutor):
             return self._loader.trial(executor, slots, size, self._run)
         assert self._host is not None  # it placed this model
@@ -145,13 +145,13 @@ class StreamDevice:
         return done.result()
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
-        """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
+        """The rows in these slots have been written: start their copy. Returns at once; any thread."""
         if isinstance(executor, StreamExecutor):
             executor.pool.arrive(slots)
             self.copier.send(executor.pool.copy_arrived)
 
     def push(self, worker: int, job: Job) -> None:
-        """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
+        """Hand over a unit. Returns at once. Rows that were not announced by `arrive` are copied first."""
         if isinstance(job.executor, StreamExecutor):
             self._submit(self.workers[worker], job, self._report)
         else:
@@ -168,14 +168,14 @@ class StreamDevice:
             completion.worker = worker.index
             report(completion)
 
-    def let_begin(self) -> None:
-        """For models that run on the CPU. Others wait for a launcher, which is handed units ahead of time."""
+    def wait_until_begun(self) -> None:
+        """Only for models that run on the CPU. Launchers get their units ahead of time."""
         if self._host is not None:
-            self._host.let_begin()
+            self._host.wait_until_begun()
 
     def free(self, executor: Executor) -> None:
-        """The model has been unloaded: all its units have ended. Rows whose callers have left may be on their way into
-        memory that the next model would be given, so it goes when the in-stream has come past them.
+        """Free an unloaded model, whose units have all ended. Rows of calls that have left may still be copied into its
+        memory, so it is freed only after these copies on the in-stream.
         """
         if isinstance(executor, StreamExecutor):
             self.copier.send(self._unload, executor)
@@ -191,7 +191,7 @@ class StreamDevice:
         for worker, memory in zip(self.workers, executor.memories, strict=True):
             graphs, memory.graphs = memory.graphs, None
             if graphs is not None:
-                graphs.clear()  # before the stream is anybody else's
+                graphs.clear()  # before the stream can be used again
                 self._streams.give_back(worker.spec.priority, graphs.stream)
 
     def dead(self) -> str | None:
@@ -204,14 +204,14 @@ class StreamDevice:
         return next((f"{thread.name} has died" for thread in threads if not thread.is_alive()), None)
 
     def close(self, timeout_s: float) -> bool:
-        """End the threads after what they have; False if one hangs."""
+        """End the threads after the work in their queues; False if one hangs."""
         end = time.monotonic() + timeout_s
         ended = self._host is None or self._host.close(timeout_s)
         return _all_end(self.launchers, end) and _all_end(self.waiters, end) and ended
 
 
 def _all_end(threads: Sequence[DeviceThread], end: float) -> bool:
-    """End the threads, and wait for them until this time, by the monotonic clock; whether all have ended."""
+    """End the threads and wait for them until `end` by the monotonic clock. Returns whether all have ended."""
     for one in threads:
         one.end()
     for one in threads:

@@ -1,15 +1,14 @@
 """The slots of a model on a device of streams (Ebird, section V).
 
 Rules
-    1. Each input has one contiguous device buffer with a row for each slot. A row is copied there as its request
-       arrives, on the one in-stream, and the slot's in-event is recorded behind the copy. Rows that arrive before a
-       launcher has come to the first of them share a copy where they are neighbours, and an event. Rows of best-effort
-       requests are copied when their unit is pushed: until then real-time rows never wait for them.
-    2. Copies run in the order in which they were enqueued. Slots are reused in any order, so each group of rows that
-       are copied together has a number, and a unit waits for the in-event of the highest number among its slots, and
-       for no other.
-    3. A staging row is not handed out again before its in-event has fired, nor a device row before the out-event of its
-       unit has: slots that are given back earlier, because nobody waits for their rows any more, are kept until then.
+    1. Each input has one contiguous device buffer with a row for each slot. A row is copied there when its request
+       arrives, on the single in-stream, and the slot's in-event is recorded behind the copy. Rows that arrive before a
+       launcher gets to them share an event, and adjacent ones share a copy. Rows of best-effort requests are copied
+       when their unit is pushed, so that real-time rows do not wait for them.
+    2. Copies run in the order in which they were enqueued. Slots are reused in any order, so each group of rows copied
+       together has a number. A unit waits only for the in-event of the highest number among its slots.
+    3. A staging row is not reused before its in-event has fired, nor a device row before its unit's out-event has. If
+       a slot is given back earlier, because the call has left, it is kept until then.
     4. Results are not written into slots: see `step.py`.
 """
 
@@ -27,13 +26,13 @@ from app.engine.pool import Pool, Slots, has_slab
 from app.engine.streams.cuda import CudaRuntime
 from app.models.base import TORCH_DTYPES
 
-_TO_COME = sys.maxsize  # in place of the number of a copy that has not been enqueued
+_TO_COME = sys.maxsize  # as a copy number: not enqueued yet
 
 
 class InStream:
-    """The stream that all rows of all models arrive on. `lock`: numbers are in the order of the stream.
+    """The stream on which the rows of all models are copied in. `lock` keeps numbers in the order of the stream.
 
-    `done`: copies up to this number are over, and maybe more. Completers raise it, and may undo the raise of another.
+    `done`: copies up to at least this number are over. Completers raise it without a lock, so one may undo another's.
     """
 
     def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
@@ -54,16 +53,16 @@ class StreamPool(Pool):
         runtime = in_stream.runtime
         super().__init__(specs, slots, allocate=runtime.pinned)
         self._in_stream = in_stream
-        #: Per input the device buffer [slots, *bounds]; None for rows of any length, which each unit copies itself.
+        #: By input: the device buffer [slots, *bounds]; None for rows without a largest length, which each unit copies.
         self.rows = [
             runtime.empty((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None
             for spec in specs
         ]
-        #: Per slot the number of the copy of its row, 0 for none, and the in-event that follows that copy.
+        #: By slot: the number of its row's copy (0: none), and the in-event behind that copy.
         self.numbers = [0] * slots
         self.events: list[Any] = [None] * slots
-        self._late: list[int] = []  # given back, but their copies may not be over
-        self._arrived: deque[int] = deque()  # slots that no launcher has come to
+        self._late: list[int] = []  # slots given back whose copies may not be over
+        self._arrived: deque[int] = deque()  # slots whose copy is not enqueued yet
 
     def arrive(self, slots: Slots) -> None:
         """The rows in `slots` have been written."""
@@ -72,9 +71,10 @@ class StreamPool(Pool):
         self._arrived.extend(slots)
 
     def copy_arrived(self, slots: Slots = ()) -> None:
-        """Enqueue the copy of all rows that have arrived, if no other launcher has done so. On any launcher's thread:
-        when this returns, whatever arrived before has a number and an event. `slots`: the caller needs no others, and
-        does not wait for a launcher that is enqueueing.
+        """Enqueue the copies of all rows that have arrived. On any launcher's thread.
+
+        When this returns, all rows that arrived before have a number and an event. `slots`: if given, only these are
+        needed: return at once if they are enqueued, without waiting for another launcher.
         """
         if slots and all(self.numbers[slot] != _TO_COME for slot in slots):
             return
@@ -86,20 +86,20 @@ class StreamPool(Pool):
                 arrivals.last += 1
                 for slot in arrived:
                     self.events[slot] = self.events[arrived[0]]
-                    self.numbers[slot] = arrivals.last  # last: who sees it does not ask for the lock
+                    self.numbers[slot] = arrivals.last  # set last: threads that see it skip the lock
 
     def _copy_in(self, slots: Slots) -> None:
         """Enqueue the copy of the rows and record their in-event."""
         runtime, stream = self._in_stream.runtime, self._in_stream.stream
         runtime.enqueue(stream, partial(self.move, slots))
-        # A row of an older request may still refer to this event. It then waits for a later copy than its own, which
-        # is longer than needed and never too short.
+        # A row of an older request may still refer to this event. It then waits for a later copy than its own, which is
+        # longer than needed but never too short.
         if self.events[slots[0]] is None:
             self.events[slots[0]] = runtime.event()
         runtime.record(self.events[slots[0]], stream)
 
     def move(self, slots: Slots) -> None:
-        """Copy the rows to the device, on the current stream; neighbours are one copy."""
+        """Copy the rows to the device on the current stream; adjacent rows in one copy."""
         for first, end in runs(sorted(slots)):
             for host, device in zip(self.slabs, self.rows, strict=True):
                 if device is not None and host is not None:
@@ -111,16 +111,16 @@ class StreamPool(Pool):
         return self.numbers[last], self.events[last]
 
     def copied(self, number: int) -> None:
-        """A unit that waited for this copy has ended. So the loop need not ask the device when its slots come back."""
+        """A unit that waited for this copy has ended, so the copy is over: `give_back` need not ask the device."""
         self._in_stream.done = max(self._in_stream.done, number)
 
     def renew(self, slots: Slots) -> None:
-        """The rows in these slots have been copied, or will never be: what is written there next is to be copied."""
+        """Reset the slots: what is written there next must be copied."""
         for slot in slots:
             self.numbers[slot] = 0
 
     def give_back(self, slots: Slots) -> None:
-        """As any pool does, but that slots whose copy may not be over yet are not handed out before it is."""
+        """As Pool, but a slot whose copy may not be over yet is kept until it is."""
         late = [slot for slot in slots if not self._copied(slot)]
         if late:
             self._late += late
@@ -134,7 +134,7 @@ class StreamPool(Pool):
         return super().free - len(self._late)
 
     def take(self, n: int) -> Slots:
-        """As any pool does; slots that were kept are handed out if their copies are over by now."""
+        """As Pool. Kept slots are freed first if their copies are over by now."""
         if self._late:
             late, self._late = self._late, []
             self.used += len(late)

@@ -1,20 +1,20 @@
-"""One model on a device of streams: how a batch is gathered, run and checked.
+"""Runs batches of a model on a device of streams: gathers rows, runs the model or a stage, checks results.
 
-A batch runs on a stream, inside a closure that the runtime was given. So it runs in the stream's order and not in the
-launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
+A batch runs on a stream, inside a closure passed to the runtime. So it runs in the stream's order and not in the
+launcher's. On CUDA these are the same, on the runtimes of the tests they are not.
 
-Rows of inputs without a largest length have no memory on the device: a unit puts its own together on the host and
-copies them on its worker's stream, for which its launcher waits.
+Rows of inputs without a largest length have no memory on the device. Each unit puts them together on the host and
+copies them on its worker's stream, and its launcher waits for that.
 
-Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that launchers hardly
-need the interpreter lock (`graphs.py`). A model that takes parameters runs eagerly, and so do some of variable length,
-see `variable_axis`.
+Each worker has CUDA graphs of some batches, captured at load (`graphs.py`): one call instead of hundreds, so launchers
+hardly need the interpreter lock. Models that take parameters run without graphs, and so do some of variable length, see
+`variable_axis`.
 
-A model in stages is run one stage at a time, of rows that may come from several batches of the stage before. A model of
-one piece is one stage.
+A model in stages runs one stage at a time, on rows that may come from several batches of the stage before. A model in
+one piece has one stage.
 
-What a stage is given is a copy, and what it returns is copied: it may write into the one, so that a unit which failed
-runs again from the same rows, and may return the same memory at each batch.
+A stage gets copies, and its results are copied. So it may write into its arguments, although a failed unit runs again
+from the same rows, and it may return the same memory for each batch.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from app.models.stages.staged import passed_on
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
 
-class Lent:
-    """Pinned memory and events of one step, lent to another when it has ended.
+class StepBuffers:
+    """Pinned memory and events of one step, reused by another after it has ended.
 
-    Kept, because torch looks for pinned memory that is free again no further than the first block of the whole process
-    whose copy is not over, and asks the driver for more behind it.
+    They are not freed in between: torch's search for free pinned memory stops at the first block of the process whose
+    copy is not over, and then asks the driver for more.
     """
 
     def __init__(self, runtime: CudaRuntime, shape: tuple[int, int]) -> None:
-        """`shape` of the index. Raises what pinned memory raises."""
+        """`shape`: of the index. Raises if pinned memory runs out."""
         self._runtime = runtime
         self._results: dict[int, torch.Tensor] = {}
         self.index = runtime.pinned(shape, torch.int64)
         self.events = [runtime.event(timed=True) for _ in range(3)]
 
     def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
-        """Memory for an output of the step. In powers of two, or each batch that is a little larger would ask anew."""
+        """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
         memory = self._results.get(number)
         if memory is None or memory.numel() < value.nbytes:
             size = 1 << max(9, (value.nbytes - 1).bit_length())
@@ -67,12 +67,12 @@ class Lent:
 
 
 class WorkerMemory:
-    """What one worker holds for one model. `graphs`: None where it has none."""
+    """The memory of one worker for one model. `graphs`: None if it has none."""
 
     def __init__(self, index: torch.Tensor, graphs: WorkerGraphs | None) -> None:
-        self.index = index  # on the device; the graphs read it, so there is one for good
+        self.index = index  # on the device; graphs read this very tensor, so it is never replaced
         self.graphs = graphs
-        self.spare: deque[Lent] = deque()  # of steps that have ended; the launcher takes, the completer gives back
+        self.spare: deque[StepBuffers] = deque()  # those of ended steps; launchers take them, completers give them back
 
     @property
     def largest(self) -> int:
@@ -81,7 +81,7 @@ class WorkerMemory:
 
 
 class StreamExecutor(Executor):
-    """Made by `StreamDevice.open`; used by its launchers, and by whoever loads the model."""
+    """For models that run whole or in stages. Used by the launchers, and by the thread that loads the model."""
 
     keeps_memory = True  # torch's allocator, for each stream
     pool: StreamPool
@@ -100,16 +100,18 @@ class StreamExecutor(Executor):
 
     @property
     def index_rows(self) -> int:
-        """Of what a unit tells the device: slots, and lengths along each axis."""
+        """Rows of the index that a unit sends to the device: its slots, and their lengths along each axis."""
         return 1 + len(self.axes)
 
     def rehearse_row(self, slots: Slots) -> None:
-        """On a stream, before anything else is tried: for what is known only of a batch."""
+        """Runs on a stream before the first trial, for what can only be learnt from a batch. Here nothing."""
 
     # which graphs
 
     def shapes(self, largest: int, size: int) -> list[Shape]:
-        """The graphs for batches of `size` rows on a worker of `largest`: one for each length, the longest first."""
+        """The shapes of graphs for batches of `size` rows on a worker of `largest`: one per length, the longest
+        first.
+        """
         sizes = sizes_of(largest, fixed=self.padded_axis is None)
         padded_size = next(one for one in sizes if one >= size)
         if self.padded_axis is None:
@@ -118,7 +120,7 @@ class StreamExecutor(Executor):
         return [Shape(length, padded_size) for length in reversed(lengths)]
 
     def shape(self, worker: int, size: int, longest: Mapping[str, int]) -> Shape | None:
-        """That of the worker's graph for a batch of so many rows, the longest so long."""
+        """The shape of the worker's graph for a batch of `size` rows with these lengths; None if it has none."""
         graphs = self.memories[worker].graphs
         if graphs is None:
             return None
@@ -129,14 +131,14 @@ class StreamExecutor(Executor):
         return graphs.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
     def padded_to(self, shape: Shape, longest: Mapping[str, int]) -> Mapping[str, int]:
-        """The length along each axis of a batch that is padded to the length of a graph."""
+        """The lengths of a batch that is padded to the length of a graph."""
         return longest if self.padded_axis is None else {self.padded_axis[0]: shape.length}
 
     # a batch, on a stream
 
     @property
     def kept(self) -> Activations:
-        """What rows have between two stages, of a model that has stages."""
+        """The activations of a model that has stages."""
         assert self.activations is not None
         return self.activations
 
@@ -152,8 +154,9 @@ class StreamExecutor(Executor):
         staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
         **keywords: Any,
     ) -> list[list[torch.Tensor]]:
-        """The first `size` rows of the index, gathered, padded to the `longest` of each axis, through all stages: what
-        each of them returned. `staged`: by position the inputs whose rows are not in the pool's memory.
+        """Run the first `size` rows of the index, padded to `longest`, through all stages. Returns each stage's result.
+
+        `staged`: by position, the inputs whose rows are not in the pool's memory.
         """
         inputs = self.gather(index, size, longest, staged)
         seen: list[list[torch.Tensor]] = []
@@ -163,14 +166,14 @@ class StreamExecutor(Executor):
         return seen
 
     def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
-        """All that units of this size do, so that it can be captured: what each stage returned."""
+        """Do all that units of this size do, so that it can be captured afterwards. Returns each stage's result."""
         self.put_index(index, slots, size)
         return self.whole(index, size, longest)
 
     def captured_stage(
         self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
-        """One stage as a graph runs it."""
+        """Run one stage as a graph does."""
         inputs = self.gather(index, size, longest) if self.reads(stage) else ()
         return self.run(stage, inputs, passed, longest, size)
 
@@ -183,7 +186,7 @@ class StreamExecutor(Executor):
         size: int,
         **keywords: Any,
     ) -> list[torch.Tensor]:
-        """One stage, of what the one before has `passed` on. Raises what it raises."""
+        """Run one stage on what the stage before has `passed` on. Raises what it raises."""
         model = self.model
         again = model.again[stage] if model.stages else ()
         given = inputs
@@ -213,14 +216,15 @@ class StreamExecutor(Executor):
         return self.complete(sent, lengths, longest)
 
     def stage(self, slots: Slots, size: int) -> dict[int, torch.Tensor]:
-        """The inputs whose rows have no memory on the device, by position: copied there on the current stream. Blocks
-        until they are there."""
+        """Copy the inputs whose rows have no memory on the device there, on the current stream. By position. Blocks
+        until they are there.
+        """
         rows, device = padded(slots, size), self.runtime.device
         memories = enumerate(self.pool.rows)
         return {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}
 
     def outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
-        """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
+        """The model's result, checked, as contiguous tensors. ConfigError if it is not as declared."""
         outputs: list[torch.Tensor] = []
         for spec, value in zip(self.model.info.returned, self.returned(result, size, longest), strict=True):
             tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
@@ -230,7 +234,7 @@ class StreamExecutor(Executor):
         return outputs
 
     def put_index(self, index: torch.Tensor, slots: Slots, size: int) -> None:
-        """Say on the device what a batch is made of that no unit has. Blocks."""
+        """Write the index of a batch to the device, outside of units. Blocks."""
         table = torch.zeros(index.shape, dtype=torch.int64)
         self.write_index(slots, size, table.numpy())
         index.copy_(table)
@@ -242,8 +246,8 @@ class StreamExecutor(Executor):
         return {axis: int(self.pool.lengths[axis][list(slots)].max()) for axis in self.axes}
 
     def write_index(self, slots: Slots, size: int, table: Array) -> None:
-        """Write what a batch of `size` rows is made of: [1 + axes, largest size], the slot of each row, then each row's
-        length along every axis; padding repeats the last row."""
+        """Write the index of a batch of `size` rows, [1 + axes, largest size]: the slot of each row, then its lengths
+        along every axis. Padding repeats the last row."""
         rows = padded(slots, size)
         table[0, :size] = rows
         for row, axis in enumerate(self.axes, 1):

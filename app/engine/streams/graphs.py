@@ -1,22 +1,21 @@
 """CUDA graphs: which batches of a model get one, and the graphs of a worker.
 
-A graph is one shape. Batches between two shapes are padded to the next, in rows and in length. That is right for a
-model whose answers do not depend on padding: the row check at load compares rows in batches of their own length and of
-longer ones, and a model that is served whatever it finds has no graphs of variable length. `length_buckets` are a
-promise besides: no row is padded beyond the end of its bucket, by graphs neither, so a model that lists every length
-is never padded.
+A graph has one shape. Other batches are padded to the next larger shape, in rows and in length. That requires a model
+whose answers do not depend on padding. The row check at load compares rows in batches of their own length and of longer
+ones; a model that is served without this check has no graphs of variable length. Rows are never padded beyond the end
+of their length bucket, by graphs neither, so a model whose `length_buckets` list every length is never padded.
 
-Every graph takes memory and time to capture, on each worker, so there are at most `_MOST` for one worker and model: 64
-are some seconds of loading, if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable
-axis has fewer sizes and, for each, the ends of its buckets, the shortest first, for there a batch takes longest to
-launch compared with what it computes. Without buckets it has the bound and what is left of it when it is halved again
-and again, so that rows no shorter than the least of these lengths are padded to less than twice their own.
+Every graph takes memory and time to capture, on each worker. So one worker and model have at most `_MOST`: 64 are two
+seconds of loading if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable axis has
+fewer sizes, and for each size the ends of its buckets, the shortest first, since short batches have the largest share
+of launch costs. Without buckets the lengths are the bound and repeated halves of it, so that rows are padded to less
+than twice their length.
 
-A model in stages has a graph for each of them, captured together: a batch has all or none. What a stage reads is put
-into memory where its graph finds it, the same for all graphs of the worker, since one of them runs at a time.
+A model in stages has a graph for each stage, captured together: a batch has all of them or none. The input of a stage
+is copied to a fixed place, the same for all graphs of the worker, since only one of them runs at a time.
 
-A graph writes the same tensors at each replay. What it leaves is copied behind the replay, on the worker's stream, to
-memory of the step's own, so that the next replay does not wait until the results have left for the host.
+A graph writes the same tensors at each replay. Its results are copied behind the replay, on the worker's stream, to
+memory of the step, so that the next replay need not wait until they are on the host.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from app.contract import Model, axis_bounds
 from app.engine.pool import Allocate
 
 _MOST = 64
-_EACH = 16  # of fixed shapes every size up to here has a graph of its own, then powers of two: 21 for 512 rows
+_EACH = 16  # for fixed shapes each size up to this has a graph, then powers of two: 21 graphs for 512 rows
 _LENGTHS = 6  # halvings of the bound
-_SHORTEST = 8  # a batch of shorter rows takes no less time, on a GPU
+_SHORTEST = 8  # on a GPU batches of shorter rows are not faster
 
 
 class Shape(NamedTuple):
-    """The length that the rows of a batch are padded to, 0 if they have none, and their number."""
+    """The padded length of the rows of a batch, 0 if they have none, and their number."""
 
     length: int
     size: int
 
 
 def variable_axis(model: Model) -> tuple[str, int] | None:
-    """Name and bound of the variable axis that batches may be padded along.
+    """Name and bound of the one variable axis along which batches may be padded.
 
-    None if there is none, or several, if it is without bound, or if the row check does not refuse a model that depends
-    on padding.
+    None if there is none or several, if it is unbounded, or if the row check does not refuse models that depend on
+    padding.
     """
     inputs = model.info.client_inputs
     bounds = axis_bounds(inputs)
@@ -74,9 +73,9 @@ def lengths_of(bound: int, buckets: tuple[int, ...], sizes: int) -> list[int]:
 
 
 class Piece(NamedTuple):
-    """A captured stage: what replays it, the tensors that it writes each time, and those that it reads.
+    """The captured graph of a stage: how to replay it, and the tensors that it writes and reads at each replay.
 
-    The first stage reads slots, and has none.
+    The first stage reads slots, and has no `inputs`.
     """
 
     replay: Callable[[], None]
@@ -87,9 +86,9 @@ class Piece(NamedTuple):
 class WorkerGraphs:
     """The graphs of one worker and model: by shape, ascending, a Piece for each stage.
 
-    They do not run at the same time, so they share a memory `pool`. Nothing else happens on the `stream` that they are
-    captured on. `kept`: all that was captured, of use or not: none may go before the others of the stream. `tried`:
-    shapes that have graphs, or cannot have them.
+    They do not run at the same time, so they share a memory `pool`. The `stream` that they are captured on is used for
+    nothing else. `kept`: everything captured, even if unused, because none may be freed before the others. `tried`:
+    shapes that have graphs or cannot have them.
     """
 
     def __init__(self, pool: Any, stream: Any) -> None:
@@ -101,12 +100,14 @@ class WorkerGraphs:
         self._inputs: dict[int, list[torch.Tensor]] = {}  # by stage
 
     def find(self, size: int, length: int, most: int) -> Shape | None:
-        """The shape that a batch of so many rows, the longest so long, is padded to: to a length of `most` at most."""
+        """The smallest shape for a batch of `size` rows of up to `length`, padded to a length of at most `most`."""
         fits = (shape for shape in self.pieces if shape.size >= size and length <= shape.length <= most)
         return next(fits, None)
 
     def inputs(self, stage: int, like: Sequence[torch.Tensor], empty: Allocate) -> list[torch.Tensor]:
-        """Memory for what a stage reads, of these shapes. The largest batch comes first, and has enough for all."""
+        """Memory for the input of a stage, with the shapes of `like`. The largest batch comes first, and suffices for
+        all.
+        """
         kept = self._inputs.get(stage)
         if kept is None or any(one.numel() < value.numel() for one, value in zip(kept, like, strict=True)):
             kept = self._inputs[stage] = [empty(tuple(value.shape), value.dtype) for value in like]
@@ -116,7 +117,7 @@ class WorkerGraphs:
         self.pieces = dict(sorted({**self.pieces, shape: pieces}.items()))
 
     def clear(self) -> None:
-        """Let the graphs go; one by one, so that others get the interpreter lock in between: each takes its time."""
+        """Free the graphs one by one, so that other threads get the interpreter lock in between."""
         self.pieces.clear()
         while self.kept:
             self.kept.pop()

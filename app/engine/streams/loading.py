@@ -1,19 +1,19 @@
-"""Before a model serves on a device of streams: it is placed, its graphs are captured, every worker runs every size.
+"""Loads a model on a device of streams: places it, captures its graphs, and runs every size on every worker.
 
-Models are loaded while others serve, so nothing here goes through the launchers but units that have run before.
-    1. A batch that is new to the model runs first on the loading thread and its stream. Compiling takes up to minutes;
-       allocations, kernels that are loaded and libraries that make their plans take milliseconds.
-    2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; what other
-       threads enqueue on other streams runs as ever. The capture is thread-local: calls that a capture forbids, such
-       as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
-       pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
-       capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
-       tried again with fewer rows. torch before 2.13 has one state of the random generator for all captures, and fails
-       each replay while one is open: see `cuda.py`.
-    3. What waits for the device while it is launched, for a value that it reads, cannot be captured: such a model runs
-       without graphs.
-    4. A capture records and runs nothing, so a batch never runs on a capture stream. It would use the same cuBLAS
-       workspace as graphs captured there before, which may be running on their worker.
+Models are loaded while others serve, so launchers only get batches of sizes that have run before.
+    1. A batch of a new size runs first on the loading thread and its stream. Compiling may take minutes; allocating
+       memory, loading kernels and planning in libraries takes milliseconds.
+    2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; work of other
+       threads on other streams runs as usual. The capture is thread-local: calls that a capture forbids, such as
+       waiting or freeing memory, are forbidden on this thread only. torch's allocator chooses the graph's memory pool
+       by the stream, so allocations of other threads stay out of it. While a capture is open other threads cannot
+       return cached memory to the driver: a batch that then runs out of memory fails, and is tried again with fewer
+       rows. torch before 2.13 has a single state of the random generator for all captures, and fails each replay while
+       one is open: see `cuda.py`.
+    3. A model that waits for the device while it is launched, to read a value, cannot be captured. It runs without
+       graphs.
+    4. Batches never run on a capture stream. They would use the same cuBLAS workspace as graphs captured there before,
+       which may be running on their worker.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import Completion, Job, Ran, copied, fault_of
+from app.engine.device import BatchResult, Completion, Job, copied, fault_of
 from app.engine.pool import Slots
-from app.engine.streams.captures import Streams
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool
 from app.engine.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
+from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
 from app.errors import ConfigError
@@ -45,10 +45,10 @@ log = logging.getLogger("starling.engine")
 
 
 class Loader:
-    """Places models and tries them, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
+    """Places and tries models, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
 
     def __init__(
-        self, streams: Streams, workers: Sequence[StreamWorker], placement: Placement, in_stream: InStream
+        self, streams: StreamAllocator, workers: Sequence[StreamWorker], placement: Placement, in_stream: InStream
     ) -> None:
         self._runtime = in_stream.runtime
         self._health = workers[0].health
@@ -57,11 +57,12 @@ class Loader:
         self._placement = placement
         self._in_stream = in_stream
         self._stream = streams.take(0)
-        self._lock = threading.Lock()  # held by whoever uses the stream
+        self._lock = threading.Lock()  # held while the stream is used
 
     def perform(self, work: Callable[[], object]) -> None:
-        """Run something on the stream and wait for it. Raises what it raises; whether the device has failed with it is
-        said now, and not when the next request comes."""
+        """Run `work` on the stream and wait for it. Raises what it raises, after testing whether the device still
+        works: that must be known now, not at the next request.
+        """
         errors: list[BaseException] = []
 
         def attempt() -> None:
@@ -76,11 +77,11 @@ class Loader:
             try:
                 self.try_device()
                 raise error
-            finally:  # or its frames, with the tensors of a batch, would hold one another until the collector comes
+            finally:  # else its frames, with the tensors of a batch, would form a cycle that only the collector frees
                 del error
 
     def try_device(self) -> None:
-        """Something has failed: was it the device?"""
+        """Test whether the device still works, after something has failed."""
         self._wait_for(lambda: None)
 
     def _wait_for(self, work: Callable[[], object]) -> None:
@@ -119,7 +120,7 @@ class Loader:
         info = executor.model.info
         largest = min(worker.spec.capacity, info.batching.max_batch)
         index = self._runtime.empty((executor.index_rows, largest), torch.int64)
-        self.perform(index.zero_)  # whatever it gathers are slots
+        self.perform(index.zero_)  # 0 is a valid slot
         if not executor.graphs:
             return WorkerMemory(index, None)
         stream = self._streams.take_unused(worker.spec.priority)
@@ -133,14 +134,14 @@ class Loader:
 
     def trial(
         self, executor: StreamExecutor, slots: Slots, size: int, run: Callable[[StreamWorker, Job], Completion]
-    ) -> Ran:
+    ) -> BatchResult:
         """Run the rows in `slots` as a batch of `size`: its outputs, and its times as it will be served.
 
-        Each worker that takes the batch runs it twice, because a first run has costs of its own; `run` has a worker run
-        a job and waits for it. What the fastest second run gave is returned, so that the checks see what will serve.
-        But a graph may pad short rows further than to the longest of the batch, and a model that depends on padding
-        would pass the row check: then, and of a cell, which gives no outputs when it is measured, the outputs are those
-        of the batch without a graph. Raises what the model raises.
+        Each worker that takes the batch runs it twice, because first runs have extra costs; `run` has a worker run a
+        job and waits for it. The result of the fastest second run is returned, so that checks see what will serve. Two
+        exceptions return the outputs of a run without a graph: if a graph pads rows further than to the longest of the
+        batch, since otherwise a model that depends on padding would pass the row check; and a cell, which has no
+        outputs when it is measured. Raises what the model raises.
         """
         workers = [worker for worker in self._workers if worker.spec.capacity >= size]
         if not workers:
@@ -159,7 +160,7 @@ class Loader:
             for worker in workers:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
         executor.pool.renew(slots)
-        seconds: list[Ran] = []
+        seconds: list[BatchResult] = []
         try:
             for worker in workers:
                 _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
@@ -191,10 +192,10 @@ class Loader:
     # capturing
 
     def _capture_size(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, size: int) -> None:
-        """Capture the graphs for batches of this size that the worker has not; but first that of its largest batch.
+        """Capture the missing graphs of the worker for batches of this size, but first that of its largest batch.
 
-        The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
-        A shape in which the model fails has no graph, and is no fault of the batch that is being tried.
+        The memory pool of the largest graph suffices for all others; if it grew with each graph it would hold their
+        sum. A shape in which the model fails gets no graph, and does not fail the batch that is being tried.
         """
         graphs, name = memory.graphs, executor.model.info.name
         if graphs is None:
@@ -218,9 +219,9 @@ class Loader:
     def _capture(
         self, executor: StreamExecutor, slots: Slots, index: torch.Tensor, graphs: WorkerGraphs, shape: Shape
     ) -> list[Piece] | None:
-        """A graph of each stage; None if one cannot be captured, and the model will have no more.
+        """A graph of each stage; None if one cannot be captured: then the model gets no more graphs.
 
-        Each is replayed once: the first run of a graph has costs of its own.
+        Each is replayed once, because the first run of a graph has extra costs.
         """
         longest, size = executor.padded_to(shape, executor.longest(slots)), shape.size
         seen: list[list[torch.Tensor]] = []
@@ -253,8 +254,8 @@ def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
         target.copy_(value)
 
 
-def _ran(completion: Completion) -> Ran:
-    """What a unit gave. Raises what its model raised."""
+def _ran(completion: Completion) -> BatchResult:
+    """The result of a unit. Raises what its model raised."""
     if completion.ran is None:
         raise completion.cause or ConfigError(completion.message)
     return completion.ran

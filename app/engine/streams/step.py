@@ -1,10 +1,10 @@
-"""One launch on the streams of a worker: a batch, one stage of it, or one step of a cell; until its results are there.
+"""One launch on the streams of a worker, from launch to results: a whole batch, one stage of it, or one step of a cell.
 
-A unit of several stages or steps is several of these, one behind another on one stream (`unit.py`). One that is
-launched behind another takes over its rows where that will leave them. It fails if that fails, and does nothing then.
+A unit of several stages or steps launches several of these, one behind another on one stream (`unit.py`). A step behind
+another reads its rows from where that one will leave them. If the step before it fails, it does nothing and fails too.
 
-Results are copied into pinned memory that is lent to the step, and out of it into arrays of the callers' own, so that
-a slot is free as soon as its unit has ended, and a slow reader keeps no pinned memory.
+Results are copied into pinned memory lent to the step, and from there into arrays that belong to the callers. So a slot
+is free as soon as its unit has ended, and a slow reader keeps no pinned memory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 
 from app.contract import Array
 from app.engine.activations import Passed, Place
-from app.engine.device import Ran, copied
+from app.engine.device import BatchResult, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.executor import Lent, StreamExecutor
+from app.engine.streams.executor import StepBuffers, StreamExecutor
 from app.engine.streams.graphs import Piece
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
@@ -28,10 +28,10 @@ from app.engine.tensors import padded
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A step to be launched: rows, which run as a batch of `size`, at a stage.
+    """A step to launch: the rows in `slots` run as a batch of `size` at `stage`.
 
-    Of a cell also how many steps each row has made before, and the positions of the rows that end with this one, where
-    that is known before it has run.
+    At a cell also `done`, the steps that each row has made before, and `ends`, the positions of the rows that end with
+    this step, if that is known in advance.
     """
 
     slots: Slots
@@ -42,45 +42,47 @@ class Plan:
 
 
 class Step:
-    """Between its launch and its end. `error` is set by whichever stream meets it."""
+    """A launched step. `error` is set on the stream where it occurs."""
 
     def __init__(self, executor: StreamExecutor, worker: StreamWorker, plan: Plan, before: Step | None) -> None:
-        """`before`: the step of the same unit behind which it is launched. Raises what pinned memory raises."""
+        """`before`: the step of the same unit behind which it is launched. Raises if pinned memory runs out."""
         self.executor, self.worker, self.plan, self.before = executor, worker, plan, before
         self.begun = worker.clock()
         self.slots, self.stage = plan.slots, plan.stage
         self.memory = memory = executor.memories[worker.index]
         self.size, self.longest = plan.size, executor.longest(self.slots)
-        self.piece: Piece | None = None  # the graph that it replays
+        self.piece: Piece | None = None  # the graph that it replays, if any
         shape = executor.shape(worker.index, plan.size, self.longest)
         if shape is not None and memory.graphs is not None:
             self.piece = memory.graphs.pieces[shape][self.stage]
             self.size, self.longest = shape.size, dict(executor.padded_to(shape, self.longest))
-        self.lent = memory.spare.pop() if memory.spare else Lent(worker.runtime, (executor.index_rows, memory.largest))
-        #: What it is made of, see `StreamExecutor.write_index`. Zeros are slots: whatever gathers more rows than a unit
-        #: has stays within the memory.
-        self.index = self.lent.index
+        shape_of_index = (executor.index_rows, memory.largest)
+        self.buffers = memory.spare.pop() if memory.spare else StepBuffers(worker.runtime, shape_of_index)
+        #: Its rows, see `StreamExecutor.write_index`. Filled with 0, a valid slot, so that gathering more rows than the
+        #: unit has stays within the memory.
+        self.index = self.buffers.index
         self.table: Array = self.index.numpy()
         self.table[:] = 0
-        #: The rows are on the device, and the stream is free; the outputs are in the device's memory; and on the host.
-        self.began, self.computed, self.out_event = self.lent.events
-        #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
-        #: go back to an allocator that would hand it to the worker's next batch.
+        #: Events: the rows are on the device and the stream begins; the outputs are in device memory; they are on the
+        #: host.
+        self.began, self.computed, self.out_event = self.buffers.events
+        #: Kept until the out-event has fired: the out-stream still reads this memory, which the allocator of the
+        #: worker's stream would otherwise give to the next batch.
         self.outputs: Sequence[torch.Tensor] = ()
-        self.places: Sequence[Place] = ()  # where its rows come from; held until then for the same reason
-        self.passed: Passed | None = None  # what it leaves for the next stage
+        self.places: Sequence[Place] = ()  # where its rows come from; kept for the same reason
+        self.passed: Passed | None = None  # its result for the next stage
         self.results: list[torch.Tensor] = []  # the outputs in pinned memory
         self.error: BaseException | None = None
-        self.copy = 0  # the number of the last one that it waits for
-        self.launched = False  # else the device failed, and there is no out-event
+        self.copy = 0  # the number of the last copy of rows that it waits for
+        self.launched = False  # False: the device failed, and there is no out-event
 
     # at its launch
 
     def launch(self) -> None:
-        """All of its work, on its worker's two streams. Raises what the runtime raises when the device fails.
+        """Enqueue all of its work on the worker's two streams. Raises what the runtime raises when the device fails.
 
-        It waits for the in-event of its last slot, gathers its rows and runs the model; on the out-stream its outputs
-        are copied into pinned memory, and the out-event is recorded.
+        The stream waits for the in-event of its last slot, gathers the rows and runs the model. The out-stream copies
+        outputs into pinned memory and records the out-event.
         """
         runtime, stream, out = self.worker.runtime, self.worker.stream, self.worker.out
         self.copy, arrived = self.executor.pool.in_event(self.slots)
@@ -101,7 +103,7 @@ class Step:
         return self.passed is None
 
     def _prepare(self) -> None:
-        """Say what the step is made of, and of a model in stages where its rows come from and will be."""
+        """Write the index of its rows, and for a model in stages where they come from and will be."""
         executor = self.executor
         executor.write_index(self.slots, self.size, self.table)
         try:
@@ -121,8 +123,8 @@ class Step:
     # on the streams
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Do it, unless the step has failed. What it raises is reported when the out-event has fired, for the step's
-        slots are being read."""
+        """Run `work` unless the step has failed. An error is reported only after the out-event has fired, because the
+        step's slots are being read until then."""
         if self.error is None:
             try:
                 work()
@@ -134,7 +136,7 @@ class Step:
             raise self.before.error
         self.memory.index.copy_(self.index, non_blocking=True)
         returned = self._run()
-        # Copied at once: a graph's next replay writes there again, and so may the model.
+        # Copied at once, because the next replay of the graph writes there again, and the model may do so too.
         left = [value[: len(self.slots)].clone() for value in returned]
         if self.passed is None:
             self.outputs = left
@@ -157,21 +159,21 @@ class Step:
         return executor.run(self.stage, inputs, passed, self.longest, size, **keywords)
 
     def _copy_out(self) -> None:
-        self.results = [self.lent.result(number, value) for number, value in enumerate(self.outputs)]
+        self.results = [self.buffers.result(number, value) for number, value in enumerate(self.outputs)]
         for result, value in zip(self.results, self.outputs, strict=True):
             result.copy_(value, non_blocking=True)
 
-    # on its completer's thread, when its out-event has fired
+    # on its completer's thread, after its out-event has fired
 
     def conclude(self) -> None:
-        """Do what is left to do."""
+        """Finish the step's work, if some is left."""
 
-    def result(self) -> Ran:
-        """What the step gave.
+    def result(self) -> BatchResult:
+        """The result of the step, with times.
 
-        Computing and the copies of the outputs are timed by events on the device. What is left counts as input: since
-        the step was launched, or since the worker's step before it had computed, if that came later. It is the wait for
-        the rows' copies, the launch, and the time that this thread took to wake up.
+        Computing and copying outputs are timed by events on the device. The rest counts as input time: from the launch,
+        or from when the worker's previous step had computed if that was later. It consists of waiting for the rows'
+        copies, the launch, and the wake-up of this thread.
         """
         worker, now = self.worker, self.worker.clock()
         infer = worker.runtime.elapsed_ns(self.began, self.computed)
@@ -179,7 +181,7 @@ class Step:
         waited = max(0, computed - infer - max(self.begun, worker.computed))
         worker.computed = computed
         outputs, lengths = self._answers()
-        return Ran(outputs, waited, infer, worker.clock() - computed, overlapped=True, lengths=lengths)
+        return BatchResult(outputs, waited, infer, worker.clock() - computed, overlapped=True, lengths=lengths)
 
     def _answers(self) -> tuple[list[Array], Array | None]:
         if self.passed is not None:
@@ -189,21 +191,22 @@ class Step:
         return self.executor.answers([copied(result, spec, len(result)) for result, spec in results])
 
     def commit(self) -> None:
-        """It has ended well, and so have those before it: its rows are where it has left them."""
+        """It has ended well, and so have the steps before it: keep its result for its rows."""
         if self.passed is not None:
             self.executor.kept.commit(self.slots, self.passed, range(len(self.slots)))
 
     def end(self) -> None:
-        """Let go what it has held: its out-event has fired, and its results have been copied."""
+        """Release its memory, after its out-event has fired and its results have been copied."""
         self.outputs, self.places, self.results, self.before = (), (), [], None
-        self.memory.spare.append(self.lent)
+        self.memory.spare.append(self.buffers)
 
 
 class CellStep(Step):
-    """Rows that have not begun do so first; those that end are finished, and they alone are copied to the host.
+    """A step of a cell. New rows begin first; rows that end are finished, and only their outputs are copied to the
+    host.
 
-    Which rows end is known at its launch, unless the cell says so: then it is known when the flags have come, and the
-    worker's completer has the rest done, on a stream of its own: steps of others may have been launched behind it.
+    Which rows end is known at the launch, unless the cell itself decides. Then it is known when the flags are on the
+    host, and the completer finishes these rows on a stream of its own, since other steps may have been launched behind.
     """
 
     executor: CellStreamExecutor
@@ -221,7 +224,7 @@ class CellStep(Step):
         executor, slots, done = self.executor, self.slots, self.plan.done
         if any(made >= limit for made, limit in zip(done, executor.limits(slots), strict=True)):  # the scheduler's bug
             self.error = RuntimeError("a row has made all its steps")
-            done = [0] * len(slots)  # an index that is out of range would end the device
+            done = [0] * len(slots)  # an out-of-range index would crash the device
         if self.new:
             executor.write_index(self.new, len(self.new), self.table)
         executor.write_step(slots, done, self.size, self.table)
@@ -248,11 +251,11 @@ class CellStep(Step):
         return self._finished(index) if self.ended else flags
 
     def _finished(self, index: torch.Tensor) -> list[torch.Tensor]:
-        """The outputs of the rows that end, which read what the step has written."""
+        """The outputs of the rows that end, computed from what the step has written."""
         return self.executor.finish(index, [self.slots[place] for place in self.ended], self._made())
 
     def conclude(self) -> None:
-        """The flags have come. Rows that end are finished now: few steps have such, and the wait is the completer's."""
+        """The flags are on the host: finish the rows that end. Few steps have any, and only the completer waits."""
         if not self.executor.flags or self.error is not None:
             return
         flags, limits = self.results[0].tolist(), self.executor.limits(self.slots)
@@ -268,7 +271,7 @@ class CellStep(Step):
         self.outputs = self._finished(index)
         self._copy_out()
 
-    def result(self) -> Ran:
+    def result(self) -> BatchResult:
         ran = super().result()
         ran.ended = tuple(self.ended)
         return ran

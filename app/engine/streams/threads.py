@@ -1,9 +1,9 @@
-"""The threads and the workers of a device of streams, and whether it works.
+"""The threads and workers of a device of streams, and its health.
 
-A launcher enqueues work on streams. Each worker has one, and one more copies rows as they arrive. Some models block the
-thread that launches them: `.item()`, `.cpu()` or a branch on a value wait for the device in the midst of a batch, and
-rows without a largest length are put together in host memory first. That holds up what else their worker was given,
-which runs behind them in any case, and nothing else. Other threads wait for events, so that no launcher has to.
+A launcher thread enqueues work on streams. Each worker has one, and another copies rows as they arrive. Some models
+block the thread that launches them: `.item()`, `.cpu()` or a branch on a value wait for the device in the middle of a
+batch, and rows without a largest length are first put together in host memory. That only delays other units of the same
+worker, which run behind in any case. Other threads wait for events, so that launchers need not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from app.engine.streams.captures import Streams
 from app.engine.streams.cuda import CudaRuntime
+from app.engine.streams.stream_allocator import StreamAllocator
 from app.scheduler.types import WorkerSpec
 
 log = logging.getLogger("starling.engine")
@@ -29,13 +29,13 @@ Message = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Health:
-    """Whether the device works. `lost`: why not, once it has failed. Any thread may say so."""
+    """Whether the device works. `lost`: why not, once it has failed. Any thread may set it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.lost: str | None = None
-        #: Kept for good once it is lost: what it may still read and write, for all that anybody knows. Besides, torch
-        #: cannot take pinned memory back then: it ends the process.
+        #: Objects kept for ever once the device is lost, because it may still read and write their memory. Besides,
+        #: freeing pinned memory then makes torch end the process.
         self.held: list[Any] = []
 
     def lose(self, exc: BaseException) -> None:
@@ -45,29 +45,29 @@ class Health:
 
 
 class DeviceThread:
-    """Calls the functions that it is sent, in order. Any thread may send.
+    """A thread that calls the functions sent to it, in order. Any thread may send.
 
-    What a function raises is the end of the device, and does not end the thread.
+    If a function raises, the device counts as lost; the thread continues.
     """
 
     def __init__(self, name: str, runtime: CudaRuntime, health: Health) -> None:
         self._runtime = runtime
         self._health = health
         self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # nothing is sent behind the end
+        self._lock = threading.Lock()  # so that nothing is sent after the end
         self._ended = False
         # A daemon: a device that hangs must not keep a process alive that has been told to end.
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def send(self, function: Callable[..., None], *args: Any) -> bool:
-        """False once it has been told to end: the function will not be called."""
+        """Send a function. False once the thread is ending: then the function is not called."""
         with self._lock:
             if not self._ended:
                 self.messages.put((function, args))
             return not self._ended
 
     def end(self) -> None:
-        """End the thread after what it has."""
+        """End the thread after the functions in its queue."""
         with self._lock:
             self._ended = True
             self.messages.put(None)
@@ -92,10 +92,10 @@ class DeviceThread:
 
 
 class StreamWorker:
-    """The stream that it computes on, and the one that its results leave on.
+    """A worker: a stream to compute on, a stream that copies results to the host, a launcher and a completer thread.
 
-    Its launcher is sent its units, and its completer waits for their steps, the oldest first. `computed`: when its last
-    step had computed, by the host's `clock`.
+    The launcher launches the steps of its units, and the completer waits for them, the oldest first. `computed`: when
+    its last step had computed, by the host's `clock`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StreamWorker:
         index: int,
         spec: WorkerSpec,
         runtime: CudaRuntime,
-        streams: Streams,
+        streams: StreamAllocator,
         health: Health,
         clock: Callable[[], int],
     ) -> None:
@@ -121,5 +121,7 @@ class StreamWorker:
 
     @cached_property
     def ends(self) -> Any:
-        """For its completer: what must not wait for the steps behind, whose results have places on `out` already."""
+        """A stream for its completer's work, which must not wait for results of later steps that are queued on
+        `out`.
+        """
         return self._streams.take(self.spec.priority)

@@ -1,18 +1,18 @@
-"""The steps of one unit on a device of streams: stages that its batch passes through, or steps of a cell.
+"""Plans, launches and reports the steps of one unit on a device of streams: its stages, or its steps of a cell.
 
-The launcher launches the next step while one runs, so that the stream finds it there when that one ends. How far ahead
-is bounded (Late Batching, L4): behind the step that runs, no more are launched than take `push_ahead`, because a row
-that is to join, or a recall, waits for all of them. Correctness rests on the order of the stream.
+The next step is launched while one runs, so that the stream can begin it at once. How far ahead is bounded (Late
+Batching, L4): behind the running step no more steps are launched than take `push_ahead`, because a recall, or a row
+that wants to join, must wait for all of them. The order of the stream keeps the steps in order.
 
-Steps are planned when the unit begins and whenever one of them has ended: this is where a recall is seen. A step that
-is planned will be launched. Where a cell says which rows end with a step, nobody knows before what the next one is made
-of, and it is planned when that one has ended.
+Steps are planned when the unit begins and each time one of them has ended; recalls are checked then. A planned step is
+always launched. If the cell itself says which rows end with a step, the rows of the next one are not known before, so
+it is planned only after that step has ended.
 
-When rows end, the unit ends, or reports them and continues without them. Where a step fails, those behind it do
-nothing; the unit ends with the step before it, or fails if that was its first one.
+When rows end, the unit ends, or reports them and continues without them. If a step fails, those launched behind it do
+nothing. The unit then ends with the step before it, or fails if there is none.
 
-To measure a model, a batch runs WHOLE: through all stages, or all steps of its rows. That is one unit, with the times
-of all its steps. It fails where one of them does, and nothing is kept of its rows; those of a cell have no outputs.
+To measure a model, a batch runs WHOLE: all stages, or all steps of its rows, as one unit that reports the times of all
+steps. It fails if any step fails. Nothing is kept of its rows, and for a cell it has no outputs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from statistics import median
 from traceback import clear_frames
 from typing import NamedTuple
 
-from app.engine.device import NO_BOUND, WHOLE, Job, Ran, Report, completed, failed, fault_of
+from app.engine.device import NO_BOUND, WHOLE, BatchResult, Job, Report, completed, failed, fault_of
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.step import CellStep, Plan, Step
 from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 
-MOST_AHEAD = 8  # steps behind the one that runs: each has pinned memory of its own
+MOST_AHEAD = 8  # steps launched behind the running one: each has pinned memory of its own
 
 
 class Failed(NamedTuple):
-    """What came of a step in place of a `Ran`."""
+    """The result of a step that failed, in place of a `BatchResult`."""
 
     fault: Fault
     error: BaseException
 
 
 class UnitRun:
-    """`launch` is called on its worker's launcher, `_complete` on its completer, once for each step."""
+    """One unit. `launch` runs on its worker's launcher thread, `_complete` on its completer, once for each step."""
 
     def __init__(self, job: Job, worker: StreamWorker, report: Report, push_ahead_ns: int) -> None:
         executor = job.executor
@@ -52,11 +52,11 @@ class UnitRun:
         self._report = report
         self._push_ahead_ns = push_ahead_ns
         self._cell = executor if isinstance(executor, CellStreamExecutor) else None
-        # of the launcher
+        # used by the launcher
         self._begun = False
         self._last: Step | None = None
         self._stopped: Failed | None = None  # why the last step could not be launched
-        # of what is planned next
+        # the next step to plan
         self._slots = list(job.slots)
         self._padding = job.size - len(job.slots)
         self._whole = job.stage == WHOLE and executor.activations is not None
@@ -64,19 +64,21 @@ class UnitRun:
         self._left = job.steps
         if self._whole:
             self._left = len(executor.calls) if self._cell is None else NO_BOUND
-        self._done: list[int] = []  # of a cell: by row, steps that it will have made by then
-        self._planned: deque[Plan] = deque()  # and not launched
+        self._done: list[int] = []  # at a cell: for each row, the steps that it will have made by then
+        self._planned: deque[Plan] = deque()  # steps not launched yet
         self._first = True
-        # of what has run
-        self._under_way = 0  # planned, and not ended
-        self._step_ns = 0  # what the last one took
-        self._rans: list[Ran] = []  # since the last report
+        # steps that have run
+        self._under_way = 0  # steps planned and not ended
+        self._step_ns = 0  # the time of the last step
+        self._rans: list[BatchResult] = []  # since the last report
         self._failed: Failed | None = None
 
     # planning: on the launcher's thread before the first step is launched, then on the completer's
 
     def _plan(self) -> bool:
-        """Plan steps as far ahead as may be; whether there is a new one. Of a unit that is recalled, its first."""
+        """Plan steps as far ahead as allowed. Returns whether there is a new one. A recalled unit still makes its
+        first.
+        """
         planned = False
         while self._left and self._under_way < self._most_under_way() and (self._first or not self._ends()):
             self._planned.append(self._next())
@@ -109,7 +111,7 @@ class UnitRun:
         return Plan(slots, size, 0, done, ends)
 
     def _leave(self, ends: Sequence[int]) -> None:
-        """Rows at these positions end with the step that was planned last: the others continue, or all end there."""
+        """Rows at these positions end with the step planned last. The other rows continue, or the unit ends there."""
         gone = set(ends)
         staying = [place for place in range(len(self._slots)) if place not in gone]
         self._slots = [self._slots[place] for place in staying]
@@ -119,7 +121,7 @@ class UnitRun:
     # launching
 
     def launch(self) -> None:
-        """Launch the steps that are planned."""
+        """Launch the planned steps."""
         try:
             self.executor.pool.copy_arrived(self.job.slots)
         except BaseException as exc:
@@ -133,14 +135,14 @@ class UnitRun:
             self.worker.completer.send(self._complete, self._launch(plan))
 
     def _take(self) -> Plan | None:
-        """The next step that is planned. When the device is closed, two threads may take: see `_give_up`."""
+        """The next planned step. When the device is closed, two threads may call this: see `_give_up`."""
         try:
             return self._planned.popleft()
         except IndexError:
             return None
 
     def _launch(self, plan: Plan) -> Step | None:
-        """None: it could not be launched, nor can those behind it."""
+        """Launch a step. None if it could not be launched; later ones cannot either."""
         health = self.worker.health
         if self._stopped is None and health.lost is not None:
             self._stopped = Failed(Fault.DEVICE, RuntimeError(health.lost))
@@ -151,7 +153,7 @@ class UnitRun:
                 step = Step(self.executor, self.worker, plan, self._last)
             else:
                 step = CellStep(self._cell, self.worker, plan, self._last)
-        except BaseException as exc:  # no pinned memory, if not worse
+        except BaseException as exc:  # out of pinned memory, or worse
             fault = fault_of(exc)
             if fault is not Fault.OOM:
                 fault = Fault.DEVICE
@@ -168,7 +170,7 @@ class UnitRun:
     # its end
 
     def _complete(self, step: Step | None) -> None:
-        """Wait for the oldest of its steps until it is over, and see what follows."""
+        """Wait for the end of the oldest step, then plan further steps or report the unit."""
         result = self._result(step)
         self._under_way -= 1
         ended: Sequence[int] = ()
@@ -195,8 +197,8 @@ class UnitRun:
             self._send(continues=True)
 
     def _give_up(self) -> None:
-        """The device has been closed, and its launcher ended: the unit ends as if it had been recalled, without the
-        steps that are planned, but for those that the launcher still has in its queue. One that is to run WHOLE fails.
+        """The device has been closed, and its launcher ended: end the unit as if recalled, without its planned steps
+        except those that the launcher still has in its queue. A unit that runs WHOLE fails.
         """
         while self._take() is not None:
             self._under_way -= 1
@@ -204,7 +206,7 @@ class UnitRun:
         if self._whole:
             self._failed = self._failed or Failed(Fault.MODEL, RuntimeError(CLOSED))
 
-    def _result(self, step: Step | None) -> Ran | Failed:
+    def _result(self, step: Step | None) -> BatchResult | Failed:
         health = self.worker.health
         if step is None or not step.launched:
             return self._stopped or Failed(Fault.DEVICE, RuntimeError(health.lost))
@@ -217,8 +219,8 @@ class UnitRun:
         except BaseException as exc:
             health.lose(exc)
             return Failed(Fault.DEVICE, exc)
-        # Its frames hold the step and whatever the batch had in memory, until the collector comes: what failed for want
-        # of memory would be tried again beside that. The lines where it was raised are kept.
+        # The frames of the exception refer to the step and its tensors until they are collected. After running out of
+        # memory, the next try would lack that memory. The traceback keeps its lines.
         clear_frames(step.error.__traceback__)
         fault = fault_of(step.error)
         if fault is Fault.DEVICE:
@@ -226,7 +228,7 @@ class UnitRun:
         return Failed(fault, step.error)
 
     def _send(self, *, continues: bool) -> None:
-        """Report the steps since the last report."""
+        """Report the steps made since the last report."""
         failure = self._failed
         if failure is not None and (not self._rans or self._whole or failure.fault is Fault.DEVICE):
             completion = failed(self.job.unit_id, failure.fault, failure.error)
@@ -235,15 +237,15 @@ class UnitRun:
             self._rans = []
             self.job.done = 0
         if self._whole:
-            self.executor.kept.let_go(self.job.slots)
+            self.executor.kept.release(self.job.slots)
         completion.worker = self.worker.index
         self._report(completion)
 
-    def _ran(self, *, continues: bool) -> Ran:
+    def _ran(self, *, continues: bool) -> BatchResult:
         first, last, times = self._rans[0], self._rans[-1], tuple(ran.infer_ns for ran in self._rans)
         staged = self.executor.activations is not None
         silent = self._whole and self._cell is not None
-        return Ran(
+        return BatchResult(
             [] if silent else last.outputs,
             first.input_ns,
             sum(times),

@@ -142,12 +142,12 @@ def test_a_model_in_stages_can_run_whole(bench):
 
 def test_workers_work_side_by_side(bench):
     """Letting them begin changes nothing, whether they have something to begin or not."""
-    bench.device.let_begin()
+    bench.device.wait_until_begun()
     executor = loaded(bench, 10.0, 11.0, 12.0)
     bench.device.push(0, Job(1, executor, range(2), 2))
-    bench.device.let_begin()
+    bench.device.wait_until_begun()
     bench.device.push(1, Job(2, executor, [2], 1))
-    bench.device.let_begin()
+    bench.device.wait_until_begun()
     both = sorted((bench.next(), bench.next()), key=lambda completion: completion.outcome.unit_id)
     assert [completion.worker for completion in both] == [0, 1]
     assert np.array_equal(both[1].ran.outputs[0], answers(rows_of(12.0)))

@@ -144,12 +144,12 @@ class World:
         """Somebody goes who has not been served."""
         waiting = [row for row in self.rows if not row.runs]
         if waiting:
-            self.let_go(self.random.choice(waiting))
+            self.release(self.random.choice(waiting))
 
-    def let_go(self, row: Row) -> None:
+    def release(self, row: Row) -> None:
         self.rows.remove(row)
         if self.executor.activations is not None:
-            self.executor.activations.let_go([row.slot])
+            self.executor.activations.release([row.slot])
         self.executor.pool.give_back([row.slot])
 
     def read(self) -> None:
@@ -180,7 +180,7 @@ class World:
             if row.over or not outcome.continues:
                 row.runs = False
             if row.over or (self.lost and not row.runs):
-                self.let_go(row)
+                self.release(row)
 
     def failed(self, rows: list[Row], completion: Completion) -> None:
         fault = completion.outcome.error
@@ -229,7 +229,7 @@ class World:
             self.device.turn()
             if self.lost:
                 for row in [row for row in self.rows if not row.runs]:
-                    self.let_go(row)
+                    self.release(row)
         while self.device.turn():
             pass
         while self.held:

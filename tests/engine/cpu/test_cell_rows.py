@@ -67,7 +67,7 @@ def test_a_slab_is_no_larger_than_its_bound() -> None:
 
 def test_rows_that_cannot_begin_take_no_place() -> None:
     kept = begun(4)
-    kept.let_go([10, 11, 12, 13])
+    kept.release([10, 11, 12, 13])
     with pytest.raises(RuntimeError):  # wider than the steps that the slab was made for
         kept.begin([20, 21, 22], torch.zeros(3, 6, 5), (torch.zeros(3, 2),), [3, 3, 3])
     assert (kept.rows, len(kept._free)) == (0, 4)

@@ -13,7 +13,7 @@ import torch
 
 from app.contract import ModelSource
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.device import Job, Piece, Ran
+from app.engine.device import BatchResult, Job, Piece
 from app.engine.pool import Pool
 from app.models.decoders import attention, packing
 from app.models.decoders.texts import TextDecoder
@@ -51,14 +51,14 @@ class Decoding:
         self.pool.parameters[slot] = parameters
         return slot
 
-    def run(self, slots: Sequence[int], steps: int = 1, *, continue_without: bool = False) -> Ran:
+    def run(self, slots: Sequence[int], steps: int = 1, *, continue_without: bool = False) -> BatchResult:
         job = Job(0, self.executor, list(slots), len(slots), 0, steps, continue_without=continue_without)
         with torch.inference_mode():
             ran = self.executor.run(job.slots, job.size, 0, job)
         ended = [slots[at] for at in ran.ended]
         for slot, text in zip(ended, ran.outputs[0] if ended else [], strict=True):
             self.texts[slot] = text.decode()
-        self.let_go(ended)
+        self.release(ended)
         return ran
 
     def write(self, slots: Iterable[int], steps: int) -> int:
@@ -68,8 +68,8 @@ class Decoding:
             made += self.run(left, steps).steps
         return made
 
-    def let_go(self, slots: Sequence[int]) -> None:
-        self.executor.activations.let_go(slots)
+    def release(self, slots: Sequence[int]) -> None:
+        self.executor.activations.release(slots)
         self.pool.give_back(list(slots))
 
 
@@ -239,7 +239,7 @@ def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(
     decoding = Decoding(folder, 2)
     first = decoding.add([7] * 70)
     decoding.run([first], 1)
-    decoding.let_go([first])
+    decoding.release([first])
     ids = [9, 10, 11] * 20
     while (slot := decoding.add(ids)) != first:
         pass

@@ -123,43 +123,43 @@ class Word:
 @pytest.fixture
 def word(desk: Desk) -> Word:
     """Of the desk's worker. What would be a moment is long here, so that only what is never said is not heard."""
-    desk.worker._word = word = Word(desk.worker._word)  # type: ignore[assignment]
+    desk.worker._begun = word = Word(desk.worker._begun)  # type: ignore[assignment]
     return word
 
 
-def test_let_begin_returns_when_the_unit_has_been_turned_to(desk: Desk, word: Word):
+def test_wait_until_begun_returns_when_the_unit_has_been_turned_to(desk: Desk, word: Word):
     """While the model is still running."""
     hold = threading.Event()
     for _ in range(20):
         hold.clear()
         desk.push(lambda x: hold.wait(WAIT_S) and x)
-        desk.worker.let_begin()
+        desk.worker.wait_until_begun()
         hold.set()
         assert desk.reports.get(timeout=WAIT_S).outcome.error is None
     assert word.waited == [True] * 20
 
 
-def test_let_begin_waits_for_nobody_who_is_at_work_or_has_nothing(desk: Desk, word: Word):
-    desk.worker.let_begin()
+def test_wait_until_begun_waits_for_nobody_who_is_at_work_or_has_nothing(desk: Desk, word: Word):
+    desk.worker.wait_until_begun()
     assert word.waited == []  # nothing was handed over
     hold = threading.Event()
     desk.push(lambda x: hold.wait(WAIT_S) and x)
-    desk.worker.let_begin()
-    desk.worker.let_begin()
+    desk.worker.wait_until_begun()
+    desk.worker.wait_until_begun()
     assert word.waited == [True]  # it has been heard
     desk.push(lambda x: x)
-    desk.worker.let_begin()
+    desk.worker.wait_until_begun()
     assert word.waited == [True]  # the unit before it hangs
     hold.set()
     assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(2)] == [1, 2]
 
 
-def test_let_begin_gives_up_on_a_thread_that_has_ended():
+def test_wait_until_begun_gives_up_on_a_thread_that_has_ended():
     desk = Desk()
     desk.run(raising(GeneratorExit(1)))
     assert desk.worker.close(WAIT_S)
     desk.push(lambda x: x)
-    desk.worker.let_begin()
+    desk.worker.wait_until_begun()
 
 
 # the device of them

@@ -14,7 +14,7 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.engine.cpu.device import CpuDevice
-from app.engine.device import Completion, Ran
+from app.engine.device import BatchResult, Completion
 from app.engine.profiling.measuring import UnitTime
 from app.engine.profiling.offline import OfflineBench, Round, measure
 from app.engine.profiling.pairs import Visit, is_known, visit
@@ -174,7 +174,7 @@ def test_steps_of_a_recurrent_model():
 
 
 def told(worker: int, number: int) -> Completion:
-    return Completion(Outcome(number, None, MS), Ran([], 0, MS, 0), "", worker)
+    return Completion(Outcome(number, None, MS), BatchResult([], 0, MS, 0), "", worker)
 
 
 # whose units count

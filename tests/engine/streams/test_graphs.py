@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import UNBOUNDED
-from app.engine.streams.captures import Streams
 from app.engine.streams.cuda import set_allocators
 from app.engine.streams.graphs import lengths_of, sizes_of, variable_axis
+from app.engine.streams.stream_allocator import StreamAllocator
 
 from ..rig import X, make_model, tensor
 
@@ -79,7 +79,7 @@ def torch_like() -> Callable[[int], int]:
 
 
 def test_beyond_what_torch_has_streams_to_work_on_are_shared_and_those_to_capture_on_are_not() -> None:
-    streams = Streams(torch_like())
+    streams = StreamAllocator(torch_like())
     working = [streams.take(0) for _ in range(2)]
     captures = [streams.take_unused(0) for _ in range(30)]
     assert streams.take_unused(0) is None
@@ -90,7 +90,7 @@ def test_beyond_what_torch_has_streams_to_work_on_are_shared_and_those_to_captur
 @given(taken=st.integers(0, 40), acts=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60))
 def test_no_stream_to_capture_on_is_in_use(taken: int, acts: list[tuple[bool, int]]) -> None:
     """Models come and go in any order."""
-    streams = Streams(torch_like())
+    streams = StreamAllocator(torch_like())
     others = {streams.take(0) for _ in range(taken)}
     captures: list[int] = []
     for loads, which in acts:

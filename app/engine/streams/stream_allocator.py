@@ -1,14 +1,14 @@
-"""The streams of a device: to work on, and to capture graphs on.
+"""Hands out the streams of a device: to work on, and to capture graphs on.
 
-torch has 32 streams of a priority, which it hands out in turn, to whoever asks: beyond them, and to models that make
-streams of their own, it gives the same again. For ordinary work that only costs overlap. For capturing it matters,
+torch has 32 streams of each priority and hands them out in turn. Beyond 32, and to models that create streams
+themselves, it returns the same streams again. For ordinary work that only costs overlap. For capturing it matters,
 because a graph keeps the address of its capture stream's cuBLAS workspace. So
 
     1. graphs that may run at the same time must not have been captured on the same stream;
     2. a graph that is destroyed frees the workspace of its capture stream, also for others that were captured there.
 
-Each model therefore has a capture stream of its own for each worker, and its graphs there go together. The streams are
-enough for 28 models on one worker, or 13 on two; a model beyond that runs without graphs, which the log says.
+Each model therefore has its own capture stream for each worker, and its graphs there are freed together. The streams
+suffice for 28 models on one worker, or 13 on two. Further models run without graphs, which is logged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 _OF_TORCH = 32
 
 
-class Streams:
-    """`make` makes a stream of a priority. Models are loaded on one thread and freed on another, hence the lock."""
+class StreamAllocator:
+    """`make` creates a stream of a priority. Models are loaded and freed on different threads, hence the lock."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class Streams:
         self._working: dict[int, deque[Any]] = {}  # by priority
 
     def take(self, priority: int) -> Any:
-        """A stream to work on: where torch has no other, one that others work on too, but none to capture on."""
+        """A stream to work on. If torch has no unused one, it is shared with other work, but never a capture stream."""
         stream = self.take_unused(priority)
         with self._lock:
             working = self._working.setdefault(priority, deque())
@@ -42,7 +42,7 @@ class Streams:
         return stream
 
     def take_unused(self, priority: int) -> Any:
-        """A stream that nobody here uses; None if torch has no other."""
+        """A stream that is not in use; None if torch has no more."""
         with self._lock:
             for at, (theirs, stream) in enumerate(self._free):
                 if theirs == priority:
