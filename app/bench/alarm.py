@@ -41,7 +41,7 @@ class TimerFd:
         self._loop.add_reader(self._fd, self._ring)
 
     def set(self, at_ns: int) -> None:
-        # 0 would disarm it; an instant in the past rings at once
+        # 0 would disarm the timer; an instant in the past rings at once
         self._times.at_s, self._times.at_ns = divmod(max(at_ns, 1), _NS)
         self._settime(self._fd, _ABSOLUTE, self._reference, None)
 
@@ -83,7 +83,7 @@ class LoopTimer:
             self._handle = None
 
 
-#: Calls back in the loop once for each `set`, never before the instant. A new `set` replaces an earlier one.
+#: `set(at_ns)` has the callback called once on the loop, never before that instant. It replaces an earlier `set`.
 Alarm = TimerFd | LoopTimer
 
 

@@ -1,7 +1,7 @@
 """Checks answers: all outputs, their shapes, and the same values as the first answer to the same request.
 
-While the load runs, answers are only compared byte for byte, which costs a hash. Answers that differ from all earlier
-ones are kept and decoded afterwards. There are some, because batching changes the last digits of floats.
+While the load runs, answers are only compared byte for byte, at the cost of a hash. New answers are kept and decoded
+afterwards; equal requests have several, because batching changes the last digits of floats.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .payload import DTYPES, Body, Tensor
 Array = np.ndarray[Any, Any]
 Outputs = dict[str, tuple[str, Array]]  # by name: datatype and values
 
-#: What `decode` raises of an answer that is none.
+#: The errors that `decode` raises for a malformed answer.
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 UNCHECKED = -1
 _KEEP = 256 * 2**20  # bytes of different answers; further ones are counted as unchecked
 _HEADER = b"inference-header-content-length"
-#: Largest difference of two values, relative to the tensor's largest: batches of other sizes sum up in another order.
+#: The largest difference of two values, relative to the tensor's largest: batch sizes change the order of summation.
 _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
 class Answers:
-    """All different answers of a session. `note` while the load runs, `judge` afterwards.
+    """All different answers of a session. Call `note` while the load runs, and `judge` afterwards.
 
-    `values`: answers to the same request must have the same values.
+    `values`: whether answers to the same request must have the same values.
     """
 
     def __init__(self, bodies: Sequence[Body], *, values: bool) -> None:
@@ -56,7 +56,7 @@ class Answers:
         return number
 
     def judge(self) -> Sequence[str]:
-        """Decode and check new answers. Returns for each number why the answer is wrong; empty if it is right."""
+        """Decode and check new answers. Returns, by number, why each answer is wrong; "" if it is right."""
         for body, response in self._seen[len(self._faults) :]:
             self._faults.append(self._fault(body, response))
         return self._faults
@@ -93,7 +93,7 @@ def _same(datatype: str, first: Array, values: Array) -> bool:
 
 
 def misfit(outputs: Outputs, wanted: Sequence[Tensor], rows: int) -> str:
-    """What is wrong with the names, datatypes or shapes of an answer's outputs; empty if nothing is."""
+    """The fault in names, datatypes or shapes of an answer's outputs; "" if there is none."""
     names = [tensor.name for tensor in wanted]
     if set(outputs) != set(names):
         return f"wrong outputs: expected {', '.join(names)}, got {', '.join(outputs) or 'none'}"
@@ -110,9 +110,9 @@ def misfit(outputs: Outputs, wanted: Sequence[Tensor], rows: int) -> str:
 
 
 def decode(answer: bytes, json_size: bytes | str = b"") -> Outputs:
-    """Datatype and values of each output, JSON or binary. Raises some of MALFORMED.
+    """Datatype and values of each output, JSON or binary. Raises MALFORMED.
 
-    `json_size`: the value of the header Inference-Header-Content-Length; empty where the answer has none.
+    `json_size`: the value of the header Inference-Header-Content-Length; "" if the answer has none.
     """
     at = split = int(json_size) if json_size else len(answer)
     outputs = {}
@@ -133,7 +133,7 @@ def decode(answer: bytes, json_size: bytes | str = b"") -> Outputs:
 
 
 def _decode_any(response: Response) -> Outputs:
-    """An answer of the friendly route: its numbers in their order, and what remains of it without them."""
+    """An answer of the friendly route as two outputs: its numbers in order, and the JSON with 0 in their place."""
     numbers: list[float] = []
 
     def without_numbers(value: Any) -> Any:

@@ -1,9 +1,8 @@
 """A pool of keep-alive connections to one server, with little Python per request.
 
-A request takes the connection that became free last, so that as few connections are used as are needed. If none is
-free, it waits in the pool, and another connection is opened, up to the limit. The wait is part of the latency and is
-reported separately. All waits are bounded: a request without an answer after the time limit has failed, and its
-connection is closed.
+A request takes the connection that became free last, so that few connections are used. If none is free, it waits in the
+pool, and another connection is opened, up to the limit. The wait is part of the latency, and also reported separately.
+All waits are bounded: a request without an answer after the time limit has failed, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .http import Malformed, Response, ResponseParser
 from .plan import Target
 
 _MAX_WAITING = 65_536  # requests without a connection; further ones fail
-_SWEEP_S = 0.25  # interval of the time limit's check, by which a request may exceed it
+_SWEEP_S = 0.25  # interval between checks of the time limit, by which a request may exceed it
 _OK = 200
 
 Note = Callable[[int, Response], int]
@@ -33,7 +32,7 @@ class Request:
     `intended`: when it should be sent; `pick`: which body; `offered`: when it was handed to the pool; `sent`: when it
     was written to a connection; `ended`: when the last byte of its answer arrived. `status`: of HTTP, 0 without an
     answer; `answer`: the number that `note` returned; `head`: `Response.head` of an answer with status 200, which is
-    read after the run. `fault`: why there is no right answer. `task`: which of several loads it is of.
+    read after the run. `fault`: why there is no right answer. `task`: the number of its load, if there are several.
     """
 
     intended: int
@@ -58,7 +57,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._parser = ResponseParser()
-        self._answering = False  # an answer has begun
+        self._answering = False  # whether an answer has begun
         self.served = 0
         self.request: Request | None = None  # None: free
         self.transport: asyncio.Transport

@@ -1,8 +1,8 @@
 """Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer.
 
-Open loop: latencies run from the intended instant, whatever server, client or machine do, so that a slow server cannot
-delay the requests that would show its slowness (coordinated omission). Closed loop: a fixed number of requests is in
-flight, and a slow server is asked less often. Both measure how late this process is.
+Open loop: latencies count from the intended instant, so that a slow server cannot delay the requests that would show
+its slowness (coordinated omission). Closed loop: a fixed number of requests is in flight, so a slow server gets fewer.
+Both measure how late this process itself is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this
 
 
 class Drive(ABC):
-    """One run. Subclasses say what to send first, what when the alarm rings, and what when a request has ended.
+    """One run. Subclasses define what is sent at the start, when the alarm rings, and when a request has ended.
 
     `log`: the requests, in the order of their intended instants.
     """
@@ -58,7 +58,7 @@ class Drive(ABC):
 
 
 class OpenLoop(Drive):
-    """`intended` of its requests are ns from the start, which `run` replaces by instants of the clock."""
+    """The `intended` of its requests count from the start; `run` replaces them by instants of the clock."""
 
     def _begin(self) -> None:
         self._next = 0
@@ -88,7 +88,7 @@ class OpenLoop(Drive):
 
 
 class ClosedLoop(Drive):
-    """`concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
+    """Keeps `concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
 
     def __init__(self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float) -> None:
         super().__init__(pool, [])
@@ -119,7 +119,7 @@ class ClosedLoop(Drive):
 
     def _ended(self, request: Request) -> Request | None:
         now = clock()
-        # a request that could not connect is not followed by another, which would fail at once as well
+        # after a failed connect send no other request, which would also fail at once
         if now - self.start_ns < self._duration_ns and not request.fault.startswith("connect"):
             return self._new(now)
         self._flying -= 1

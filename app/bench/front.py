@@ -1,8 +1,7 @@
-"""Measures what requests cost a server beside their batches: CPU time of its event loop and of its helper threads, and
-how much longer than alone the batches take.
+"""Measures the cost of requests beside their batches: CPU time of a server's event loop and helper threads, and how
+much slower batches are under load.
 
-A server is started for it and gets a few requests a second, then several at once, and then shares of the rate that it
-answered then.
+It starts a server and sends a few requests a second, then several at once, and then shares of the rate reached so.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from app.scheduler.estimates.front_load import FrontLoad
 from app.sim.fit import front_costs
 from app.sim.front import FrontCosts
 
-_SPARSE = 50.0  # requests a second, which seldom meet: they pay for cold caches, as those of light traffic do
-_IN_FLIGHT = 16  # requests: as many as meet at a busy server, not so many that they share all work
-_SHARES = (0.3, 0.6, 0.9)  # of the rate at which those are answered
+_SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold caches, as in light traffic
+_IN_FLIGHT = 16  # requests at once, as at a busy server, but too few to share all work
+_SHARES = (0.3, 0.6, 0.9)  # of the rate that is reached with these
 _WARM_S, _RUN_S = 0.5, 2.0
 _END_S = 30.0
 _ANY_LAG_MS = 1e5
-_HELPER = "aside"  # what process.name_helper_threads calls them
-_QUICK = 0.4  # the quantile of latencies that other work on the machine has hardly touched
+_HELPER = "aside"  # the name of helper threads, from process.name_helper_threads
+_QUICK = 0.4  # a quantile of latencies that other work on the machine hardly changes
 
 
 def measure_front(
@@ -45,14 +44,14 @@ def measure_front(
     payload: str = "json",
     data: Path | None = None,
 ) -> tuple[FrontCosts, list[FrontLoad]]:
-    """Of requests of one row, over loopback: made up, or as `--data` of `starling bench`.
+    """The costs of requests of one row, over loopback, and the loads that `app.sim.fit` fits `scale` and `slowed` to.
 
-    Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. `batch_ns`, by
-    size, and `handover_ns`: of the model's profile. Raises ConfigError where that fails, and where the system does not
-    tell what a thread costs. Returns what `app.sim.fit` is to be given for `scale` and `slowed`, too.
+    Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. Requests are made
+    up, or read from `data` as by `starling bench --data`. `batch_ns`, by size, and `handover_ns` are the profile's.
+    Raises ConfigError if that fails, or if the system does not tell the CPU time of threads.
     """
     with _server(serve) as (process, url):
-        # How late this client is says nothing of what the server's threads cost.
+        # the client's lag does not change the CPU times of the server's threads
         plan = Plan(
             url=url, model=model, payload=payload, data=data, concurrency=1, duration_s=_RUN_S, warmup_s=0, repeats=1,
             check="shapes", max_lag_ms=_ANY_LAG_MS,
@@ -84,7 +83,7 @@ async def _runs(plan: Plan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
 
 
 def _load(repeat: Repeat, loop_ns: int, helpers_ns: int) -> FrontLoad:
-    """What a run took; without batches where the server does not say what these take."""
+    """The load of a run; without batches if the server does not report their times."""
     known = (repeat.batch > 0) & (repeat.compute_ns > 0)
     sizes, times = repeat.batch[known], repeat.compute_ns[known] / 1e9
     batches, spreads = {}, []
@@ -100,7 +99,7 @@ def _load(repeat: Repeat, loop_ns: int, helpers_ns: int) -> FrontLoad:
 def _front(
     runs: Sequence[tuple[Repeat, FrontLoad]], batch_ns: Sequence[int], handover_ns: int
 ) -> tuple[FrontCosts, list[FrontLoad]]:
-    """The costs, and the loads of open loops: how slow batches are beside clients that wait for them says little."""
+    """The costs, and the loads of open loops only: a closed loop does not show how much batches are slowed."""
     loads = [load for _, load in runs]
     costs, sparse = front_costs(loads), loads[0]
     alone = round(sparse.over(batch_ns) * batch_ns[0]) if sparse.batches else batch_ns[0]
@@ -110,7 +109,7 @@ def _front(
 
 
 def _threads_ns(pid: int) -> tuple[int, int]:
-    """Nanoseconds of CPU that a process's first thread and its helper threads have used."""
+    """CPU nanoseconds of a process's main thread and of its helper threads."""
     tasks = Path(f"/proc/{pid}/task")
     try:
         used = {

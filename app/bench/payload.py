@@ -1,8 +1,8 @@
 """Makes inference requests from a model's metadata: random data, encoded once as the bytes to send.
 
-A leading axis of -1 is the batch; any other -1 is the request's length. Values suit models of any kind: small integers,
-which are tokens of every vocabulary; ones if the name ends in "mask"; zeros if it contains "type", for segments. Users
-can give shapes, whole V2 requests, or a file of any other kind, which goes to the friendly route as it is.
+A leading axis of -1 is the batch; any other -1 is the request's length. Values suit most models: small integers, which
+are tokens of every vocabulary; ones if the name ends in "mask"; zeros if it contains "type", for segments. Users can
+give shapes, whole V2 requests, or a file of any other type, which is sent unchanged to the friendly route.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES: dict[str, str] = {
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BF16": "<f4", "BYTES": "O",
 }  # fmt: skip
 _V2_FILES = (None, "application/json")  # types of `data` that hold V2 requests
-_TOKENS = 100  # values of an integer are below
+_TOKENS = 100  # random integers are below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,12 @@ def made_values(tensor: Tensor, shape: Sequence[int], random: np.random.Generato
 
 
 def holds_v2(path: Path) -> bool:
-    """Whether a file of data holds V2 requests; else it is sent as it is."""
+    """Whether a file holds V2 requests; else it is sent unchanged."""
     return mimetypes.guess_type(path.name)[0] in _V2_FILES
 
 
 def _file(plan: Plan, path: Path) -> Body:
-    """A file of any type but JSON, as one row of the friendly route."""
+    """A file of another type than JSON, as one row of the friendly route."""
     try:
         content = path.read_bytes()
     except OSError as exc:
@@ -159,7 +159,7 @@ def _file(plan: Plan, path: Path) -> Body:
 
 
 def _given(model: Model, plan: Plan, path: Path) -> list[Body]:
-    """The body or the list of bodies in the file, decoded, so that they can be sent with either payload."""
+    """The requests in the file, decoded, so that they can be sent with either payload."""
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, OSError) as exc:

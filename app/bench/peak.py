@@ -14,9 +14,9 @@ from .stats import Repeat, percentile
 
 PRECISION = 0.05  # of the rate; repeats of the same rate scatter as much
 _DOUBLINGS = 24
-_STEPS_DOWN = 8  # steps of PRECISION, down to two thirds of the rate that one run met
-#: Seconds by which latency may grow per second. If a server is overloaded by a share x, latency grows by x, which shows
-#: in runs that are too short to miss the objective.
+_STEPS_DOWN = 8  # steps of PRECISION: down to two thirds of the rate of a single run
+#: Seconds by which latency may grow per second. If a server is overloaded by a share x, latency grows by x. That is
+#: visible even in runs that are too short to miss the objective.
 _GROWTH = 0.02
 _THROUGHPUT = 0.95  # of the offered rate; answers after the end reduce it
 _LAG = "the load generator was late"
@@ -129,7 +129,7 @@ async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None]) ->
         if low is None:
             raise ValueError(f"slo_ms: no rate keeps {slo_ms:g} ms; at {tries[-1].rate:.2g}/s: {tries[-1].why}")
         rate = low.rate
-        for _ in range(_STEPS_DOWN):  # if the repeats miss the objective at this rate, the peak is lower
+        for _ in range(_STEPS_DOWN):  # while the repeats miss the objective, the peak is lower
             result = await session.repeats(replace(plan, rate=rate))
             p99 = result.figures["p99_ms"]
             if p99 is not None and p99 <= slo_ms and not result.errors:

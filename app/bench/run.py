@@ -29,9 +29,9 @@ from .stats import Repeat, collect, percentile, summary
 
 __all__ = ["Interrupted", "Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
 
-#: The share of the median latency and of the 99th percentile that may be this process's own lag. The confidence
-#: interval of a few repeats is hardly narrower. The minima are what any process waits for a core on a busy machine:
-#: medians of 0.02 to 0.13 ms were measured beside a busy server on two cores.
+#: The share of the median latency and of the 99th percentile that may be this process's own lag; the confidence
+#: interval of a few repeats is hardly narrower. The minima are the usual wait for a core on a busy machine: medians of
+#: 0.02 to 0.13 ms were measured beside a busy server on two cores.
 LAG_SHARE = 0.1
 LAG_P50_MS = 0.2
 LAG_P99_MS = 1.0
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Lagging(Exception):
-    """This process was too late: the figures are its own, not the server's. `result`: what it measured all the same."""
+    """This process was too late, so the figures are not the server's. `result`: the measurement nevertheless."""
 
     status = 3  # of the command
 
@@ -109,7 +109,7 @@ class Result:
             figure = percentile(done, share) or 0.0
             if self.plan.concurrency is None and len(done):
                 own = figure - (percentile(np.concatenate([one.unlagged for one in self.repeats]), share) or 0.0)
-            else:  # checks belong to no request, so the lag of each is assumed to be the worst
+            else:  # a closed loop's checks belong to no request: assume that the lag adds to each latency
                 own = percentile(late, share) or 0.0
             limit = max(floor, self.plan.max_lag_ms or 0.0, LAG_SHARE * figure)
             if own > limit:

@@ -92,7 +92,7 @@ class Repeat:
             "lag_p99_ms": percentile(self.lag_ns, 0.99),
         }
         batches = self.batch[self.batch > 0]
-        # each of the b rows of a batch reports b: the mean over batches is the harmonic mean over rows
+        # each of the b rows of a batch reports b, so the mean over batches is the harmonic mean over rows
         found["mean_batch"] = len(batches) / float((1 / batches).sum()) if len(batches) else None
         found["compute_ms"] = _mean(self.compute_ns[self.compute_ns >= 0], _MS)
         found["server_ms"] = _mean(self.server_ns[self.server_ns >= 0], _MS)
@@ -102,11 +102,7 @@ class Repeat:
 def collect(
     log: Sequence[Request], start_ns: int, duration_s: float, seed: int, wrong: Sequence[str], lags: Sequence[int]
 ) -> Repeat:
-    """The run in a finished log.
-
-    `wrong`: by the number of an answer why it is wrong; empty if it is right. `lags`: those of a closed loop, empty for
-    an open one.
-    """
+    """The Repeat of a finished log. `wrong`: see `Answers.judge`. `lags`: of a closed loop; empty for an open one."""
     intended, offered, sent, ended = (_column(map(attrgetter(name), log)) for name in _TIMES)
     numbers = _column(request.answer for request in log)
     faults = [fault_of(request, wrong) for request in log]
@@ -135,14 +131,14 @@ def collect(
 
 
 def fault_of(request: Request, wrong: Sequence[str]) -> str:
-    """Why there is no right answer; empty if there is. `wrong`: see `collect`."""
+    """Why there is no right answer; "" if there is. `wrong`: see `Answers.judge`."""
     if request.status != 200 or request.answer == UNCHECKED:
         return request.fault
     return request.fault or wrong[request.answer]
 
 
 def by_kind(faults: Iterable[str]) -> tuple[Counter[str], dict[str, str]]:
-    """How many there are of each kind, which is the text before the colon, and the first of each."""
+    """Counts by kind, which is the text before the colon, and the first fault of each kind."""
     errors: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for fault in filter(None, faults):

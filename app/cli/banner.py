@@ -1,4 +1,4 @@
-"""What `starling serve` says at its start: lines for people, or entries of the log where that is JSON."""
+"""What `starling serve` prints at its start: lines of text, or log entries if the log is JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from app.settings import Settings
 
 log = logging.getLogger("starling")
 
-_TYPED = 200  # characters of a row that are typed out
+_TYPED = 200  # the most characters of a row in the example command
 _began = time.monotonic()
 _SECRETS = ("api_key", "admin_key")
 
 
 def starting(settings: Settings, port: int) -> None:
-    """Say at once that models are loading, and list the settings that differ from their defaults."""
+    """Announce at once that models are loading, and list the settings that differ from their defaults."""
     changed = {name: value for name, value in settings.model_dump().items() if value != _default(name)}
     changed.pop("port", None)
     changed.update({name: "(set)" for name in _SECRETS if name in changed})
@@ -40,9 +40,9 @@ def starting(settings: Settings, port: int) -> None:
 
 
 def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_ready: str | None) -> None:
-    """List the models, the URL, a request to try, and how many models serve; called once all have been tried.
+    """List the models, the URL, a request to try, and how many models serve. Called when all loads have ended.
 
-    `not_ready`: what readiness says, None where it is ready.
+    `not_ready`: the reason of the readiness probe; None if the server is ready.
     """
     url = _url(settings, port)
     ready, index = catalog.ready(), catalog.index()
@@ -53,7 +53,7 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_r
     if settings.log_format == "json":
         for served in ready:
             log.info("model %s:%s serves", *(who := (served.info.name, served.info.version)), **_of(*who))
-        for entry in failed:  # the reason, and where it came from, has been logged as an error
+        for entry in failed:  # the reason has been logged as an error
             log.warning("model %s:%s does not serve", entry.name, entry.version, **_of(entry.name, entry.version))
         log.info("%s: %s", took, serving, **fields(url=url, serving=len(ready), models=len(names), device=device))
         return
@@ -63,7 +63,7 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_r
         lines.append(
             f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
         )
-    # why, and in which line of whose code, has been logged as an error
+    # the reason, with the line of code, has been logged as an error
     lines += [
         f"UNTRIED {entry.name}:{entry.version}  see the error above" for entry in index if entry.state == "UNTRIED"
     ]
@@ -86,7 +86,7 @@ def _of(model: str, version: str) -> dict[str, Any]:
 
 
 def _serving(ready: int, names: Sequence[str]) -> str:
-    """`2 of 3 models serve`. If a name is there twice, versions are counted."""
+    """`2 of 3 models serve`. If a name occurs twice, versions are counted."""
     noun = "model" if len(set(names)) == len(names) else "model version"
     return f"{ready} of {len(names)} {noun}{'s' * ((ready, len(names)) != (1, 1))} serve{'s' * (ready == 1)}"
 
@@ -102,7 +102,7 @@ def _url(settings: Settings, port: int) -> str:
 
 
 def _curl(served: Sequence[Served], url: str, *, keyed: bool) -> str:
-    """A request to try, of the model whose row is the shortest to type. The key is not shown: logs are kept."""
+    """A request to try, of the model with the shortest row. The key is not shown, because logs are kept."""
     curl = 'curl -H "X-API-Key: $STARLING_API_KEY"' if keyed else "curl"
     rows = [(json.dumps(friendly_example(values)), one) for one in served if (values := example_values(one))]
     text, one = min(rows, key=lambda row: len(row[0]), default=("", served[0]))

@@ -1,4 +1,4 @@
-"""`starling bench`: puts load on a running server and measures it. Heavy imports happen when the command runs."""
+"""`starling bench`: puts load on a running server and measures it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def fail(message: str) -> None:
 
 
 def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Raise ConfigError for a variable of a key that is empty: an empty variable counts as not given elsewhere.
+    """Raise ConfigError for an empty variable of a key. For other settings an empty variable counts as not given.
 
     A secret that was never filled in would open the server to everybody.
     """
@@ -73,7 +73,7 @@ def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str])
 def _serve(**given: Any) -> None:
     folder = given.pop("folder")
     if folder is not None:
-        if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # what is typed beats a variable
+        if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # the argument beats the variable
             raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
         given["models"] = folder
     for line in [*unknown_variables(os.environ), *repeated_models(sys.argv)]:
@@ -145,9 +145,9 @@ def _help(field: FieldInfo) -> str:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """The type typer parses: text, which Settings then reads, so that all wrong values have messages of one kind.
+    """The type that typer parses: text, which Settings validates, so that all errors have the same form.
 
-    A flag stays a flag, and names are given by repeating the option.
+    A bool stays a flag, and an option of several names can be repeated.
     """
     if field.annotation is bool:
         return bool | None

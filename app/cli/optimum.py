@@ -1,4 +1,4 @@
-"""`starling optimum`: the best that any policy could do for one device, or for two workers that run at once."""
+"""`starling optimum`: the least mean latency of any policy for one device, or for two workers at once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
 def _of_one_piece(
     profile: str, rate: str, load: str, max_batch: int, length: int, objective: str
 ) -> tuple[int, list[dict[str, Any]]]:
-    """The largest batch, and a cell for each rate. Raises ValueError for a bad option, as all of these."""
+    """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
     from app.scheduler.optimal.serve_all import bound_ns
     from app.scheduler.optimal.solver import solve
     from app.scheduler.optimal.tables import price_of, weight_of

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the model that they name."""
+"""Options of several commands, and the model that they name."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def typed(context: typer.Context) -> set[str]:
-    """The names of the options on the command line, without those from variables and defaults."""
+    """The names of the options that were given on the command line, not by variables or defaults."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def refuse(given: Iterable[str], names: Iterable[str], why: str) -> None:
-    """Raise ConfigError for an option that would be ignored: one of `names` that is among those given."""
+    """Raise ConfigError if one of the options `names`, which would be ignored, was given."""
     for name in names:
         if name in given:
             raise ConfigError(f"{name}: {why}")
 
 
 def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
-    """The highest version of a model: one of the repository `models` or of `extra`, else the one in the folder `name`.
+    """The highest version of a model in the repository `models` or in `extra`, else in the folder `name`.
 
-    Raises ConfigError where there is none, and for a folder with several models.
+    Raises ConfigError if there is none, and for a folder with several models.
     """
     from app.models.repository import Repository
 
@@ -70,7 +70,7 @@ def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
 
 
 def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
-    """The model, by the same code as the server's."""
+    """Load the model with the same code as the server."""
     from app.models.loading import load
     from app.scheduler.policies import check_names
 

@@ -16,7 +16,7 @@ def print_json(found: Sequence[Any]) -> None:
 
 
 def serve_flags(threads: int | None, workers: Sequence[int], max_alive: int | None = None) -> str:
-    """The size of a server as flags of `starling serve`. `max_alive` is left out where it bounds nothing."""
+    """The size of a server as flags of `starling serve`. `max_alive` is left out if it bounds nothing."""
     parts = [] if threads is None else [f"--threads {threads}"]
     parts.append(f"--workers {shown_workers(workers)}")
     if max_alive is not None and max_alive < sum(workers):
@@ -26,7 +26,7 @@ def serve_flags(threads: int | None, workers: Sequence[int], max_alive: int | No
 
 @contextmanager
 def progress(*columns: Any, total: float | None, **fields: Any) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal's standard error, nothing elsewhere. Yields what updates it, as rich's `Progress.update`."""
+    """A progress bar on standard error if that is a terminal. Yields a function like rich's `Progress.update`."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`starling profile`: the batch times of one model on this machine, every size, as the server's workers run it."""
+"""`starling profile`: measures the batch times of a model on this machine, as the server's workers run it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from app.machine import cpu_cores
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.scheduler.estimates.profile import ModelProfile
 
-#: Options without a meaning for stages, which are timed one after the other on the CPU, as the model is.
+#: Options without a meaning for stages, which are timed one after the other on the CPU.
 _NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "suggest", "profile_dir")
 
 
@@ -151,7 +151,7 @@ def profile(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProfile:
-    """A profile, and the file that it is kept in."""
+    """A profile, and the file that stores it."""
 
     profile: ModelProfile
     kept: Path | None
@@ -160,7 +160,7 @@ class MeasuredProfile:
         return self.profile.to_dict()
 
     def show(self) -> None:
-        """The table, the line through it, and what to do with it."""
+        """Print the table, the fitted line, and the suggested flags."""
         from app.sim.report import aligned
 
         measured = self.profile
@@ -194,7 +194,7 @@ class MeasuredProfile:
 
 
 def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
-    """Batch times of a few sizes, a column for each stage or length; nothing for none."""
+    """A table of batch times of a few sizes, a column for each stage or length; nothing without curves."""
     from app.engine.profiling.sampler import size_sets
     from app.sim.report import aligned
 
@@ -217,6 +217,6 @@ def _suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
 
 
 def _means(one: Mapping[str, Any]) -> str:
-    """The mean latencies of a candidate, or why it has none; "-": it cannot serve so many."""
+    """The mean latencies of a candidate, or why it has none. "-": it cannot serve that rate."""
     means = ", ".join("-" if mean is None else f"{mean:.3f}" for mean in one["mean_ms"])
     return f"mean latency {means} ms" if means else str(one["why_not"])

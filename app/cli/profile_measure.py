@@ -1,4 +1,4 @@
-"""Measures the batch times of a model, with all that belongs to its profile, as the server's workers run it."""
+"""Measures the profile of a model: batch times as the server's workers run it, hand-over, power, suggested sizes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.engine.profiling.sampler import Sampler
     from app.scheduler.estimates.profile import ModelProfile
 
-REPEATS = 100  # most batches of each size, where nobody says how many
-_ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
-_IDLE_S = 1.0  # for the power of a machine that does nothing
-_OTHERS_SHARE = 0.5  # of the budget, on top of it: for all other numbers of threads
-_HANDOVER_SHARE = 10  # the hand-over may take this part of the budget: it is one figure for all sizes
+REPEATS = 100  # the default of --repeats: the most batches of each size
+_ON_GPU = 4  # the most workers compared on a GPU; streams are cheap, but their benefit is not known
+_IDLE_S = 1.0  # to measure the power of the idle machine
+_OTHERS_SHARE = 0.5  # of the budget, in addition to it: for all other numbers of threads
+_HANDOVER_SHARE = 10  # the hand-over takes this part of the budget: it is one figure for all sizes
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
+    """What to measure. `gpu`: its number, None for the CPU. `together`: numbers of units at once, besides 1."""
 
     threads: int = 0
     length: int = 0
@@ -49,7 +49,7 @@ def measure_model(model: Model, device: str, precision: str, budget_s: float, fo
 
 
 def complete(asked: MeasureOptions, model: Model, device: str, workers: Sequence[int] = ()) -> MeasureOptions:
-    """The plan as asked for, with what follows from model and device. Raises ConfigError for an option at fault."""
+    """The options, completed from model and device. Raises ConfigError for a wrong option."""
     from app.engine.profiling.sampler import concurrency_levels
     from app.engine.streams.cuda import device_index
 
@@ -72,7 +72,7 @@ def complete(asked: MeasureOptions, model: Model, device: str, workers: Sequence
 
 
 def make_device(plan: MeasureOptions, workers: int) -> Device:
-    """As the server makes it, with so many workers of the largest batch."""
+    """A device as in the server, with so many workers of the largest batch."""
     from app.engine import device_factory
     from app.engine.device import DeviceOptions
     from app.models.placement import Placement
@@ -84,7 +84,7 @@ def make_device(plan: MeasureOptions, workers: int) -> Device:
 def measure(
     model: Model, plan: MeasureOptions, folder: Path, *, suggest: bool = True
 ) -> tuple[ModelProfile, Path | None]:
-    """The profile with all that belongs to it, and the file in the folder that it is kept in.
+    """Measure the profile. Returns it, and the file in the folder that stores it.
 
     With `suggest`, other numbers of threads are measured at fewer sizes, and kept unless a profile is there already.
     """
@@ -134,9 +134,9 @@ def measure(
 def _run(
     model: Model, plan: MeasureOptions, sampler: Sampler, own: int, settled: Callable[[int], None]
 ) -> tuple[Key, ModelProfile]:
-    """Measure the sampler's cells on a device with the plan's threads. `own`: length of the rows as they are.
+    """Measure the sampler's cells on a device with the plan's threads. `own`: the rows' own length.
 
-    Power is in the profile if a counter of the GPU or of the CPU's packages can be read.
+    The profile has the power if a counter of the GPU or of the CPU's packages can be read.
     """
     import torch
 
@@ -175,10 +175,7 @@ def _run(
 
 @contextmanager
 def progress(total_s: float, sizes: int, known: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """How long it has taken, and how many of the sizes are known well enough: it ends early when all are.
-
-    Yields what to call when one more may be known.
-    """
+    """A bar of the elapsed time and the number of settled sizes. Yields a function that updates it."""
     from rich.progress import TextColumn, TimeElapsedColumn
 
     counts = TextColumn(f"of at most {total_s:.0f} s, {{task.completed:.0f}} of {sizes} sizes known")

@@ -1,4 +1,4 @@
-"""`starling profile --stages`: the times of a model's stages by batch size, and what cutting it costs."""
+"""`starling profile --stages`: the times of a model's stages by batch size, and the cost of cutting it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from app.errors import ConfigError
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
 
-REPEATS = 15  # batches of each size, where nobody says how many
-_TRIED = (2, 3, 4, 6, 8)  # numbers of stages, where none is asked for
-_FILLED = 0.9  # of a stage's most rows per second: the least size that reaches it is preferred
+REPEATS = 15  # the default of --repeats with --stages
+_TRIED = (2, 3, 4, 6, 8)  # numbers of stages to try, for --stages auto
+_FILLED = 0.9  # of a stage's most rows per second: the smallest size that reaches it is preferred
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds by batch size: of the whole, of the whole in stages, and of each stage."""
+    """Milliseconds by batch size: of the whole model, of all its stages together, and of each stage."""
 
     whole: dict[int, float]
     cut: dict[int, float]
     stages: list[dict[int, float]]
 
     def cost(self, size: int) -> float:
-        """Time that the cuts add to a batch of this size, as a share of the whole's."""
+        """The time that the cuts add to a batch of this size, as a share of the whole model's."""
         return self.cut[size] / self.whole[size] - 1
 
     @property
     def longest(self) -> float:
-        """Of the stages for one row: what another row may have to wait for."""
+        """The time of the longest stage for one row: another row may have to wait for it."""
         return max(stage[1] for stage in self.stages)
 
     def preferred(self, stage: int) -> int:
-        """The least size with nearly the stage's most rows per second."""
+        """The smallest size with nearly the stage's most rows per second."""
         rates = {size: size / time for size, time in self.stages[stage].items()}
         return next(size for size, rate in rates.items() if rate >= _FILLED * max(rates.values()))
 
@@ -52,7 +52,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Times by number of stages, and the line of model.toml that cuts it so; "" where it has its stages."""
+    """Times by number of stages, and the line of model.toml that cuts it so; "" if the model has these stages."""
 
     model: str
     times: dict[int, Times]
@@ -60,7 +60,7 @@ class Slices:
 
     @property
     def suggested(self) -> int:
-        """The number of stages of which the longest is the shortest."""
+        """The number of stages with the shortest longest stage."""
         return min(self.times, key=lambda number: (self.times[number].longest, number))
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Slices:
                 costs = (f"{times.cost(size):+.1%}" for size in (1, max(times.whole)))
                 compared.append([str(number), *costs, f"{times.longest:.3f}"])
             lines = [*aligned(compared), f"{self.suggested} stages: the longest of them is the shortest", ""]
-        # Sizes side by side, since there may be more stages than figures fit on a line of a terminal.
+        # a column for each size: there may be more stages than fit on a line of a terminal
         rows = [[f"{self.model}, ms; rows:", *map(str, chosen.whole), "preferred"]]
         rows.append(["whole", *(f"{time:.4g}" for time in chosen.whole.values()), ""])
         for number, stage in enumerate(chosen.stages):
@@ -91,7 +91,7 @@ class Slices:
 
 
 def parse_stages(text: str, cuts: list[str]) -> int:
-    """The number of stages that --stages asks for; 0: those that the model has, or several numbers."""
+    """The number of stages in --stages; 0: the model's own stages, or several numbers."""
     if text in ("", "auto", "0"):
         return 0
     if not text.isdigit() or not 2 <= int(text) <= 64:
@@ -112,7 +112,7 @@ def measure_stages(model: Model, stages: int, cuts: list[str], plan: MeasureOpti
 
 
 def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
-    """The model cut as asked; as it is, where nothing is asked and it has stages; else into several numbers."""
+    """The model cut as asked. If nothing is asked: its own stages, if it has any, else several numbers of stages."""
     from app.models.recurrent.cells import CellModel
     from app.models.stages.slicing import sliced
     from app.models.stages.staged import Staged

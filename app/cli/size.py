@@ -1,4 +1,4 @@
-"""`starling size`: how many replicas a rate needs, and with which flags, from a model's profile and the simulator."""
+"""`starling size`: the replicas and flags that a rate needs, from a model's profile and the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
 from app.cli.output import print_json, progress
 from app.cli.size_profiles import FORMATS, SERVED, ToMeasure, from_file, http_cost, stored
-from app.cli.size_report import Goal, Report, Sized
+from app.cli.size_report import Goal, Report, SizingResult
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from app.sim.fleet import Setup
 
 _MS = 1e6
-_GPU_AHEAD_NS = 300_000  # the server's own default on a GPU
-Router = Literal["random", "round_robin"]  # those that do not look at the replicas, as load balancers seldom do
+_GPU_AHEAD_NS = 300_000  # the server's default of push_ahead on a GPU
+Router = Literal["random", "round_robin"]  # routers that ignore the replicas' state, as most load balancers do
 _QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 
@@ -113,7 +113,7 @@ def size(
 
         runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
         with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
-            found = _sized(setup, goal, partial(update, advance=1), doubted=http.source == "assumed")
+            found = _sized(setup, goal, partial(update, advance=1), http_assumed=http.source == "assumed")
     report = Report(goal, subject, http, found, policy)
     if as_json:
         print_json([report.as_dict()])
@@ -124,7 +124,7 @@ def size(
 
 
 def _goal(rate: float, p99_ms: float, headroom: float, most: int) -> Goal:
-    """Raises ConfigError that names the option at fault."""
+    """The goal. Raises ConfigError that names a wrong option."""
     for name, value in (("rate", rate), ("p99-ms", p99_ms)):
         if not 0 < value < 1e9:
             raise ConfigError(f"{name}: expected above 0, got {value:g}")
@@ -150,29 +150,29 @@ def _setup(profile: ModelProfile, workers: tuple[int, ...], service: str) -> Set
 
 
 def measured_service(profile: ModelProfile) -> str:
-    """Random batch times with the median spread of the profile's sizes, taken for that of a normal distribution."""
+    """Random batch times with the median spread of the profile's sizes, assumed to be normally distributed."""
     spreads = sorted(float(one) for one in dict(profile.extra.get("spread", {})).values())
     variation = spreads[len(spreads) // 2] / _QUARTILES if spreads else 0.0
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
 
 
-def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, doubted: bool) -> Sized:
-    """The fewest replicas, and what they make of the goal. `doubted`: what requests cost HTTP is a guess."""
+def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: bool) -> SizingResult:
+    """The fewest replicas for the goal. `http_assumed`: the cost of requests was not measured."""
     from app.sim import sizing
 
     setup = setup.solved()
     replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, ran)
     if replicas is None:
-        return Sized(setup, None)
+        return SizingResult(setup, None)
     counts = [replicas] if replicas == 1 else [replicas, replicas - 1]
     loads = [(count, rate) for count in counts for rate in (goal.rate, goal.sized_rate)]
-    dearer = None
-    if doubted and setup.front is not None:
-        dearer = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
-    return Sized(
+    if_http_doubles = None
+    if http_assumed and setup.front is not None:
+        if_http_doubles = sizing.estimate(replace(setup, front=setup.front.doubled()), replicas, goal.rate, ran)
+    return SizingResult(
         setup,
         replicas,
         tuple(sizing.estimate(setup, count, rate, ran) for count, rate in loads),
         sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran),
-        dearer,
+        if_http_doubles,
     )

@@ -1,4 +1,4 @@
-"""What `starling size` sizes: a model's profile, what requests cost beside their batches, and how it is served."""
+"""The inputs of `starling size`: a model's profile, the cost of requests beside their batches, how it is served."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from app.engine.profiling.cache import Key, ProfileCache
     from app.engine.profiling.sizing import Size
 
-SERVED = "served"  # requests of whatever format that a server had
+SERVED = "served"  # the requests of a server, of any format
 FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
-#: Where nothing was measured. A request as JSON costs the loop from 60 us (four floats) to 200 (a thousand each way), a
-#: file about 400, and a helper thread from 300 us (a small picture) to several thousand.
+#: Costs to assume without a measurement. A request as JSON costs the event loop from 60 us (four floats) to 200 (a
+#: thousand each way), a file about 400, and a helper thread from 300 us (a small picture) to several thousand.
 _ASSUMED = {
     "json": FrontCosts(call_ns=200_000, batch_ns=400_000),
     "binary": FrontCosts(call_ns=80_000, batch_ns=400_000),
@@ -36,7 +36,7 @@ _ASSUMED = {
 
 @dataclass(frozen=True, slots=True)
 class HttpCost:
-    """What requests of one format cost beside their batches. `source`: measured, assumed, given, or learnt by whom."""
+    """The cost of requests of one format beside their batches. `source`: measured, assumed, given, or from a server."""
 
     format: str
     costs: FrontCosts
@@ -44,16 +44,15 @@ class HttpCost:
 
     @property
     def service(self) -> str:
-        """How the times of its batches vary, for `Setup.service`; "" where that was not measured."""
+        """The variation of batch times, for `Setup.service`; "" if it was not measured."""
         return f"gamma:{self.costs.spread:.3f}" if self.costs.spread else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """`size`: the threads and workers of a server, as `starling profile` suggested them; else one worker.
+class SizedModel:
+    """The model to size. `size`: threads and workers of a server, as `starling profile` suggested; else one worker.
 
-    `serve`: the command that serves the model. `batching`: fields of `sim.fleet.Setup` that follow from how it is
-    batched.
+    `serve`: the command that serves the model. `batching`: fields of `sim.fleet.Setup` from its `[batching]`.
     """
 
     name: str
@@ -63,17 +62,17 @@ class Subject:
     batching: Mapping[str, Any] = field(default_factory=dict)
 
 
-def from_file(text: str) -> Subject:
+def from_file(text: str) -> SizedModel:
     """The profile of a file, or of a made-up device. Raises ValueError, OSError."""
     from app.engine.profiling.sizing import suggested
     from app.sim import options
 
     profile = options.profile(text)
-    return Subject(profile.model, profile, _size(profile, suggested([profile])), "starling serve MODEL_FOLDER")
+    return SizedModel(profile.model, profile, _size(profile, suggested([profile])), "starling serve MODEL_FOLDER")
 
 
 def _size(profile: ModelProfile, suggested: Size | None) -> Size:
-    """The workers that are suggested with as many threads as the profile is of; else one worker."""
+    """The suggested workers, if they have as many threads as the profile; else one worker."""
     from app.engine.profiling.sizing import Size
 
     threads, most = profile.threads or 1, profile.max_batch
@@ -84,7 +83,7 @@ def _size(profile: ModelProfile, suggested: Size | None) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class ToMeasure:
-    """For so many seconds of batches; then what requests cost, of a format or, if given, of these (`Plan.data`)."""
+    """What --measure measures: batches, for `budget_s`; then the cost of requests of a format, or those of `data`."""
 
     budget_s: float
     format: str = ""
@@ -93,10 +92,10 @@ class ToMeasure:
 
 def stored(
     name: str, models: str, device: str, precision: str, folder: Path | None, measure: ToMeasure | None
-) -> Subject:
-    """The model's profile on this machine, measured first if asked for.
+) -> SizedModel:
+    """The model with its profile on this machine, which is measured first if asked for.
 
-    Raises ConfigError where there is no such model, or no profile of it.
+    Raises ConfigError if there is no such model, or no profile of it.
     """
     from app import process
 
@@ -113,7 +112,7 @@ def stored(
             raise ConfigError(f"budget-s: expected more than 0 seconds, got {measure.budget_s:g}")
         measure_model(loaded, device, precision, measure.budget_s, cache.folder)
     suggested = cache.suggestion(loaded.info.name, key.device, precision)
-    # Of the threads that are suggested, or that a server takes of itself; else of a number near these.
+    # a profile of the suggested number of threads, or of a server's default; else of the nearest number
     usual = max(1, cpu_cores() - 1) if suggested is None else suggested.threads
     by_threads = sorted(range(1, cpu_cores() + 1), key=lambda threads: abs(threads - usual))
     keys = [replace(key, threads=threads) for threads in by_threads]
@@ -134,7 +133,7 @@ def stored(
     command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":
         command += f" --precision {precision}"
-    return Subject(loaded.info.name, profile, _size(profile, suggested), command, _batching(loaded.info.batching))
+    return SizedModel(loaded.info.name, profile, _size(profile, suggested), command, _batching(loaded.info.batching))
 
 
 def _only(models: str) -> str:
@@ -161,7 +160,7 @@ def _with_front(
     cache: ProfileCache, key: Key, profile: ModelProfile, model: Model, source: ModelSource, device: str,
     asked: ToMeasure,
 ) -> ModelProfile:  # fmt: skip
-    """The profile with the measured cost of requests, kept so; that of the last format measured is the last."""
+    """Measure the cost of requests, and store it in the profile, as the last of the formats."""
     from app.bench.front import measure_front
     from app.engine.profiling.cache import FRONT
     from app.sim.fit import fit
@@ -183,7 +182,7 @@ def _with_front(
 
 
 def _own_request(model: Model, folder: Path) -> Path | None:
-    """A file with a request of what a task has as its example; None for a model that has none."""
+    """A file with a request of a task's example; None for a model without one."""
     from app.values.requests import v2_request  # numpy is slow to import
 
     row = None if model.front is None else model.front.example
@@ -195,14 +194,14 @@ def _own_request(model: Model, folder: Path) -> Path | None:
 
 
 def format_of(data: Path | None) -> str:
-    """Of what `starling bench` sends for a file; JSON where there is none."""
+    """The format in which `starling bench` sends a file; JSON without one."""
     from app.bench.payload import holds_v2
 
     return "json" if data is None or holds_v2(data) else "file"
 
 
 def http_cost(profile: ModelProfile, chosen: str) -> HttpCost:
-    """Of this format; "": of the one measured or served last, and of JSON where none was. Raises as `_served`."""
+    """The cost of this format; "": of the last one measured or served, else of JSON. Raises as `_served`."""
     fronts = _fronts(profile)
     chosen = chosen or next(reversed(fronts), FORMATS[0])
     if chosen == SERVED:
@@ -213,9 +212,9 @@ def http_cost(profile: ModelProfile, chosen: str) -> HttpCost:
 
 
 def _served(profile: ModelProfile, kept: Mapping[str, Any]) -> HttpCost:
-    """What a server's own counts say; of a lone request it does not know what the way to it takes.
+    """The cost by a server's own counts. They do not tell the network time of a lone request.
 
-    Raises ValueError for what is not as a server writes it.
+    Raises ValueError for malformed counts.
     """
     from app.sim.fit import fit, front_costs
 
@@ -228,7 +227,7 @@ def _served(profile: ModelProfile, kept: Mapping[str, Any]) -> HttpCost:
 
 
 def _fronts(profile: ModelProfile) -> dict[str, Mapping[str, Any]]:
-    """What was measured, by format. What is not as it is written is left out: files may be edited."""
+    """The stored costs, by format. Malformed ones are left out, because files may be edited."""
     found = profile.extra.get("front")
     costs = found if isinstance(found, dict) else {}
     return {name: one for name, one in costs.items() if name in FORMATS and isinstance(one, dict)}

@@ -1,4 +1,4 @@
-"""What `starling size` finds and prints: a table and the command to paste, or the same as JSON."""
+"""The result of `starling size`: a table and the command to paste, or the same as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.output import serve_flags
 
 if TYPE_CHECKING:
-    from app.cli.size_profiles import HttpCost, Subject
+    from app.cli.size_profiles import HttpCost, SizedModel
     from app.sim.fleet import Setup
     from app.sim.sizing import Estimate
 
@@ -24,7 +24,7 @@ NOT_COUNTED = "ingress, network, TLS, start-up, and whatever else runs on the ma
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`headroom`: the share of `rate` that must fit on top. `most`: replicas to consider."""
+    """`headroom`: the share of `rate` that must fit on top. `most`: the most replicas to consider."""
 
     rate: float
     p99_ns: float
@@ -37,29 +37,29 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class SizingResult:
     """The fewest replicas of a configuration that reach the goal; None: no number does.
 
-    `at`: what that many make of the rate and of the rate with headroom, then what one less makes of them.
-    `most_rate`: the largest rate that they keep the objective at. `dearer`: what they make of the rate if requests cost
-    HTTP twice what is assumed; None where that was measured or given.
+    `at`: estimates for that many replicas, at the rate and at the rate with headroom, then for one less. `most_rate`:
+    the largest rate at which they keep the objective. `if_http_doubles`: the estimate at the rate if requests cost HTTP
+    twice the assumed time; None if the cost was measured or given.
     """
 
     setup: Setup
     replicas: int | None
     at: tuple[Estimate, ...] = ()
     most_rate: float = 0.0
-    dearer: Estimate | None = None
+    if_http_doubles: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was asked for, and what was found. `policy`: as given, or empty."""
+    """The question and the result of `starling size`. `policy`: as given, or ""."""
 
     goal: Goal
-    subject: Subject
+    subject: SizedModel
     http: HttpCost
-    found: Sized
+    found: SizingResult
     policy: str = ""
 
     def as_text(self) -> str:
@@ -92,7 +92,7 @@ class Report:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for JSON; None where it never settles."""
+        """The same for JSON. Figures of an overloaded system are None."""
         from app.sim import sizing
 
         goal, found, setup = self.goal, self.found, self.found.setup
@@ -123,13 +123,13 @@ class Report:
                 "most_rate": found.most_rate,
                 "margin": found.most_rate / goal.rate - 1,
                 "predicted": [_figures(one, goal) for one in found.at if one.replicas == found.replicas],
-                "if_http_doubles": None if found.dearer is None else _figures(found.dearer, goal),
+                "if_http_doubles": None if found.if_http_doubles is None else _figures(found.if_http_doubles, goal),
                 "one_less": [_figures(one, goal) for one in found.at if one.replicas != found.replicas],
             }
         return answer
 
     def _command(self) -> str:
-        """The line that serves one replica."""
+        """The command that serves one replica."""
         profile, size = self.found.setup.profile, self.subject.size
         threads = None if profile.device.startswith("cuda") else profile.threads
         flags = serve_flags(threads, size.workers, size.max_alive)
@@ -154,14 +154,14 @@ def _figures(one: Estimate, goal: Goal) -> dict[str, Any]:
     }
 
 
-def _verdicts(found: Sized, goal: Goal) -> list[str]:
+def _verdicts(found: SizingResult, goal: Goal) -> list[str]:
     assert found.replicas is not None
     keeps = f"{_count(found.replicas)} keep{'s' * (found.replicas == 1)} {goal.p99_ns / _MS:g} ms"
     lines = [
         f"{keeps} up to about {found.most_rate:.0f}/s: {found.most_rate / goal.rate - 1:.0%} above {goal.rate:g}/s"
     ]
-    if found.dearer is not None:
-        latency = "overloaded" if found.dearer.load >= 1 else f"p99 {_ms(found.dearer.p99_ns[-1])} ms"
+    if found.if_http_doubles is not None:
+        latency = "overloaded" if found.if_http_doubles.load >= 1 else f"p99 {_ms(found.if_http_doubles.p99_ns[-1])} ms"
         lines.append(f"if requests cost HTTP twice what is assumed: {latency} at {goal.rate:g}/s")
     less = [one for one in found.at if one.replicas != found.replicas]
     if less:
@@ -179,7 +179,7 @@ def _verdict(one: Estimate, goal: Goal) -> str:
     return "enough" if one.keeps(goal.p99_ns) else "too slow"
 
 
-def _why_not(found: Sized, goal: Goal) -> str:
+def _why_not(found: SizingResult, goal: Goal) -> str:
     from app.sim import sizing
 
     if not sizing.keeps_alone(found.setup, goal.p99_ns):
@@ -200,7 +200,7 @@ def _service(service: str) -> str:
 
 
 def _front(http: HttpCost) -> str:
-    """What requests of the format cost HTTP."""
+    """The cost of requests of this format, as a line."""
     costs = http.costs
     line = f"requests as {http.format}: {costs.call_ns / 1e3:.0f} us of the event loop each, "
     line += f"{costs.batch_ns / 1e3:.0f} a batch"
