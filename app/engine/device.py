@@ -158,7 +158,7 @@ class Device(Protocol):
 
     name: str
     spec: DeviceSpec
-    #: Compute threads of each worker; 1 where the device is not a CPU.
+    #: Compute threads of each worker; 1 if the device is not a CPU.
     threads: int
     #: Rows are copied to the device: when `arrive` is called, or when their unit is pushed.
     staged: bool

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LEAST = 16  # tokens in a piece: fewer read no faster
-_STEPS = 3  # reading may take as long as so many decoding steps
-_NS = 50_000_000  # and so long where that is more
+_STEPS = 3  # reading may take as long as this many decoding steps
+_NS = 50_000_000  # but at least so long
 _FIRST = 64  # tokens in the first piece, before the time of a token is known
 _SIMILAR = 8  # tokens by which prompts read together may differ: more padding costs more than another call of the model
 

@@ -183,7 +183,7 @@ class Setup:
 
     @property
     def _length_specs(self) -> list[tuple[str, str, int]]:
-        """(option, spec, seed) of the length options that were given."""
+        """(option, spec, random stream) of the length options that were given."""
         specs = [("prompts", self.prompts, _PROMPTS), ("lengths", self.lengths, _LENGTHS)]
         return [one for one in specs if one[1]]
 

@@ -1,4 +1,4 @@
-"""A node of a simulation: one replica, which is a scheduler, its device, and a front where that is simulated."""
+"""A node of a simulation: one replica, with its scheduler, its device, and a front if that is simulated."""
 
 from __future__ import annotations
 

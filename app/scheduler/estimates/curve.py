@@ -16,7 +16,8 @@ Other work on a machine only adds to a measured time, often in bursts that last 
        max(0, 1 - (k error / d)^2) is kept, the non-negative garrote (L. Breiman, Technometrics 37, 1995). Within k
        standard errors nothing is kept, far beyond them nearly all.
 
-Measured curves bend and jump (on a CPU three rows may take half as long again as four), so 4 matters as much as 3.
+Measured curves bend and jump (on a CPU three rows may take up to half as long again as four), so 4 matters as much as
+3.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class RunningQuantile:
-    """`value`: the share `share` of observations does not exceed it. It is kept between `least` and `most`.
+    """`value`: not exceeded by `share` of the observations, and kept between `least` and `most`.
 
     The upper bound keeps a rare stall from counting as normal.
     """

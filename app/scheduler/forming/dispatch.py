@@ -120,7 +120,7 @@ class Dispatch:
         if self._both_classes and not ready.klass and not state.policy.owns_device:
             usable = self.gate.for_realtime(usable)
         capacities = _capacities(state.capacity[stage], usable)
-        # New rows need room on the device; rows that have started, at a cell or an earlier stage, have theirs.
+        # New rows need room on the device; rows at a cell or a later stage that have started have theirs.
         room = self.views.room(state, ready.klass)
         started = ready.started if stage or state.program.stages[0].repeats else 0
         limit = min(capacities[0], room + started)

@@ -105,8 +105,8 @@ class Views:
     def _column(self, state: ProgramState, usable: Sequence[int], now: int) -> int:
         """The column of the control tables of several workers, by the time that the other workers have left.
 
-        0 if no other worker runs, or only units overdue by more than the largest batch takes. A unit that began with
-        fewer beside it is assumed to take longer from now on, as in the tables.
+        0 if no other worker runs, or all running units are overdue by more than the largest batch takes. A unit that
+        began with fewer beside it is assumed to take longer from now on, as in the tables.
         """
         facts = state.facts
         if facts.control is None or (beside := facts.control.beside) is None:

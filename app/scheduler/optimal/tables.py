@@ -53,8 +53,8 @@ _PATIENCE = 4  # a hold ends at the latest after so many times its expected dura
 class ControlTables:
     """`tables[level][n]`: rows to run if n wait, 0 for wait; beyond a table `tail`. Level i is the load `loads[i]`.
 
-    For several workers that is used while no other worker runs (column 0), else `others[level][column - 1][n]`; beyond
-    such a table its last entry.
+    For several workers that is used while more than one is free (column 0), and `others[level][column - 1][n]` while
+    one is; beyond such a table its last entry.
     """
 
     loads: tuple[float, ...]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Column 0: no other worker runs. Column 1 + i x `phases` + p - 1, with p from 1 to `phases`: the others run units
-    of `sizes[i]`, and have p / `phases` of `times[i]` left. That is a mean over all other workers; free ones have 0
-    left.
+    """Column 0: more than one worker is free. Column 1 + i x `phases` + p - 1, with p from 1 to `phases`: the others
+    run units of `sizes[i]`, and have p / `phases` of `times[i]` left. That is a mean over all other workers; free ones
+    have 0 left.
 
     `times[i]`: nanoseconds for which a unit of `sizes[i]` occupies its worker while all workers run; ascending.
     """

@@ -104,7 +104,7 @@ class Adaptive(Policy):
             assert control is not None
             ended = _held(view, control, level, now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
-        rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
+        rows = min(planned, view.limit, view.full)  # `full` is less at a cell that is trimmed
         if window is not None and not _of_one_length(view, window):
             workers = control.workers if control is not None else len(idle)
             return _picked(view, window, min(len(idle), view.free, workers), idle, now)

@@ -25,7 +25,7 @@ class Ebird(Policy):
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
-        """1, and all powers of two below `max_batch`: if that is a power of two, they add up to it."""
+        """1, and powers of two: if `max_batch` is a power of two, all of them add up to it."""
         return (1, *(1 << i for i in range(max_batch.bit_length() - 1)))
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:

@@ -95,7 +95,7 @@ class KeyView:
     running: int  # units that run once one more has started
     facts: Facts
     stage: int = 0
-    #: Column of the control table, by the time that other workers have left, see `time_left`; 0: none runs.
+    #: Column of the control table, by the time that other workers have left, see `time_left`; 0: more than one is free.
     column: int = 0
     shared: Callable[[], bool] = lambda: False  # whether rows of other models wait or run on this device
     neighbours: Neighbours | None = None  # for a policy that sees stages, if the program has several or a cell
