@@ -274,11 +274,6 @@ class Scheduler:
         """Units handed out and not finished, oldest first."""
         return self._workers.units.values()
 
-    def waiting(self, program: int, klass: Klass | None = None) -> int:
-        """Rows of a program in the ready table, of one class or of both."""
-        state = self._states.get(program)
-        return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
-
     def oldest(self, program: int, klass: Klass) -> int | None:
         """When the row of a program and class that has waited longest arrived; None if none waits."""
         return self._ledger.ready.oldest(program, klass)

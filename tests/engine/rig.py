@@ -175,7 +175,7 @@ class Rig:
         for served in self.models:
             assert served.pool.used == 0
             assert served.reserved == [0, 0]
-            assert scheduler.waiting(served.program) == 0
+            assert scheduler.states[served.program].waiting == 0
             assert served.reports.gauges().pending_calls == 0
             if served.executor.activations is not None:
                 assert served.executor.activations.rows == 0

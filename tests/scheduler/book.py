@@ -200,13 +200,14 @@ class Book:
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler._ledger.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
-            assert scheduler.waiting(program) == len(waiting)
+            state = scheduler.states.get(program)
+            assert (0 if state is None else state.waiting) == len(waiting)
             assert self.alive_of[program] <= self.programs[program].max_alive
-            if (state := scheduler.states.get(program)) is not None:
+            if state is not None:
                 assert state.alive == self.alive_of[program]
             for klass in Klass:
                 arrived = [facts.entry.call.arrived for facts in waiting if facts.entry.call.klass is klass]
-                assert scheduler.waiting(program, klass) == len(arrived)
+                assert (0 if state is None else state.waiting_of(klass)) == len(arrived)
                 assert scheduler.oldest(program, klass) == min(arrived, default=None)
         self._check_wake(step, now)
         self._check_batches(scheduler)

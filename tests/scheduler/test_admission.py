@@ -78,7 +78,7 @@ class TestOverload:
             (1, Reason.DEADLINE_UNREACHABLE), (3, Reason.DEADLINE_UNREACHABLE),
         ]  # fmt: skip
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[2, 4, 5, 6]]
-        assert scheduler.waiting(1) == 0
+        assert scheduler.states[1].waiting == 0
 
 
 @full
@@ -174,7 +174,7 @@ def test_calls_beyond_it_are_refused_and_large_ones_are_not() -> None:
     for ident in (7, 6):
         scheduler.cancel(ident, S)
     scheduler.tick(S)
-    assert scheduler.waiting(1) == scheduler.states[1].patience[Klass.REALTIME].bound == 2
+    assert scheduler.states[1].waiting == scheduler.states[1].patience[Klass.REALTIME].bound == 2
     assert scheduler.admit(1, 1, Klass.REALTIME, None, S) is not None
     assert not scheduler.has_room(1, 1)
     assert scheduler.admit(1, 1, Klass.BEST_EFFORT, None, S) is None

@@ -33,7 +33,7 @@ class TestCallsThatLeaveInTheStepThatStartsThem:
         assert [drop.reason for drop in step.drop] == [Reason.DEADLINE_UNREACHABLE]
         assert [calls_of(unit) for unit in step.start] == [[2], [2]]
         assert sorted(unit.worker for unit in step.start) == [0, 1]
-        assert (scheduler._ledger.alive, scheduler.waiting(1)) == (2, 0)
+        assert (scheduler._ledger.alive, scheduler.states[1].waiting) == (2, 0)
 
     def test_a_closed_program_is_forgotten_with_them(self) -> None:
         scheduler = self.scheduler()

@@ -173,7 +173,7 @@ class TestPadding:
         submit(scheduler, REAL, 1, 2, 3, now=1)
         (unit,) = finish(scheduler, unit, 60).start
         assert (rows([unit]), unit.size, unit.klass) == ([[1, 2, 3, 9]], 4, REAL)
-        assert (scheduler.waiting(1, BEST), scheduler.waiting(1, REAL)) == (1, 0)
+        assert [scheduler.states[1].waiting_of(klass) for klass in (BEST, REAL)] == [1, 0]
         step = finish(scheduler, unit, 130)
         assert [call.id for call in step.done] == [1, 2, 3, 9]
         assert rows(step.start) == [[10]]

@@ -131,7 +131,7 @@ def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[fl
     idents, now, spent = count(), 0, {1: 0, 2: 0}
     for turn in range(500):
         for program in (1, 2):
-            while scheduler.waiting(program) < 80:
+            while scheduler.states[program].waiting < 80:
                 scheduler.submit(make_call(next(idents), program=program, arrived=now), now)
         for unit in scheduler.step(now).start:
             now += unit.predicted

@@ -28,7 +28,7 @@ class TestAdmission:
     def test_room_is_counted_in_rows(self) -> None:
         scheduler = scheduler_of(make_program(max_queue=4), device=make_device(1))
         feed(scheduler, make_call(1, 4))  # one of them runs
-        assert scheduler.waiting(1) == 3
+        assert scheduler.states[1].waiting == 3
         assert scheduler.admit(1, 1, Klass.REALTIME, None, 0) is None
         assert scheduler.admit(1, 2, Klass.REALTIME, None, 0) == Refusal(Reason.QUEUE_FULL, 1 * MS)
 
@@ -105,4 +105,3 @@ class TestPrograms:
         scheduler.tick(60 * MS)
         line = scheduler.states[1].line
         assert (line.alpha, line.beta) == pytest.approx((1.05 * 8 * MS, 1.05 * 2 * MS))
-        assert scheduler.waiting(9) == 0
