@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from app.bench.answers import MALFORMED, decode, misfit
-from app.bench.payload import Model, made_values, v2_body
+from app.bench.payload import ModelMetadata, made_values, v2_body
 from app.sim.lengths import Lengths
 
 SAMPLES = Path(__file__).resolve().parents[1] / "app" / "models" / "demo" / "digits" / "samples"
@@ -109,7 +109,7 @@ def v2_binary(metadata: Mapping[str, Any], mix: Mix) -> list[Request]:
 
 def _requests(metadata: Mapping[str, Any], mix: Mix, *, binary: bool) -> list[Request]:
     """Up to POOL requests, fewer where they are big."""
-    model = Model.parse(orjson.dumps(metadata))
+    model = ModelMetadata.parse(orjson.dumps(metadata))
     random = np.random.default_rng([mix.seed, 2])
     rows, lengths = (
         Lengths(spec, [mix.seed, stream]).draw(POOL).tolist() for spec, stream in ((mix.rows, 3), (mix.lengths, 4))
@@ -123,7 +123,7 @@ def _requests(metadata: Mapping[str, Any], mix: Mix, *, binary: bool) -> list[Re
     return requests
 
 
-def input_values(model: Model, rows: int, length: int, random: np.random.Generator) -> list[Array]:
+def input_values(model: ModelMetadata, rows: int, length: int, random: np.random.Generator) -> list[Array]:
     """Values of each input, rows first where it has them; axes of variable length are `length` long."""
     return [
         made_values(tensor, [rows] * tensor.batched + [length if axis < 0 else axis for axis in tensor.shape], random)
@@ -131,7 +131,7 @@ def input_values(model: Model, rows: int, length: int, random: np.random.Generat
     ]
 
 
-def v2_request(name: str, model: Model, given: Sequence[Array], rows: int, *, binary: bool) -> Request:
+def v2_request(name: str, model: ModelMetadata, given: Sequence[Array], rows: int, *, binary: bool) -> Request:
     """The request for these values of the inputs."""
     tensors = [
         (tensor.name, tensor.datatype, values.shape, values)
@@ -147,7 +147,7 @@ def v2_request(name: str, model: Model, given: Sequence[Array], rows: int, *, bi
 class V2Check:
     """Names, datatypes, shapes and number of values of a V2 answer; for `echo` the values themselves."""
 
-    model: Model
+    model: ModelMetadata
     rows: int
     values: Array | None
     binary: bool

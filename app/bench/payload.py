@@ -70,14 +70,14 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelMetadata:
     """The inputs and outputs in a model's metadata."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
     @classmethod
-    def parse(cls, text: bytes) -> Model:
+    def parse(cls, text: bytes) -> ModelMetadata:
         try:
             found = orjson.loads(text)
             inputs, outputs = found["inputs"], found["outputs"]
@@ -86,7 +86,7 @@ class Model:
         return cls(tuple(map(Tensor.parse, inputs)), tuple(map(Tensor.parse, outputs)))
 
 
-def prepare(model: Model, plan: Plan) -> list[Body]:
+def prepare(model: ModelMetadata, plan: Plan) -> list[Body]:
     """The requests of a measurement, the longest first. Raises ValueError for options that do not fit the model."""
     if plan.data is not None:
         return _given(model, plan, plan.data) if holds_v2(plan.data) else [_file(plan, plan.data)]
@@ -104,7 +104,7 @@ def prepare(model: Model, plan: Plan) -> list[Body]:
     return bodies
 
 
-def _shapes(model: Model, plan: Plan) -> dict[str, tuple[int, ...]]:
+def _shapes(model: ModelMetadata, plan: Plan) -> dict[str, tuple[int, ...]]:
     shapes = {tensor.name: tensor.shape for tensor in model.inputs}
     if plan.rows > 1 and not all(tensor.batched for tensor in model.inputs):
         raise ValueError(f"rows: model {plan.model!r} takes no batch, got {plan.rows}")
@@ -153,12 +153,12 @@ def _file(plan: Plan, path: Path) -> Body:
     asked = {"timeout_ms": plan.deadline_ms, "priority": plan.priority}
     query = urlencode({name: f"{value:g}" for name, value in asked.items() if value is not None})
     target = f"{plan.target.prefix}/predict/{quote(plan.model, safe='')}{'?' * bool(query)}{query}"
-    lines = [f"POST {target} HTTP/1.1", *fields(plan)]
+    lines = [f"POST {target} HTTP/1.1", *header_lines(plan)]
     lines += [f"Content-Type: {mimetypes.guess_type(path.name)[0]}", f"Content-Length: {len(content)}", "", ""]
     return Body("\r\n".join(lines).encode("ascii") + content, 1, None)
 
 
-def _given(model: Model, plan: Plan, path: Path) -> list[Body]:
+def _given(model: ModelMetadata, plan: Plan, path: Path) -> list[Body]:
     """The requests in the file, decoded, so that they can be sent with either payload."""
     try:
         found = json.loads(path.read_bytes())
@@ -203,7 +203,11 @@ def _encode(tensors: Sequence[Given], rest: dict[str, Any], plan: Plan) -> bytes
     if plan.priority is not None:
         parameters["priority"] = plan.priority
     headers, body = v2_body(tensors, {**rest, "parameters": parameters}, binary=plan.payload == "binary")
-    lines = [f"POST {plan.path}/infer HTTP/1.1", *fields(plan), *(f"{name}: {text}" for name, text in headers.items())]
+    lines = [
+        f"POST {plan.path}/infer HTTP/1.1",
+        *header_lines(plan),
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("ascii") + body
 
 
@@ -232,7 +236,7 @@ def v2_body(tensors: Sequence[Given], rest: dict[str, Any], *, binary: bool) -> 
     return headers, b"".join([head, *parts])
 
 
-def fields(plan: Plan) -> list[str]:
+def header_lines(plan: Plan) -> list[str]:
     """Header lines that every request has."""
     return [f"Host: {plan.target.authority}", *(header.strip() for header in plan.headers)]
 

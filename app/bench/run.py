@@ -23,7 +23,7 @@ from .answers import Answers
 from .client import Pool, Request
 from .drive import ClosedLoop, OpenLoop
 from .http import Response
-from .payload import Body, Model, fields, prepare
+from .payload import Body, ModelMetadata, header_lines, prepare
 from .plan import Plan, Unusable
 from .stats import Repeat, collect, percentile, summary
 
@@ -242,9 +242,9 @@ def in_loop(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-async def described(plan: Plan) -> Model:
+async def described(plan: Plan) -> ModelMetadata:
     """The plan's model by its metadata. Raises Unusable if there is no such server or model."""
-    request = "\r\n".join([f"GET {plan.path} HTTP/1.1", *fields(plan), "Content-Length: 0", "", ""])
+    request = "\r\n".join([f"GET {plan.path} HTTP/1.1", *header_lines(plan), "Content-Length: 0", "", ""])
     found: list[Response] = []
 
     def note(pick: int, response: Response) -> int:
@@ -255,7 +255,7 @@ async def described(plan: Plan) -> Model:
         alone = await _alone(pool, 0)
     if not found:
         raise Unusable(f"url: expected a V2 server with model {plan.model!r}, got {alone.log[0].fault}")
-    return Model.parse(found[0].body)
+    return ModelMetadata.parse(found[0].body)
 
 
 async def _alone(pool: Pool, pick: int) -> ClosedLoop:

@@ -78,7 +78,7 @@ def whole(folder: str) -> nn.Module:
     """The factory of a model.toml, whose `kwargs` name the folder."""
     config = transformers.AutoConfig.from_pretrained(folder)
     auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    return Whole(from_pretrained(transformers, auto, folder, {}).eval())
+    return Whole(from_pretrained(auto, folder, {}).eval())
 
 
 def write_cells(folder: Path, weights: Path, kind: str, size: int) -> None:

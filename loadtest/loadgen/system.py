@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from app.bench.payload import Model
+from app.bench.payload import ModelMetadata
 from loadtest.payloads import Request, WrongAnswer, input_values, refusal, v2_request
 
 TIMEOUT_S = 60.0
@@ -35,7 +35,7 @@ class Library:
     def __init__(self, metadata: Mapping[str, Any], count: int, *, length: int = 16) -> None:
         self.count = count
         self._name = str(metadata["name"])
-        self._model = Model.parse(orjson.dumps(metadata))
+        self._model = ModelMetadata.parse(orjson.dumps(metadata))
         if not all(tensor.batched for tensor in self._model.inputs):
             raise ValueError(f"model {self._name!r}: expected inputs that lead with rows")
         self._values = input_values(self._model, count, length, np.random.default_rng(0))

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bench.payload import BODIES, DTYPES, Model, prepare
+from app.bench.payload import BODIES, DTYPES, ModelMetadata, prepare
 from app.bench.plan import Plan
 
 
-def model(*inputs: tuple[str, str, list[int]]) -> Model:
+def model(*inputs: tuple[str, str, list[int]]) -> ModelMetadata:
     described = [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in inputs]
     outputs = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in ("y", "z")]
-    return Model.parse(json.dumps({"inputs": described, "outputs": outputs}).encode())
+    return ModelMetadata.parse(json.dumps({"inputs": described, "outputs": outputs}).encode())
 
 
 def plan(**options: Any) -> Plan:
@@ -164,4 +164,4 @@ def test_wrong_shape(shapes: tuple[str, ...]) -> None:
 )  # fmt: skip
 def test_what_is_no_metadata(text: bytes) -> None:
     with pytest.raises(ValueError, match="model: "):
-        Model.parse(text)
+        ModelMetadata.parse(text)

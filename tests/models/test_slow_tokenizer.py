@@ -101,4 +101,4 @@ def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_other_tasks_need_a_fast_one(slow: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a fast tokenizer"):
-        opening._open_tokenizer(transformers, str(tmp_path / "weights"), "fill-mask")
+        opening._open_tokenizer(str(tmp_path / "weights"), "fill-mask")

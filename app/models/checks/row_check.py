@@ -21,7 +21,7 @@ import numpy as np
 from app.contract import FLOATS, Array, ModelInfo, SampleRow, TensorSpec
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
-Answers = Sequence[Array]  # a row's outputs, each as long as the row itself
+RowOutputs = Sequence[Array]  # a row's outputs, each as long as the row itself
 Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
 LARGEST = 8  #: rows of a batch: small batches show a dependence as well, and take less time
@@ -181,8 +181,8 @@ def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
 def difference(
     outputs: Sequence[TensorSpec],
     tolerance: Tolerance,
-    expected: Sequence[Answers],
-    got: Sequence[Answers],
+    expected: Sequence[RowOutputs],
+    got: Sequence[RowOutputs],
     how: str | Sequence[str],
     once: str = "alone",
 ) -> str | None:
@@ -204,7 +204,7 @@ class _Comparison:
     """
 
     def __init__(
-        self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[Answers], once: str
+        self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[RowOutputs], once: str
     ) -> None:
         self._outputs = outputs
         self._tolerance = tolerance
@@ -220,7 +220,7 @@ class _Comparison:
         values = np.concatenate([_numbers(self._outputs[index], answer[index]).ravel() for answer in self._expected])
         return float(np.abs(values[np.isfinite(values)]).max(initial=0))
 
-    def difference(self, places: Sequence[int], got: Sequence[Answers], how: Sequence[str]) -> str | None:
+    def difference(self, places: Sequence[int], got: Sequence[RowOutputs], how: Sequence[str]) -> str | None:
         """The largest difference, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
         order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in FLOATS)
         for index in order:

@@ -51,10 +51,8 @@ class Draft:
     call: Any = None
 
     def toml(self) -> str:
-        lines = [f"source = {_value(self.source)}"]
-        lines += [f"kwargs = {_value(self.kwargs)}"] * bool(self.kwargs)
-        lines += [f"weights = {_value(self.weights)}"] * bool(self.weights)
-        lines += ["trust = true"] * self.trust + ["recurrent = true"] * self.recurrent
+        keys = ("source", "kwargs", "weights", "trust", "recurrent")
+        lines = [f"{key} = {_value(value)}" for key in keys if (value := getattr(self, key))]
         for key, tables in (("inputs", self.inputs), ("outputs", self.outputs)):
             for table in tables:
                 lines += ["", f"[[{key}]]", *(f"{name} = {_value(value)}" for name, value in table.items())]

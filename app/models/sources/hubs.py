@@ -52,10 +52,10 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
         raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
     local = folder / name
     place = str(local) if local.is_dir() else name
-    return _module(from_pretrained(transformers, auto_class, place, options))
+    return _module(from_pretrained(auto_class, place, options))
 
 
-def from_pretrained(transformers: Any, auto_class: Any, place: str, options: Mapping[str, Any]) -> Any:
+def from_pretrained(auto_class: Any, place: str, options: Mapping[str, Any]) -> Any:
     """`auto_class.from_pretrained`, one call at a time.
 
     It replaces methods of transformers' classes while it runs. Two calls at once could leave them replaced, and tied
@@ -63,14 +63,15 @@ def from_pretrained(transformers: Any, auto_class: Any, place: str, options: Map
     """
     if not Path(place).is_dir():
         chosen = {key: options[key] for key in ("revision", "subfolder", "cache_dir", "token") if key in options}
-        cached_file(transformers, place, "model.safetensors", **chosen)
+        cached_file(place, "model.safetensors", **chosen)
     with PATCHING:
         return auto_class.from_pretrained(place, weights_only=True, trust_remote_code=False, **options)
 
 
-def cached_file(transformers: Any, place: str, name: str, **options: Any) -> str | None:
+def cached_file(place: str, name: str, **options: Any) -> str | None:
     """The path of a file in a folder or on the hub, downloaded if necessary; None if there is none."""
-    found: str | None = transformers.utils.hub.cached_file(
+    hub: Any = optional("transformers.utils.hub")
+    found: str | None = hub.cached_file(
         place,
         name,
         _raise_exceptions_for_gated_repo=False,

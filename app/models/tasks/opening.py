@@ -35,24 +35,24 @@ def open_task(config: ModelTable, folder: Path, info: ModelInfo) -> Model:
 
     Raises ConfigError `KEY: expected ..., got ...`, and whatever transformers raises.
     """
-    transformers: Any = optional("transformers")
     task, options, name = str(config.task), config.task_options, config.source.partition(":")[2]
     local = folder / name
     place = str(local) if local.is_dir() else name
-    transformers.utils.logging.disable_progress_bar()  # a log is no terminal
-    model = _open_model(transformers, task, place, config.kwargs)
+    optional("transformers.utils.logging").disable_progress_bar()  # a log is no terminal
+    model = _open_model(task, place, config.kwargs)
     if task == "image-classification":
-        return _image_classifier(transformers, model, place, options, info)
-    files = SentenceFiles(transformers, place)
-    tokenizer = _open_tokenizer(transformers, place, task)
+        return _image_classifier(model, place, options, info)
+    files = SentenceFiles(place)
+    tokenizer = _open_tokenizer(place, task)
     return open_text_task(task, TextModel(model, tokenizer, files, options, info))
 
 
-def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
+def _open_model(task: str, place: str, kwargs: Mapping[str, Any]) -> Any:
     """The model with the task's head, all of its weights loaded."""
     for refused in ("auto_class", "trust_remote_code", "weights_only", "output_loading_info"):
         if refused in kwargs:
             raise ConfigError(f"kwargs.{refused}: not accepted beside a task")
+    transformers: Any = optional("transformers")
     config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
     asked = TASKS[task]
     if asked.head:
@@ -70,7 +70,7 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
             raise ConfigError(
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
-    model, report = from_pretrained(transformers, auto_class, place, {**kwargs, "output_loading_info": True})
+    model, report = from_pretrained(auto_class, place, {**kwargs, "output_loading_info": True})
     # the pooler is not used, and checkpoints of encoders often lack it
     missing = sorted(key for key in report["missing_keys"] if asked.head or not key.startswith("pooler."))
     if missing:
@@ -78,12 +78,12 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
     return model.eval()
 
 
-def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
+def _open_tokenizer(place: str, task: str) -> Any:
     folder = Path(place)
     if folder.is_dir() and not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise ConfigError(f"expected a tokenizer (tokenizer.json) beside the weights in {place}, got none")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = optional("transformers").AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (ImportError, ValueError):  # transformers raises either if a library is missing
         if find_spec(_SENTENCEPIECE) is None and any(True for name in _SPM_FILES for _ in folder.glob(name)):
             raise not_installed(_SENTENCEPIECE) from None
@@ -93,11 +93,12 @@ def _open_tokenizer(transformers: Any, place: str, task: str) -> Any:
     return tokenizer
 
 
-def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTable, info: ModelInfo) -> Model:
+def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInfo) -> Model:
     from app.models.tasks.images import ImageReader  # Pillow is imported when a model needs it
 
+    auto_class = optional("transformers").AutoImageProcessor
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False, backend="pil")
+        processor = auto_class.from_pretrained(place, trust_remote_code=False, backend="pil")
     except OSError as error:
         raise ConfigError(
             f"expected an image processor (preprocessor_config.json) beside the weights in {place}: {one_line(error)}"

@@ -30,8 +30,7 @@ _IN_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 class SentenceFiles:
     """The settings of a folder, or of a model on the hub. Missing files give defaults."""
 
-    def __init__(self, transformers: Any, place: str) -> None:
-        self._transformers = transformers
+    def __init__(self, place: str) -> None:
         self._place = place
         found = self._json("modules.json")
         #: Kind and folder of each step.
@@ -114,4 +113,4 @@ class SentenceFiles:
         return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
     def _path(self, name: str) -> str | None:
-        return cached_file(self._transformers, self._place, name)
+        return cached_file(self._place, name)
