@@ -72,7 +72,7 @@ def rule(setup: Setup) -> Rule:
         )  # fmt: skip
         view = KeyView(
             ready=ready, limit=most, full=most, oldest=lambda: 0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
-            free=1, running=1, facts=state.facts, stage=stage, neighbours=neighbours,
+            running_and_free=lambda: (1, 1), facts=state.facts, stage=stage, neighbours=neighbours,
         )  # fmt: skip
         return state.policy.decide(view, (most,), 0)
 

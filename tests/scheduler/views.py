@@ -13,5 +13,5 @@ def view_of(
     """A view of a device with room for all and rows without deadlines."""
     return KeyView(
         ready=ready, limit=limit, full=full, oldest=lambda: oldest, max_delay=max_delay,
-        room=_FOREVER, due=_FOREVER, free=_FOREVER, running=1, facts=facts or Facts(),
+        room=_FOREVER, due=_FOREVER, running_and_free=lambda: (1, _FOREVER), facts=facts or Facts(),
     )  # fmt: skip

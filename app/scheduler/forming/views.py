@@ -48,12 +48,12 @@ class Views:
     ) -> KeyView:
         """The view of a ready set. At most `limit` rows of it may start as one unit on one of the usable workers."""
         facts, most = state.facts, min(ready.count, limit)
-        running, free = self._workers.running_and_free(usable)
         due, schedule = NEVER, None
         if state.time_quantile is not None and self._ledger.deadlines.heap:
             schedule = self._schedule(ready, state, usable, limit, room, now)
         elif facts.may_hold and self._ledger.deadlines.heap:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
+            running, _ = self._workers.running_and_free(usable)
             due = self._due(ready, state, most, running, late_ns) - late_ns
         return KeyView(
             ready=ready.count,
@@ -63,11 +63,10 @@ class Views:
             max_delay=state.program.max_delay_ns,
             room=room,
             due=due,
-            free=free,
-            running=running,
+            running_and_free=lambda: self._workers.running_and_free(usable),
             facts=facts,
             stage=ready.key[1],
-            column=self._column(state, usable, now) if free == 1 and self._workers.busy else 0,
+            column=self._column(state, usable, now) if self._workers.busy else 0,
             shared=lambda: self._shared(ready.key[0]),
             neighbours=self._neighbours(ready, state, most, now) if state.sees_stages else None,
             length_window=_length_window(ready, most) if facts.lengths and not ready.key[1] else None,
@@ -105,11 +104,14 @@ class Views:
     def _column(self, state: ProgramState, usable: Sequence[int], now: int) -> int:
         """The column of the control tables of several workers, by the time that the other workers have left.
 
-        0 if no other worker runs, or all running units are overdue by more than the largest batch takes. A unit that
-        began with fewer beside it is assumed to take longer from now on, as in the tables.
+        0 if more than one worker is free, or all running units are overdue by more than the largest batch takes. A unit
+        that began with fewer beside it is assumed to take longer from now on, as in the tables.
         """
         facts = state.facts
         if facts.control is None or (beside := facts.control.beside) is None:
+            return 0
+        _, free = self._workers.running_and_free(usable)
+        if free > 1:
             return 0
         most, total, size = self._device.max_running, 0.0, 0
         overdue = now - beside.times[-1] * facts.scale

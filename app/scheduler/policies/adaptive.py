@@ -107,7 +107,8 @@ class Adaptive(Policy):
         rows = min(planned, view.limit, view.full)  # `full` is less at a cell that is trimmed
         if window is not None and not _of_one_length(view, window):
             workers = control.workers if control is not None else len(idle)
-            return _picked(view, window, min(len(idle), view.free, workers), idle, now)
+            _, free = view.running_and_free()
+            return _picked(view, window, min(len(idle), free, workers), idle, now)
         return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
 
 
@@ -183,7 +184,7 @@ def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
         return boundary.begin(view, view.neighbours, rows, idle, reason)
     size = rows
     if control is not None and rows <= len(control.sizes):
-        sizes = control.alone if view.running == 1 and control.alone else control.sizes
+        sizes = control.alone if control.alone and view.running_and_free()[0] == 1 else control.sizes
         size = sizes[rows - 1]
         if size > idle[0]:
             size = rows

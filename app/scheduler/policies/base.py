@@ -56,7 +56,8 @@ def cut_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = F
     if not view.facts.sizes:
         return cut
     sizes = view.facts.sizes[view.stage]
-    size = sizes[min(view.running, len(sizes)) - 1][cut.rows - 1]
+    running, _ = view.running_and_free()
+    size = sizes[min(running, len(sizes)) - 1][cut.rows - 1]
     return cut if size > idle[0] else Cut(cut.rows, size, cut.reason)
 
 

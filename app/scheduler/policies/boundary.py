@@ -204,7 +204,7 @@ class _Costs:
 def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
     """The costs at this load; None if other units run at the same time, or the table has no values."""
     level, control = view.facts.level, view.facts.control
-    if control is None or not control.values or level < 0 or view.free != 1 or view.running != 1:
+    if control is None or not control.values or level < 0 or view.running_and_free() != (1, 1):
         return None
     waiting = view.ready
     if view.stage:

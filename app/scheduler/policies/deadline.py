@@ -54,7 +54,8 @@ class Deadline(Adaptive):
         else:
             rows = _in_time(view, schedule, most)
             cut = cut_padded(view, rows, idle, Formed.DEADLINE if rows == view.ready else Formed.TABLE)
-        if cut.rows == view.ready < min(view.limit, view.full) and not (view.free == 1 and view.shared()):
+        _, free = view.running_and_free()
+        if cut.rows == view.ready < min(view.limit, view.full) and not (free == 1 and view.shared()):
             until = _held_until(view, schedule, cut.rows)
             if max(now, schedule.begins) < until:
                 return Hold(until)

@@ -91,8 +91,9 @@ class KeyView:
     max_delay: int
     room: int  # rows that may start, or have started: Ebird's MaxInf less CurInf
     due: int  # when the first rows must be handed over to keep their deadlines; NEVER if none has one
-    free: int  # units that may start now, each on a worker of its own
-    running: int  # units that run once one more has started
+    #: How many units run once one more has started, and how many may start now, each on a worker of its own. A
+    #: function, because few policies ask.
+    running_and_free: Callable[[], tuple[int, int]]
     facts: Facts
     stage: int = 0
     #: Column of the control table, by the time that other workers have left, see `time_left`; 0: more than one is free.

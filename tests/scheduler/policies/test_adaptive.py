@@ -135,7 +135,7 @@ class TestPolicy:
     def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
         """Alone no size is faster than one's own, beside another unit four rows are faster than three."""
         one = view(3, tables=replace(TABLES, workers=2, alone=tuple(range(1, 9))))
-        one.running, one.free = running, 1
+        one.running_and_free = lambda: (running, 1)
         assert decide(one) == Cut(3, size, "idle")
 
     def test_a_slower_device_holds_for_longer(self) -> None:

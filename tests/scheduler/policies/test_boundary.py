@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from tiers import full
@@ -41,7 +42,7 @@ def view(ready: int, stage: int, stages: list[tuple[int, ...]], upstream: tuple[
         downstream_stage=stage + 1 if downstream else -1, waiting_before=upstream[1], waiting_after=0,
     )  # fmt: skip
     made = view_of(ready, min(ready, LARGEST), LARGEST, facts=facts)
-    return replace(made, free=1, stage=stage, neighbours=neighbours)
+    return replace(made, running_and_free=lambda: (1, 1), stage=stage, neighbours=neighbours)
 
 
 def decide(given: KeyView, now: int = 0) -> Cut | Hold:
@@ -81,12 +82,12 @@ def test_each_stage_is_padded_to_the_size_that_is_fastest_for_it() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"running": 2}, id="another-unit-runs"),
-        pytest.param({"free": 2}, id="another-worker-is-free"),
+        pytest.param({"running_and_free": lambda: (2, 1)}, id="another-unit-runs"),
+        pytest.param({"running_and_free": lambda: (1, 2)}, id="another-worker-is-free"),
         pytest.param({"due": 0}, id="a-deadline"),
     ],
 )
-def test_does_not_wait(change: dict[str, int]) -> None:
+def test_does_not_wait(change: dict[str, Any]) -> None:
     given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], (0, 3))
     assert decide(replace(given, **change)) == Cut(1, 1, Formed.IDLE)
 
