@@ -31,13 +31,17 @@ def bench(
     model: Annotated[str, _option(_LOAD, "--model", "The model's name.", show_default=False)] = "",
     rate: Annotated[float | None, _option(_LOAD, "--rate", "Open loop: requests per second.")] = None,
     concurrency: Annotated[int | None, _option(_LOAD, "--concurrency", "Closed loop: requests in flight.")] = None,
-    find_peak: Annotated[bool, _option(_LOAD, "--find-peak", "Search the largest rate that keeps --slo-ms.")] = False,
-    slo_ms: Annotated[float, _option(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
+    find_peak: Annotated[
+        bool, _option(_LOAD, "--find-peak", "Search for the largest rate that keeps --slo-ms.")
+    ] = False,
+    slo_ms: Annotated[
+        float, _option(_LOAD, "--slo-ms", "The objective: largest 99th percentile of the latency.")
+    ] = 200,
     arrivals: Annotated[str, _option(_LOAD, "--arrivals", _ARRIVALS)] = "poisson",
     duration: Annotated[float, _option(_LOAD, "--duration", "Seconds of each run.")] = 10,
     repeats: Annotated[int, _option(_LOAD, "--repeats", "Runs; run k has the seed plus k.")] = 3,
-    warmup: Annotated[float, _option(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
-    seed: Annotated[int, _option(_LOAD, "--seed", "Of all that is random.")] = 0,
+    warmup: Annotated[float, _option(_LOAD, "--warmup", "Seconds of load before the first run, not counted.")] = 2,
+    seed: Annotated[int, _option(_LOAD, "--seed", "Seed of all random numbers.")] = 0,
     payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
     rows: Annotated[int, _option(_REQUESTS, "--rows", "Rows of each request.")] = 1,
     lengths: Annotated[str, _option(_REQUESTS, "--lengths", _LENGTHS)] = "16",
@@ -53,7 +57,11 @@ def bench(
     ] = None,
     deadline_ms: Annotated[
         float | None,
-        _option(_REQUESTS, "--deadline-ms", "Count answers within it; it is sent, too (V2 timeout). [none]"),
+        _option(
+            _REQUESTS,
+            "--deadline-ms",
+            "Count the answers within this deadline, which is also sent (V2 timeout). [none]",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None, _option(_REQUESTS, "--header", "NAME: VALUE, sent with each request, as an API key.")
@@ -62,18 +70,18 @@ def bench(
         str,
         _option(_REQUESTS, "--check", "values: equal requests have equal answers; shapes: only outputs and shapes."),
     ] = "values",
-    connections: Annotated[int, _option(_CLIENT, "--connections", "Most that may be open.")] = 256,
+    connections: Annotated[int, _option(_CLIENT, "--connections", "The most open connections.")] = 256,
     timeout: Annotated[float, _option(_CLIENT, "--timeout", "Seconds after which a request has failed.")] = 10,
     max_lag_ms: Annotated[
         float | None,
-        _option(_CLIENT, "--max-lag-ms", "Accept a client as late as this. [1, or a tenth of the latency]"),
+        _option(_CLIENT, "--max-lag-ms", "Accept a client that is up to this late. [1, or a tenth of the latency]"),
     ] = None,
     as_json: Annotated[bool, _option(_OUTPUT, "--json", "Print one JSON object.")] = False,
 ) -> None:
     """Measure a model of a running server: latencies from the intended instant of each request.
 
     Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up: it prints what
-    it measured, and how much of that is its own. Ctrl-C prints what the complete runs have measured.
+    it measured, and how much of the latency is its own. Ctrl-C prints the results of the complete runs.
     """
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import JsonOption
+from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from app.cli.output import print_json
-from app.cli.simulate import BatchOption, LoadOption, ProfileOption, RateOption
 from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
@@ -28,7 +27,7 @@ def optimum(
         int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
     ] = 0,
     objective: Annotated[
-        str, typer.Option(help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1.")
+        str, typer.Option(help="What is minimised: latency, balanced, energy, or the weight of power, 0 to below 1.")
     ] = "latency",
     workers: Annotated[
         int, typer.Option(min=1, max=2, help="Batches that run at once, as slowly as the profile's concurrency says.")

@@ -32,7 +32,25 @@ ProfileDirOption = Annotated[
     Path | None,
     typer.Option(envvar="STARLING_PROFILE_DIR", help="Where `starling serve` finds it. \\[the user's cache folder]"),
 ]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+# of the commands that simulate
+
+ProfileOption = Annotated[
+    str,
+    typer.Option("--profile", help="A profile's file, or linear:A+Bb for batches of b rows that take A + B x b ms."),
+]
+RateOption = Annotated[
+    str, typer.Option("--rate", help="Requests per second, of all replicas together; several as 100,200.")
+]
+LoadOption = Annotated[
+    str,
+    typer.Option("--load", help="The rate as a share of the best rows per second of one device; several as 0.6,0.9."),
+]
+BatchOption = Annotated[
+    int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
+]
 
 
 def typed(context: typer.Context) -> set[str]:

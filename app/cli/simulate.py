@@ -11,26 +11,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import JsonOption
+from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from app.cli.output import print_json, progress
 from app.errors import as_config_error
 
 _MS = 1e6
-
-ProfileOption = Annotated[
-    str,
-    typer.Option("--profile", help="A profile's file, or linear:A+Bb for batches of b rows that take A + B x b ms."),
-]
-RateOption = Annotated[
-    str, typer.Option("--rate", help="Requests per second, of all replicas together; several as 100,200.")
-]
-LoadOption = Annotated[
-    str,
-    typer.Option("--load", help="The rate as a share of the best rows per second of one device; several as 0.6,0.9."),
-]
-BatchOption = Annotated[
-    int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
-]
 
 
 def simulate(
@@ -39,7 +24,7 @@ def simulate(
     rate: RateOption = "",
     load: LoadOption = "",
     requests: Annotated[int, typer.Option(help="Requests to simulate.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of all that is random; the same seed gives the same run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers; the same seed gives the same run.")] = 0,
     workers: Annotated[str, typer.Option(help="Capacities in rows, as 1,2,4. \\[one of the largest batch]")] = "",
     max_batch: BatchOption = 0,
     arrivals: Annotated[
@@ -52,11 +37,11 @@ def simulate(
     device: Annotated[
         str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
     ] = "",
-    push_depth: Annotated[int, typer.Option(help="Batches handed to a worker and unfinished.")] = 1,
+    push_depth: Annotated[int, typer.Option(help="The most unfinished batches of a worker.")] = 1,
     push_ahead_ms: Annotated[
         float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
     ] = 0,
-    launch_ms: Annotated[float, typer.Option(help="Time that the host needs to launch a batch.")] = 0,
+    launch_ms: Annotated[float, typer.Option(help="Milliseconds that the host needs to launch a batch.")] = 0,
     lengths: Annotated[
         str,
         typer.Option(
@@ -65,13 +50,13 @@ def simulate(
         ),
     ] = "",
     prompts: Annotated[
-        str, typer.Option(help="Of decoders: lengths of what is read, --lengths are of what is written.")
+        str, typer.Option(help="Of decoders: lengths of the prompts; --lengths are those of the generated texts.")
     ] = "",
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: Annotated[
         str,
         typer.Option(
-            help="What is least: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."
+            help="What is minimised: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."
         ),
     ] = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,

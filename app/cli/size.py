@@ -42,7 +42,7 @@ def size(
     budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60,
     format: Annotated[
         str,
-        typer.Option(help="Of requests: json, binary, file; served: as a server had them. \\[the last known, or json]"),
+        typer.Option(help="Requests: json, binary, file; or served: those of a server. \\[the last known, or json]"),
     ] = "",
     data: Annotated[
         Path | None,
@@ -58,16 +58,16 @@ def size(
         str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV. \\[as the profile's spread]")
     ] = "",
     lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = "",
-    router: Annotated[Router, typer.Option(help="What is before the replicas.")] = "random",
+    router: Annotated[Router, typer.Option(help="The router before the replicas.")] = "random",
     policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = "",
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     profile_dir: ProfileDirOption = None,
-    max_replicas: Annotated[int, typer.Option(min=1, help="The most to consider.")] = 1000,
+    max_replicas: Annotated[int, typer.Option(min=1, help="The most replicas to consider.")] = 1000,
     requests: Annotated[int, typer.Option(min=100, help="Requests of each simulated run, of which there are 8.")] = (
         10_000
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Of the first run; the others have the next ones.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each further run has the next one.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """The replicas that a rate needs, their flags, and what one replica less would do.
