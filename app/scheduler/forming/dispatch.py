@@ -130,17 +130,11 @@ class Dispatch:
             return Hold(None)
         allowance: Allowance | None = None
         if ready.klass:
-            found = self.gate.admit(ready, state, usable, limit, now)
-            if isinstance(found, Hold):
-                return found
-            if self.hold and self.gate.separates and not self.gate.share.due:
-                self.held = True
-                return Hold(None)
-            usable = found.workers
-            capacities = _capacities(state.capacity[stage], usable)
-            allowance = found.within(capacities[0])
-            limit = allowance.rows
-            capacities = [min(limit, capacity) for capacity in capacities]
+            allowed = self._allow_best_effort(ready, state, usable, limit, now)
+            if isinstance(allowed, Hold):
+                return allowed
+            allowance, usable, limit = allowed, allowed.workers, allowed.rows
+            capacities = [min(limit, capacity) for capacity in _capacities(state.capacity[stage], usable)]
         if ready.again:
             group = ready.take(limit if allowance is None else allowance.exact, room)
             for row in group:
@@ -164,6 +158,19 @@ class Dispatch:
             rows += self._filling(ready.key, rows, decision.size, state)
         self._start(ready.key, rows, decision, usable, start, now)
         return None
+
+    def _allow_best_effort(
+        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int
+    ) -> Allowance | Hold:
+        """Whether a best-effort unit may start: the gate decides, and the driver may have asked to hold it."""
+        found = self.gate.admit(ready, state, usable, limit, now)
+        if isinstance(found, Hold):
+            return found
+        if self.hold and self.gate.separates and not self.gate.share.due:
+            self.held = True
+            return Hold(None)
+        capacity = state.capacity[ready.key[1]]
+        return found.within(max(capacity[worker] for worker in found.workers))
 
     def _filling(self, key: Key, rows: Sequence[Row], size: int, state: ProgramState) -> list[Row]:
         """Best-effort rows of the same key that take the place of a real-time unit's padding, which costs no time."""
