@@ -163,7 +163,7 @@ class Scheduler:
         state = self._states[unit.program]
         state.units -= 1
         gate = self._dispatch.gate
-        if gate.units or gate.shares:
+        if gate.best_effort_units or gate.shares:
             failed = outcome.error is not None  # a failed unit used its worker as well
             gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
         if outcome.error is None:
@@ -235,7 +235,7 @@ class Scheduler:
         one could have started. A unit that starts because best-effort work's share is due is not held.
         """
         ledger = self._ledger
-        self._dispatch.hold, self._dispatch.held = hold, False
+        self._dispatch.hold_best_effort, self._dispatch.held_best_effort = hold, False
         start: list[Unit] = []
         recall: Sequence[Unit] = ()
         end_at_next_row: Sequence[Unit] = ()
@@ -243,7 +243,7 @@ class Scheduler:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
         wake_at: int | None = None
-        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.units):
+        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.best_effort_units):
             wake_at = self._dispatch.run(start, now)
         if self._workers.multi_step:
             recall, end_at_next_row = self._dispatch.multi_step.recall(now)
@@ -260,7 +260,7 @@ class Scheduler:
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, end_at_next_row, self._dispatch.held)
+        return Step(start, done, drops, wake_at, recall, end_at_next_row, self._dispatch.held_best_effort)
 
     # what others may read
 

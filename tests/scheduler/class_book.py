@@ -59,7 +59,7 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     if classes.preset == "streams":
         return
     theirs = [unit for unit in book.units.values() if unit.klass is BEST]
-    assert list(scheduler._dispatch.gate.units.values()) == theirs
+    assert list(scheduler._dispatch.gate.best_effort_units.values()) == theirs
     workers = book.device.workers
     if min(len(workers), book.device.max_running) > 1:
         assert len({unit.worker for unit in theirs}) < min(len(workers), book.device.max_running), "none is kept"

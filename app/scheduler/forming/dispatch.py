@@ -38,14 +38,14 @@ class Dispatch:
         self.multi_step = MultiStep(ledger, workers, self.gate, self.views)
         self._next_unit = 0
         self._both_classes = False  # there is best-effort work; without any the gate is not asked
-        self.hold = False  # start no best-effort unit in this step, see `Scheduler.step`
-        self.held = False  # one could have started in this step
+        self.hold_best_effort = False  # start no best-effort unit in this step, see `Scheduler.step`
+        self.held_best_effort = False  # one could have started in this step
         self._joins_later = False  # rows wait to join a unit of their cell that runs
 
     def run(self, start: list[Unit], now: int) -> int | None:
         """Append to `start` all units that can start. Returns when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self._both_classes = ledger.best_effort > 0 or bool(self.gate.units)
+        self._both_classes = ledger.best_effort > 0 or bool(self.gate.best_effort_units)
         if self._both_classes:
             self.gate.begin_step(now)
         held: list[ReadySet] = []
@@ -96,7 +96,7 @@ class Dispatch:
                 continue
             start.remove(unit)
             self._workers.give_back(unit.id, now)
-            if gate.units or gate.shares:
+            if gate.best_effort_units or gate.shares:
                 gate.ended(unit, 0)
             state = self._ledger.states[unit.program]
             state.units -= 1
@@ -166,8 +166,8 @@ class Dispatch:
         found = self.gate.admit(ready, state, usable, limit, now)
         if isinstance(found, Hold):
             return found
-        if self.hold and self.gate.separates and not self.gate.share.due:
-            self.held = True
+        if self.hold_best_effort and self.gate.separates and not self.gate.share.due:
+            self.held_best_effort = True
             return Hold(None)
         capacity = state.capacity[ready.key[1]]
         return found.within(max(capacity[worker] for worker in found.workers))

@@ -56,7 +56,7 @@ class Gate:
         self._ledger = ledger
         self._workers = workers
         self._of_share: set[int] = set()  # best-effort units that started because the share was due
-        self.units: dict[int, Unit] = {}  # best-effort ones that have not ended
+        self.best_effort_units: dict[int, Unit] = {}  # those that have not ended
         self.turns = Turns()  # of best-effort programs
         self.share = Share(device.classes.share)
         self.shares = device.classes.share > 0
@@ -118,14 +118,14 @@ class Gate:
     def started(self, unit: Unit) -> None:
         if unit.klass is Klass.BEST_EFFORT:
             self.turns.take(unit.program, unit.predicted)
-            self.units[unit.id] = unit
+            self.best_effort_units[unit.id] = unit
         if self.shares:
             if self.share.due and unit.klass is Klass.BEST_EFFORT:
                 self._of_share.add(unit.id)
             self.share.start(unit.id, unit.klass, unit.predicted)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
-        self.units.pop(unit.id, None)
+        self.best_effort_units.pop(unit.id, None)
         if self.shares:
             self._of_share.discard(unit.id)
             self.share.end(unit.id, unit.klass, compute_ns)

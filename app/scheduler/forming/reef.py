@@ -108,19 +108,19 @@ class Reef(Gate):
         return waiting > self._upcoming.waiting
 
     def _realtime_units(self) -> list[Unit]:
-        return [unit for unit in self._workers.units.values() if unit.id not in self.units]
+        return [unit for unit in self._workers.units.values() if unit.id not in self.best_effort_units]
 
     def _open_to_best_effort(self, usable: Sequence[int]) -> Sequence[int]:
         if not self.share.due:  # a unit pushed behind another would delay real-time calls that arrive meanwhile
             usable = [worker for worker in usable if not self._workers.of(worker)]
-        busy = {unit.worker for unit in self.units.values()}
+        busy = {unit.worker for unit in self.best_effort_units.values()}
         if len(busy) >= self._most:
             return [worker for worker in usable if worker in busy]
         return [worker for worker in usable if worker != self.kept]
 
     def _may_join(self, program: int, realtime: list[Unit]) -> bool:
         """Rule 2 for a unit that would start on an idle worker."""
-        beside = {unit.worker: unit.program for unit in reversed(self.units.values())}
+        beside = {unit.worker: unit.program for unit in reversed(self.best_effort_units.values())}
         return self._slows_little([program, *beside.values()], realtime)
 
     def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
@@ -141,7 +141,7 @@ class Reef(Gate):
         if not latency.known:
             if due is not None and (until := self._upcoming.wait_until(self._classes.budget_ns, now)) is not None:
                 return Hold(until)
-            busy = self.units and self._budget_ns < UNBOUNDED
+            busy = self.best_effort_units and self._budget_ns < UNBOUNDED
             return Hold(None) if busy else Allowance(workers, limit, limit)
         running, _ = self._workers.running_and_free(workers)
         length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
@@ -161,8 +161,8 @@ class Reef(Gate):
             return Hold(until)
         if time <= left:
             return Allowance(workers, 1, 1)
-        if self.units:
-            busy = len({unit.worker for unit in self.units.values()})
+        if self.best_effort_units:
+            busy = len({unit.worker for unit in self.best_effort_units.values()})
             return Hold(now + max(1, (time - left) // busy))
         realtime = self._realtime_units()
         if realtime and not self.share.due and time > max(left_ns(unit, now, whole=True) for unit in realtime):
@@ -171,7 +171,7 @@ class Reef(Gate):
 
     def _budget_left(self, now: int) -> int:
         """Nanoseconds of best-effort work that may be handed over in addition."""
-        return self._budget_ns - sum(left_ns(unit, now) for unit in self.units.values())
+        return self._budget_ns - sum(left_ns(unit, now) for unit in self.best_effort_units.values())
 
     def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
         """A unit can be recalled after each stage or step, so each single one must be within the budget."""
@@ -207,7 +207,7 @@ class Reef(Gate):
             return found
         if not realtime:
             return None
-        first = {unit.worker: unit.program for unit in reversed(self.units.values())}
+        first = {unit.worker: unit.program for unit in reversed(self.best_effort_units.values())}
         for worker, program in sorted(first.items()):
             if self._slows_little([*found.values(), program], realtime):
                 found[worker] = program
