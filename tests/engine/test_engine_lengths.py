@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import FakeDevice, affine, virtual, virtual_loop
+from fakes import affine, virtual
 
-from app.contract import UNBOUNDED, Answer, Model
+from app.contract import Model
 from app.engine.memory import Memory
-from app.engine.served_model import ServedModel
-from app.errors import ClientGone
 from app.observe.prometheus import Metrics
 
 from .rig import Rig, make_model, serving, tensor
@@ -21,7 +19,7 @@ from .rig import Rig, make_model, serving, tensor
 # Invariant: requests of different lengths share batches and never see it, and memory of any length goes with them.
 
 
-def ragged(bound: int = UNBOUNDED, **batching: Any) -> Model:
+def ragged(bound: int, **batching: Any) -> Model:
     """Doubles its values, and sums each row under a mask that the server makes."""
 
     def doubled(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,28 +28,6 @@ def ragged(bound: int = UNBOUNDED, **batching: Any) -> Model:
     x, mask = tensor("x", "FP32", ("n", bound), pad_value=9), tensor("mask", "FP32", ("n", bound), mask_of="x")
     outputs = [tensor("doubled", "FP32", ("n", bound)), tensor("total", "FP32")]
     return make_model(doubled, [x, mask], outputs, **batching)
-
-
-async def ask(served: ServedModel, *rows: list[float]) -> Answer:
-    values = np.array(rows, np.float32)
-    with served.lease(len(values), lengths={"n": values.shape[1]}) as lease:
-        lease.write(0, values)
-        return await lease.run()
-
-
-@virtual
-async def test_calls_of_different_lengths_share_a_batch() -> None:
-    async with serving(ragged()) as rig:
-        served = rig.served
-        calls = [ask(served, [1]), ask(served, [2, 3, 4], [5, 6, 7]), ask(served, [8, 9])]
-        one, two, three = await asyncio.gather(*calls)
-        assert rig.rows_pushed() == [4]
-        assert [answer.outputs[0].tolist() for answer in (one, two, three)] == [
-            [[2]], [[4, 6, 8], [10, 12, 14]], [[16, 18]],
-        ]  # fmt: skip
-        assert [answer.outputs[1].tolist() for answer in (one, two, three)] == [[1], [9, 18], [17]]
-        rig.assert_settled()
-        assert all(row is None for rows in served.pool.objects if rows is not None for row in rows[:4])
 
 
 @virtual
@@ -70,24 +46,6 @@ async def test_rows_of_one_call_may_differ_in_length() -> None:
             [2], [4, 6, 8, 10], [12, 16],
         ]  # fmt: skip
         assert answer.outputs[0].shape == (3, 4)
-        rig.assert_settled()
-
-
-@virtual
-async def test_rows_that_nobody_waits_for_give_their_memory_back() -> None:
-    async with serving(ragged(), device=FakeDevice(virtual_loop(), 1)) as rig:
-        first = rig.loop.create_task(ask(rig.served, [1, 2]))
-        await rig.loop.turn(3)
-        rows = np.ones((3, 1000), np.float32)
-        with rig.served.lease(3, lengths={"n": 1000}) as lease:
-            lease.write(0, rows)
-            future = lease.run()
-            await rig.loop.turn(2)
-            lease.cancel()
-            with pytest.raises(ClientGone):
-                await future
-        assert sum(row is not None and len(row) == 1000 for row in rig.served.pool.objects[0]) == 0
-        assert (await first).outputs[1].tolist() == [3]
         rig.assert_settled()
 
 

@@ -201,17 +201,6 @@ def test_the_end_of_a_worker_is_reported_and_said(bench):
     assert bench.device.dead() == "worker 0 has died"
 
 
-def test_a_bad_output_is_the_models_failure(bench):
-    executor = bench.device.open(make_model(lambda x: x.double()), 1)
-    executor.pool.take(1)
-    executor.pool.write(range(1), 0, rows_of(10.0))
-    bench.device.push(0, Job(1, executor, [0], 1))
-    completion = bench.next()
-    assert completion.outcome.error is Fault.MODEL
-    assert completion.message.startswith("ConfigError: ")
-    assert "output 'y': expected FP32, got" in completion.message
-
-
 def test_grad_is_off(bench):
     seen: list[bool] = []
     executor = bench.device.open(make_model(lambda x: seen.append(torch.is_inference_mode_enabled()) or x), 1)

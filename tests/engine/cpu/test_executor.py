@@ -212,12 +212,6 @@ def test_rows_without_bound_take_no_memory_before_they_come_and_none_after():
     assert pool.objects == [[None] * 8]
 
 
-def test_rows_without_bound_are_cast():
-    executor = of_tensors([tensor("x", "FP16", ("n", UNBOUNDED))], [tensor("y", "FP16", ("n", UNBOUNDED))], lambda x: x)
-    put(executor, 0, np.array([1, 2]), n=2)
-    assert executor.run([0], 1).outputs[0].dtype == np.float16
-
-
 @given(
     datatype=st.sampled_from(list(DATATYPES)),
     lengths=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=5),

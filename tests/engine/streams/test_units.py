@@ -228,22 +228,6 @@ def test_steps_are_launched_ahead_of_the_one_that_runs(
 # Ebird's rules of slots, one by one; conformance/test_any_order.py holds them all at once, in any order.
 
 
-def test_slots_whose_callers_have_left_are_handed_out_when_their_copies_are_over():
-    """Also where no unit ever runs; and a model is drained before that."""
-    bench = Bench()
-    pool = bench.pool
-    pool.give_back([*bench.arrive(*map(float, range(5))), *bench.arrive(1.0, 2.0, 3.0)])
-    assert (pool.used, pool.free) == (0, 0)
-    with pytest.raises(MemoryError):
-        pool.take(1)
-    bench.launch()
-    with pytest.raises(MemoryError, match="1 slots wanted"):
-        pool.take(1)
-    bench.run(bench.arrivals)
-    assert len(pool.take(8)) == 8
-    assert (pool.used, pool.free) == (8, 0)
-
-
 def test_slots_come_back_unasked_when_a_unit_that_waited_for_their_copies_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
