@@ -13,13 +13,7 @@ import pytest
 import torch
 from opentelemetry.trace import TraceState
 
-from app.observe.logs import (
-    CauseLog,
-    JsonFormatter,
-    TextFormatter,
-    configure,
-    fields,
-)
+from app.observe.logs import CauseLog, JsonFormatter, TextFormatter, configure, fields
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

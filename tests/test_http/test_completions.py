@@ -56,30 +56,23 @@ async def answered(asking: Caller, model: Writer, path: str, sent: bytes, *texts
     return answer.json()
 
 
-async def test_a_whole_completion(caller: MakeCaller, model: Writer) -> None:
+async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
     found = await answered(caller(model), model, PLAIN, body(prompt=["a b", "c"]), "d e f", "g")
     assert found.pop("id").startswith("cmpl-")
     assert found.pop("created") > 0
-    choice = {"logprobs": None, "finish_reason": "length"}
+    end = {"logprobs": None, "finish_reason": "length"}
     assert found == {
         "object": "text_completion", "model": "echo",
-        "choices": [{"text": "d e f", "index": 0, **choice}, {"text": "g", "index": 1, **choice}],
+        "choices": [{"text": "d e f", "index": 0, **end}, {"text": "g", "index": 1, **end}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
     }  # fmt: skip
-
-
-async def test_a_whole_message(caller: MakeCaller, model: Writer) -> None:
     parts = [{"type": "text", "text": "three "}, {"type": "text", "text": "four"}]
     talk = [*HELLO, {"role": "assistant", "content": "yes"}, {"role": "user", "content": parts}]
     found = await answered(caller(model), model, CHAT, body(messages=talk), "five")
     assert found["id"].startswith("chatcmpl-")
     assert (found["object"], found["usage"]["prompt_tokens"]) == ("chat.completion", 5)
-    assert found["choices"] == [
-        {
-            "message": {"role": "assistant", "content": "five", "refusal": None}, "index": 0, "logprobs": None,
-            "finish_reason": "length",
-        }
-    ]  # fmt: skip
+    message = {"role": "assistant", "content": "five", "refusal": None}
+    assert found["choices"] == [{"message": message, "index": 0, **end}]
 
 
 @pytest.mark.parametrize("path", [PLAIN, CHAT])

@@ -50,53 +50,37 @@ class Steps:
         return self._step(*args)
 
 
-class World:
-    def __init__(self, engine: Engine, served: ServedModel) -> None:
-        self.engine, self.served = engine, served
-        self.steps = Steps(served.model.call)
-        self._ended = asyncio.Event()
-        engine.watch(lambda unit, outcome, began, ended: self._ended.set())
-
-    def reader(self) -> Reader:
-        return Reader(self.served)  # type: ignore[arg-type]
-
-    @property
-    def places(self) -> Places:
-        assert isinstance(self.served.activations, Places)
-        return self.served.activations
-
-    async def idle(self) -> None:
-        """Until no unit runs."""
-        async with asyncio.timeout(10):
-            while list(self.engine.scheduler.running):
-                self._ended.clear()
-                await self._ended.wait()
-                await asyncio.sleep(0)
-
-
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[tuple[Engine, ServedModel]]:
     tiny_decoders.save(tmp_path, "gpt2", MOST)
     device = CpuDevice((4,), threads=1, cores=1)
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(load(ModelSource("echo", 1, tmp_path)))
         assert isinstance(served, ServedModel)
-        yield World(engine, served)
+        yield engine, served
 
 
-async def test_a_connection_that_closes_frees_its_place_within_one_step(world: World) -> None:
+async def test_a_connection_that_closes_frees_its_place_within_one_step(world: tuple[Engine, ServedModel]) -> None:
     """Whenever it does so, reading or not: the step that runs is the last one of its row."""
+    engine, served = world
+    steps, ended, places = Steps(served.model.call), asyncio.Event(), served.activations
+    assert isinstance(places, Places)
+    engine.watch(lambda unit, outcome, began, at: ended.set())
     for reads in (True, False, True, False, True, False):
-        world.steps.halt(random.randrange(2, MOST - 2))
-        reader = world.reader()
+        steps.halt(random.randrange(2, MOST - 2))
+        reader = Reader(served)  # type: ignore[arg-type]
         if not reads:
             reader.connection.protocol.pause_writing()
         reader.send(STREAM, BODY)
-        await world.steps.here.wait()
-        assert world.places.rows == 1
+        await steps.here.wait()
+        assert places.rows == 1
         reader.connection.hang_up()
         await reader.connection.done()
-        before = world.steps.made
-        world.steps.go.set()
-        await world.idle()
-        assert (world.steps.made, world.places.rows, world.served.pool.used) == (before, 0, 0)
+        before = steps.made
+        ended.clear()
+        steps.go.set()
+        async with asyncio.timeout(10):
+            while list(engine.scheduler.running):
+                await ended.wait()
+                await asyncio.sleep(0)
+        assert (steps.made, places.rows, served.pool.used) == (before, 0, 0)

@@ -20,12 +20,16 @@ ROOT = Path(__file__).parents[2]
 REQUEST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
 
 
+async def answer(send: Any, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2"), *headers]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
 async def ok(scope: Any, receive: Any, send: Any) -> None:
     """An ASGI application that answers "ok" when the body has come."""
     while (await receive()).get("more_body", False):
         pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    await answer(send)
 
 
 async def test_answers_without_a_body_and_in_parts() -> None:
@@ -171,8 +175,7 @@ async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytes
         if len(begun) > answered:
             waiting.set()
             heard.append((await receive())["type"])  # as a watch over the client does
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await answer(send)
 
     caplog.set_level("WARNING")
     connection = Connection(app)
@@ -192,9 +195,7 @@ async def test_the_last_answer_reaches_a_client_that_sends_on(behind: int) -> No
     """To close with something unread would reset the connection. What is behind the last answer is dropped."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"content-length", b"2"), (b"connection", b"close")]  # as while the server is shutting down
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await answer(send, (b"connection", b"close"))  # as while the server is shutting down
 
     connection = Connection(app)
     connection.send((REQUEST % 1) * (1 + behind))
@@ -228,8 +229,7 @@ async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int) -> None:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
         seen.append((body, dict(scope["headers"])))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await answer(send)
 
     lines = b"\r\n".join(
         [b"POST /a HTTP/1.1", b"Host: a", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"]

@@ -259,19 +259,6 @@ def test_files_as_base64_are_decoded() -> None:
         decode(VECTOR, JSON, json.dumps({"b64": file}).encode())
 
 
-def test_what_a_decoder_raises_is_a_bad_request() -> None:
-    def explodes(content_type: str, body: bytes) -> dict[str, Any]:
-        raise KeyError("no ink found")
-
-    def refuses(content_type: str, body: bytes) -> dict[str, Any]:
-        raise TooLarge("too many words")
-
-    with pytest.raises(BadRequest, match="body: 'no ink found'"):
-        decode(served("m", VECTOR.info.inputs, Y, decode=explodes), "text/plain", b"x")
-    with pytest.raises(TooLarge, match="too many words"):
-        decode(served("m", VECTOR.info.inputs, Y, decode=refuses), "text/plain", b"x")
-
-
 def test_pixels_are_counted_before_decoding() -> None:
     decoded: list[bytes] = []
 

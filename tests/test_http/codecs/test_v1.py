@@ -165,15 +165,6 @@ def test_nan_is_never_a_silent_null(bad: float) -> None:
             encoded(present_rows(model, [rows], call_of(1, single=True)))
 
 
-def test_a_present_that_fails_is_the_models_failure() -> None:
-    def broken(outputs: Any) -> Any:
-        return outputs["z"]
-
-    for present in (broken, lambda outputs: object()):
-        with pytest.raises(ModelFailed, match="present"):
-            encoded(present_rows(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False)))
-
-
 def test_what_json_does_not_have() -> None:
     """A text "null" and None are values as others; a date is none, whatever the encoder makes of it."""
     assert encoded([{"a": None, "b": "null", "c": (1, b"x"), 3: np.int64(4)}]) == [

@@ -58,16 +58,6 @@ async def test_the_page_asks_nobody_else(http: httpx.AsyncClient) -> None:
     assert "http" not in policy
 
 
-async def test_the_document_follows_the_catalog(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
-    before = await http.get("/openapi.json")
-    assert "/predict/echo" in before.json()["paths"]
-    catalog.models["text"] = {"1": MODELS["text"]}
-    after = await http.get("/openapi.json", headers={"If-None-Match": before.headers["etag"]})
-    assert (after.status_code, "/predict/text" in after.json()["paths"]) == (200, True)
-    del catalog.models["echo"]
-    assert "/predict/echo" not in (await http.get("/openapi.json")).json()["paths"]
-
-
 def test_the_files_are_packaged_with_their_licence() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packaged = {
