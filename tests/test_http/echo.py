@@ -13,7 +13,7 @@ import numpy as np
 from connections import Connection, parsed
 
 from app.contract import Answer, Waiter
-from app.errors import ClientGone, QueueFull
+from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.body import Limits, Message, Receive, Scope, Send
@@ -42,18 +42,8 @@ class EchoLease:
         self._closed = False
         model.open_leases += 1
 
-    def __enter__(self) -> EchoLease:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def write(self, index: int, values: Any) -> None:
         self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
-
-    @property
-    def answered(self) -> bool:
-        return self._future.done()
 
     def submit(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -62,14 +52,6 @@ class EchoLease:
             waiter.set_exception(self._model.fails)
         elif self._model.opened:
             waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
-
-    def run(self) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.submit(future)
-        return future
-
-    def cancel(self) -> None:
-        self._waiter.set_exception(ClientGone("gone"))
 
     def close(self) -> None:
         if not self._closed:

@@ -114,23 +114,6 @@ async def test_none_waits_while_few_connections_are_open() -> None:
     assert not turns.needed()
 
 
-class Loop:
-    """The part of a loop that takes timers, which go off when the test says."""
-
-    def __init__(self) -> None:
-        self.timers: list[Any] = []
-
-    def call_later(self, delay: float, callback: Any, *args: Any) -> Loop:
-        self.timers.append(callback)
-        return self
-
-    def cancel(self) -> None:
-        self.timers.clear()
-
-    def pass_by(self) -> None:
-        self.timers.pop()()
-
-
 class Transport(asyncio.Transport):
     """A connection over `sock`."""
 
@@ -151,13 +134,12 @@ def test_what_was_written_is_read_first() -> None:
             with contextlib.suppress(BlockingIOError):
                 while True:
                     sent += ours.send(bytes(1 << 20))
-            loop, transport = Loop(), Transport(ours)
-            TlsClose(loop, transport)  # type: ignore[arg-type]
-            for _ in range(3):
-                loop.pass_by()
+            clock, transport = Clock(), Transport(ours)
+            TlsClose(clock, transport)  # type: ignore[arg-type]
+            clock.pass_s(3)
             assert not transport.cut
             while sent:
                 sent -= len(theirs.recv(1 << 20))
             theirs.close()  # which acknowledges all of it
-            loop.pass_by()
-            assert transport.cut
+            clock.pass_s(1)
+            assert (transport.cut, clock.timers) == (True, [])

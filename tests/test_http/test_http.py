@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -37,17 +37,13 @@ GONE: Message = {"type": "http.disconnect"}
 
 def receiving(*messages: Message) -> Receive:
     """The messages in turn, each after a turn of the loop. After the last one it waits for ever."""
-
-    async def source() -> AsyncIterator[Message]:
-        for message in messages:
-            await asyncio.sleep(0)
-            yield message
-        await asyncio.Event().wait()
-
-    found = source()
+    left = list(messages)
 
     async def receive() -> Message:
-        return await anext(found)
+        await asyncio.sleep(0)
+        if not left:
+            await asyncio.Event().wait()
+        return left.pop(0)
 
     return receive
 

@@ -13,6 +13,7 @@ from test_http.catalog import FakeCatalog, served, spec
 
 from app.contract import IndexEntry, Plan
 from app.errors import NotReady, QueueFull
+from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
@@ -52,22 +53,10 @@ class Source:
         self.heard(unit, Outcome(0, None, 2 * MS), began, began + 3 * MS)
 
 
-class Health:
-    """Contract.Health, with what it says."""
-
-    closing = False
-
-    def live(self) -> str | None:
-        return None
-
-    def ready(self) -> str | None:
-        return "echo: loading"
-
-
 class Rig:
     def __init__(self) -> None:
         self.loop = virtual_loop()
-        self.source, self.health = Source(self.loop), Health()
+        self.source, self.health = Source(self.loop), Lifecycle()
         self.catalog = FakeCatalog({"echo": {"1": ECHO}}, [IndexEntry("echo", "1", "READY")])
         self.errors = LastErrors()
         source = self.source
@@ -134,7 +123,7 @@ async def test_batches_leave_with_their_times() -> None:
             "operation": "new", "class": 0, "began": 10_000, "took": 3000, "compute": 2000, "error": None,
             "batches": 1,
         }  # fmt: skip
-        assert told["not_ready"] == "echo: loading"
+        assert told["not_ready"] == "the server is starting"
         _, told = await next_of(watcher)
         assert told["batches"] == []
 

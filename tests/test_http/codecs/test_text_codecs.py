@@ -105,11 +105,21 @@ def embedded(body: dict[str, Any], values: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("value", ["a", ["a", ""], ["ß"]])
-def test_texts_are_rows(value: Any) -> None:
-    call = opened({"input": value, "user": "me"}).decode(VECTORS, {}, b"", LIMITS)
-    texts = [value] if isinstance(value, str) else value
-    assert (call.rows, call.arrays[0].tolist()) == (len(texts), [text.encode() for text in texts])
+def test_the_body_chooses_the_model_and_its_texts_are_rows() -> None:
+    for value, texts in (("a", [b"a"]), (["a", ""], [b"a", b""]), (["\u00df"], ["\u00df".encode()])):
+        call = opened({"input": value, "user": "me"}).decode(VECTORS, {}, b"", LIMITS)
+        assert (call.rows, call.arrays[0].tolist()) == (len(texts), texts)
+    catalog: Any = FakeCatalog({"vectors": {"1": VECTORS}, "other": {"1": OTHER}})
+    two: Any = FakeCatalog({"vectors": {"1": VECTORS}, "more": {"1": served("more", TEXT, VECTOR)}})
+    assert opened({"model": "other"}).choose(catalog) == "other"
+    assert opened({}).choose(catalog) == "vectors"
+    for body, among, message in (
+        ({}, two, "model: missing; expected one of more, vectors"),
+        ({}, FakeCatalog({}), "model: missing; expected the name of a model that makes a vector of a text, of which"),
+        ({"model": 3}, two, "model: expected the name of a model, got 3"),
+    ):
+        with pytest.raises(BadRequest, match=f"^{message}"):
+            opened(body).choose(among)  # type: ignore[arg-type]
 
 
 def test_answers() -> None:
@@ -128,20 +138,6 @@ def test_answers() -> None:
     assert [one["embedding"] for one in cut["data"]] == [pytest.approx([0.6, 0.8]), [0.0, 1.0]]
     with pytest.raises(OutputNotJson, match="'embedding' holds NaN"):
         embedded({"input": "a"}, [[0, float("nan"), 0]])
-
-
-def test_the_body_chooses_the_model() -> None:
-    catalog: Any = FakeCatalog({"vectors": {"1": VECTORS}, "other": {"1": OTHER}})
-    two: Any = FakeCatalog({"vectors": {"1": VECTORS}, "more": {"1": served("more", TEXT, VECTOR)}})
-    assert opened({"model": "other"}).choose(catalog) == "other"
-    assert opened({}).choose(catalog) == "vectors"
-    for body, among, message in (
-        ({}, two, "model: missing; expected one of more, vectors"),
-        ({}, FakeCatalog({}), "model: missing; expected the name of a model that makes a vector of a text, of which"),
-        ({"model": 3}, two, "model: expected the name of a model, got 3"),
-    ):
-        with pytest.raises(BadRequest, match=f"^{message}"):
-            opened(body).choose(among)  # type: ignore[arg-type]
 
 
 INPUTS = (spec("query", "BYTES"), spec("document", "BYTES"))
