@@ -156,11 +156,9 @@ async def test_what_the_model_is_asked(
 @pytest.mark.parametrize(
     ("path", "asked", "param", "message"),
     [
-        (PLAIN, {"prompt": [1, 2]}, "prompt", "expected a text or a list of texts, got ids of tokens"),
         (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
         (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
         (PLAIN, {"prompt": "a", "logprobs": 0}, "logprobs", "expected False, got 0: probabilities of"),
-        (CHAT, {"messages": HELLO, "store": True}, "store", "expected False, got True: answers are not kept"),
         (PLAIN, {"prompt": "a", "max_tokens": 65}, "max_tokens", f"expected at most {MOST}, got 65"),
         (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "expected one of"),
         (PLAIN, {"prompt": "a", "stream_options": {}}, "stream_options", "expected nothing without stream"),

@@ -54,31 +54,6 @@ async def test_answers_without_a_body_and_in_parts() -> None:
     assert connection.transport.closing
 
 
-ENDLESS = {
-    "a header": b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
-    "a target": b"GET /",
-    "a trailer": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ",
-}
-
-
-@pytest.mark.parametrize("first", ENDLESS.values(), ids=ENDLESS)
-async def test_a_head_has_an_end(first: bytes) -> None:
-    connection = Connection(ok)
-    connection.send(first)
-    for _ in range(9):
-        connection.send(b"a" * (8 << 10))
-    written = connection.transport.written
-    assert written.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
-    assert json.loads(written.partition(b"\r\n\r\n")[2]) == {
-        "error": "the request's head: expected at most 65536 bytes"
-    }
-    assert connection.transport.ended or connection.transport.closing
-    connection.send(b"a" * (8 << 10))
-    assert connection.transport.written == written
-    connection.hang_up()
-    await connection.done()
-
-
 CHUNKED = b"2\r\nok\r\n0\r\n\r\n"
 
 
@@ -115,14 +90,34 @@ async def test_heads_that_are_refused(head: bytes, message: str) -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("cut", [10, 60_000, 99_990, 100_001])
-async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
-    head = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 99_970 + b"\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: a\r\nX: "
+LONG = GET + b"a" * 99_970 + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *((LONG[:cut], LONG[cut:]) for cut in (10, 60_000, 99_990, 100_001)),
+        (GET, *[b"a" * 8192] * 9),
+        (b"GET /", *[b"a" * 8192] * 9),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ", *[b"a" * 8192] * 9),
+    ],
+    ids=["cut early", "cut", "cut late", "whole", "a header", "a target", "a trailer"],
+)
+async def test_a_head_is_refused_when_it_is_too_long(parts: tuple[bytes, ...]) -> None:
     connection = Connection(ok)
-    connection.send(head[:cut])
-    connection.send(head[cut:])
+    for part in parts:
+        connection.send(part)
+    await asyncio.sleep(0)
+    written = connection.transport.written
+    assert written.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    error = "the request's head: expected at most 65536 bytes"
+    assert json.loads(written.partition(b"\r\n\r\n")[2]) == {"error": error}
+    assert connection.transport.ended or connection.transport.closing
+    connection.send(b"a" * (8 << 10))
+    assert connection.transport.written == written
+    connection.hang_up()
     await connection.done()
-    assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize("wrong", [b"GET / HTTP/1.1\r\n\r\n", b"no http\r\n\r\n"])

@@ -74,8 +74,6 @@ def test_a_client_sends_no_input_that_the_server_makes(
     [
         (V2(), {"inputs": [v2("ids", "INT64", [IDS]), v2("mask", "BOOL", [[True] * 3])]},
          "inputs[1].name: expected one of ids, got 'mask', which is made by the server"),
-        (V1(), {"instances": [{"ids": IDS, "mask": [True] * 3}]},
-         "instances[0]: input 'mask' is made by the server; expected an object with input 'ids'"),
         (Friendly(), {"ids": IDS, "length": 3},
          "body: input 'length' is made by the server; expected an object with input 'ids'"),
     ],
