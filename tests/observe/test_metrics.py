@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,7 +13,7 @@ from app.contract import IndexEntry
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
 from app.observe.prometheus import Metrics, of_server
-from app.observe.snapshot import Gauges, Snapshot
+from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
 
 MS = 1_000_000
 
@@ -42,9 +44,11 @@ def page(*models: ModelStats) -> bytes:
     return text
 
 
-def samples(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> dict[str, float]:
-    """Every sample of a rendered page, written `name{label,...}`."""
-    gauges = gauges_of(stats, waiting, oldest_ns)
+def samples(
+    stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0, **more: Any
+) -> dict[str, float]:
+    """Every sample of a rendered page, written `name{label,...}`. `more`: other fields of the gauges."""
+    gauges = replace(gauges_of(stats, waiting, oldest_ns), **more)
     text, content_type = Metrics(lambda: Snapshot([gauges], [1.5])).render()
     assert content_type.startswith("text/plain")
     found = {}
@@ -141,6 +145,13 @@ def test_batches_by_class_and_by_stage() -> None:
     }
     assert {name: found.get(name) for name in expected} == expected
     assert "starling_batch_size_sum{best_effort,0}" not in found
+    stats.wrote(5, 3)
+    found = samples(stats, activations=ActivationMemory(2, 64, places=8), at_stages=[(1, 2)])
+    expected = {
+        "starling_tokens_total{prompt}": 5, "starling_tokens_total{generated}": 3, "starling_cache_places{}": 8,
+        "starling_cache_places_used{}": 2, "starling_activation_bytes{}": 64, "starling_stage_running_rows{0}": 2,
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
     assert stats.batches == {(0, "idle"): 1, (0, "full"): 2}
     assert stats.stages[1].operations() == {"on": 2}
     assert {rows: parts.count for rows, parts in stats.stages[1].by_size().items()} == {4: 2}
