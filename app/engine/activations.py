@@ -67,7 +67,7 @@ class Activations:
         longest: Mapping[str, int],
         context: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Keep the result of `stage` for the rows in these slots, in this order, in place of that of the stage
+        """Keep the result of `stage` for the rows in these slots, in this order. It replaces that of the stage
         before.
         """
         self.learn(stage, tensors, longest, context)

@@ -84,9 +84,7 @@ class BatchResult:
 
     @property
     def stage_parts(self) -> list[tuple[int, int, int]]:
-        """(input, model, output) nanoseconds of each stage that ran: inputs count for the first, outputs for the
-        last.
-        """
+        """(input, model, output) nanoseconds of each stage: inputs count for the first, outputs for the last."""
         last = len(self.stages_ns) - 1
         return [
             (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)

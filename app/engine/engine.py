@@ -1,6 +1,4 @@
-"""The engine: starts and stops the models on one device, and reports its health and figures. The driver runs the
-calls.
-"""
+"""The engine: starts and stops models on one device, and reports health and figures. The driver runs the calls."""
 
 from __future__ import annotations
 
@@ -248,9 +246,7 @@ class Engine:
                 self._on_tick()
 
     def _review_all(self) -> None:
-        """A method of its own: a loop variable in `_watch_rate` would keep an unloaded model alive until the next
-        tick.
-        """
+        """A method, because a loop variable in `_watch_rate` would keep an unloaded model until the next tick."""
         for served in self._models.values():
             self._review(served)
             self._note_if_over_budget(served.profiled)

@@ -15,9 +15,7 @@ log = logging.getLogger("starling.engine")
 
 
 def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_alive: int) -> Program:
-    """The program, with a stage for each profile; a recurrent model that runs by its cell has one stage that
-    repeats.
-    """
+    """The program, with a stage for each profile; a model that runs by its cell has one stage that repeats."""
     info, steps = executor.model.info, executor.steps
     batching = info.batching
     stages = tuple(map(Stage, profiles))

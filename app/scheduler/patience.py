@@ -32,9 +32,7 @@ class Patience:
             self._waited_ns += rows * waited_ns
 
     def tick(self, now: int, served: int) -> None:
-        """The rate monitor's window has closed. `served`: rows that ended well in it, even if their callers had
-        left.
-        """
+        """The rate monitor's window has closed. `served`: rows that ended well in it, callers gone or not."""
         window, left = now - self._since, self._left
         if window > 0 and served and left * _SHARE >= served:
             self.bound = min(self._largest, max(self._least, served * self._waited_ns // left // window // 2))

@@ -46,9 +46,7 @@ def step_entry(step: Step, now: int) -> Entry:
 
 
 class RecordingScheduler(Scheduler):
-    """A Scheduler that passes every input (see `INPUTS`) to `sink` before it acts on it, and every Step that it
-    returns.
-    """
+    """A Scheduler that passes to `sink` every input (see `INPUTS`), before acting on it, and every Step."""
 
     def __init__(self, device: DeviceSpec, *, sink: Callable[[Entry], None]) -> None:
         super().__init__(device)

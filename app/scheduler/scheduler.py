@@ -128,9 +128,7 @@ class Scheduler:
                 self._dispatch.gate.realtime_arrived(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
-        """The caller has gone: waiting rows are forgotten, results of running rows discarded. Unknown calls are
-        ignored.
-        """
+        """The caller has gone: forget waiting rows, discard results of running ones. Unknown calls are ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
             state = self._states[call.program]
@@ -193,9 +191,7 @@ class Scheduler:
             self._dispatch.gate.forget(state.program.id)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
-        """How much programs slow one another, as measured: decides which best-effort units may run beside real-time
-        ones.
-        """
+        """Measured slowdowns of pairs of programs: they decide which best-effort units run beside real-time ones."""
         self._dispatch.gate.pairs = pairs
 
     def tick(self, now: int) -> None:
@@ -204,9 +200,7 @@ class Scheduler:
             state.tick(now)
 
     def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
-        """A program's stage has been measured anew. Unknown programs are ignored: it may have been removed
-        meanwhile.
-        """
+        """A program's stage has been measured anew. Unknown programs are ignored: they may have been removed."""
         state = self._states.get(program)
         if state is not None:
             state.reprofile(profile, stage)

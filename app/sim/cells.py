@@ -81,9 +81,7 @@ class DecoderTimes:
         return spent
 
     def _piece_ns(self, rows: int, start: int, end: int) -> int:
-        """The time for tokens `start` to `end` of so many rows. Each call of the model also costs the time of no
-        tokens.
-        """
+        """The time to read tokens `start` to `end`. Each call of the model also costs the time of no tokens."""
         begun = self._time(rows, start) - self._time(rows, 0) if start else 0.0
         return max(1, round(self._time(rows, end) - begun))
 

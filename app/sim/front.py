@@ -135,9 +135,7 @@ class Front:
         self._plan(now)
 
     def insert(self, works: Iterable[Work], now: int) -> None:
-        """Insert work that follows from the piece just done, before the rest of the turn but after a piece in
-        progress.
-        """
+        """Insert work that follows from the piece just done: before the rest of the turn, after a piece in progress."""
         self._pass(now)
         begun = [self._turn.popleft()] if self._turn and self._left < self._cost[self._turn[0].part] else []
         self._turn.extendleft(reversed([*begun, *works]))
@@ -152,9 +150,7 @@ class Front:
         self._plan(now)
 
     def pop(self, now: int) -> Work | None:
-        """The loop's piece of work that is done now; None if it is a helper thread's. Call it only when `now` is
-        `due`.
-        """
+        """The loop's piece of work that is done now; None if a helper thread's is. Call it only when `now` is `due`."""
         self._pass(now)
         self.turn_over = False
         done: Work | None = None

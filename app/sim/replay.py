@@ -11,8 +11,8 @@ from app.scheduler.record import Entry, feed, scheduler_of, step_entry
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """`equal`: Steps that agreed before the first difference. `hole`: entries that the record lost, where replay
-    ended.
+    """`equal`: Steps that agreed before the first difference. `hole`: entries lost from the record; replay ends
+    there.
     """
 
     equal: int

@@ -148,9 +148,7 @@ class CellRows(Activations):
         return self._x is not None or rows[0].x is not None
 
     def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int = 1) -> torch.Tensor | None:
-        """The inputs of the rows' next `steps` steps, [steps, rows, ...]. `made`: steps made since `row.done` was
-        updated.
-        """
+        """The inputs of the next `steps` steps, [steps, rows, ...]. `made`: steps made since `row.done` was updated."""
         if not self.reads(rows):
             return None
         if at is not None and self._x is not None:

@@ -33,9 +33,7 @@ _PIECE_NS = 20_000_000
 
 
 class _Ended(NamedTuple):
-    """Rows that ended after `steps` steps of a unit. `rows`: their positions in the unit, `places`: in its last
-    step.
-    """
+    """Rows that ended after `steps` steps of a unit: their positions in the unit, and in its last step."""
 
     rows: list[int]
     places: list[int]
@@ -43,9 +41,7 @@ class _Ended(NamedTuple):
     steps: int
 
     def chosen(self, value: torch.Tensor) -> torch.Tensor:
-        """The part of a step's value that belongs to these rows. For one row a view, which is safe: nothing writes to
-        it.
-        """
+        """The part of a step's value that belongs to these rows. For one row a view: nothing writes to it."""
         places = self.places
         return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
 

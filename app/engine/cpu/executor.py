@@ -89,9 +89,7 @@ class CpuExecutor(Executor):
     def _gather(
         self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The model's arguments and keywords. `rows`: the slots of the batch, padding included, with these
-        `lengths`.
-        """
+        """The model's arguments and keywords. `rows`: the slots of the batch with padding, of these `lengths`."""
         side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
         index: torch.Tensor | None = None
         of_rows = shorter = _NO_LENGTHS

@@ -114,9 +114,7 @@ class StagedExecutor(CpuExecutor):
     def _arguments(
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
-        """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch, padding
-        included.
-        """
+        """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
         model, again = self.model, self.model.again[stage]
         inputs: list[Any] = [None] * len(model.info.inputs)
         keywords: dict[str, Any] = {}

@@ -190,9 +190,7 @@ class CellStreamExecutor(StreamExecutor):
         return self.cell.begin(*self.cell.taken(self.gather(index, size, longest)), **keywords)
 
     def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:
-        """One step of the first `size` rows of the index. Returns their flags (bool [size]) if the cell returns
-        some.
-        """
+        """One step of the first `size` rows of the index. Returns the cell's flags (bool [size]), if any."""
         slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
         x = None if slabs.x is None else slabs.x.flatten(0, 1).index_select(0, x_at)
         stepped = self.cell.step(x, tuple(slab.index_select(0, read) for slab in slabs.state))

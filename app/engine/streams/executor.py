@@ -109,9 +109,7 @@ class StreamExecutor(Executor):
     # which graphs
 
     def shapes(self, largest: int, size: int) -> list[Shape]:
-        """The shapes of graphs for batches of `size` rows on a worker of `largest`: one per length, the longest
-        first.
-        """
+        """The shapes of graphs for `size` rows on a worker of `largest`: one per length, the longest first."""
         sizes = sizes_of(largest, fixed=self.padded_axis is None)
         padded_size = next(one for one in sizes if one >= size)
         if self.padded_axis is None:
@@ -216,9 +214,7 @@ class StreamExecutor(Executor):
         return self.complete(sent, lengths, longest)
 
     def stage(self, slots: Slots, size: int) -> dict[int, torch.Tensor]:
-        """Copy the inputs whose rows have no memory on the device there, on the current stream. By position. Blocks
-        until they are there.
-        """
+        """By position: inputs without memory on the device, copied there on the current stream. Blocks."""
         rows, device = padded(slots, size), self.runtime.device
         memories = enumerate(self.pool.rows)
         return {position: self.stacked(position, rows).to(device) for position, memory in memories if memory is None}

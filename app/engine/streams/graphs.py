@@ -105,9 +105,7 @@ class WorkerGraphs:
         return next(fits, None)
 
     def inputs(self, stage: int, like: Sequence[torch.Tensor], empty: Allocate) -> list[torch.Tensor]:
-        """Memory for the input of a stage, with the shapes of `like`. The largest batch comes first, and suffices for
-        all.
-        """
+        """Memory for a stage's input with the shapes of `like`. The largest batch comes first, and suffices for all."""
         kept = self._inputs.get(stage)
         if kept is None or any(one.numel() < value.numel() for one, value in zip(kept, like, strict=True)):
             kept = self._inputs[stage] = [empty(tuple(value.shape), value.dtype) for value in like]

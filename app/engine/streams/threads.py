@@ -121,7 +121,5 @@ class StreamWorker:
 
     @cached_property
     def ends(self) -> Any:
-        """A stream for its completer's work, which must not wait for results of later steps that are queued on
-        `out`.
-        """
+        """A stream for its completer's work, which must not wait for results of later steps queued on `out`."""
         return self._streams.take(self.spec.priority)

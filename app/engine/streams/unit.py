@@ -76,9 +76,7 @@ class UnitRun:
     # planning: on the launcher's thread before the first step is launched, then on the completer's
 
     def _plan(self) -> bool:
-        """Plan steps as far ahead as allowed. Returns whether there is a new one. A recalled unit still makes its
-        first.
-        """
+        """Plan steps as far ahead as allowed. Returns whether there is a new one. Even a recalled unit makes one."""
         planned = False
         while self._left and self._under_way < self._most_under_way() and (self._first or not self._ends()):
             self._planned.append(self._next())

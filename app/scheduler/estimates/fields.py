@@ -1,6 +1,4 @@
-"""Parses the fields of the profile format. A bad one raises ValueError with its key, what was expected, and what is
-there.
-"""
+"""Parses the fields of the profile format. A bad one raises ValueError: its key, what was expected and found."""
 
 from __future__ import annotations
 

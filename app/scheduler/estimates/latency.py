@@ -201,9 +201,7 @@ class Handover:
         self.ns = int(self._value)
 
     def tick(self) -> None:
-        """A window has closed. One in which nothing ran moves the value back towards the profile, as in
-        `Latency.tick`.
-        """
+        """A window has closed. If nothing ran in it, the value moves back towards the profile, as in `Latency`."""
         if self._learns and not self._observed:
             self._value += _RETURN * (self._profiled - self._value)
             self.ns = int(self._value)

@@ -16,12 +16,11 @@
                   With `stages`, of each of them
     power_w       watts drawn by the device
     length_ms     time of a batch by the length of its longest row. `batch_ms` is then used if the length is unknown;
-    its
-                  default is the times of the longest length
+                  its default is the times of the longest length
     stages        the parts that a model is run in, in order, each in this format. `batch_ms` beside them is the time of
                   the whole model; its default is the sum of the stages, with one step of each cell
     cell          the stage is repeated; its times are those of one step. Its lengths count what a row has read and
-    written
+                  written
 
 Only `batch_ms` is required, or what its default is made of. Missing sizes are interpolated linearly, so the sizes given
 must begin with 1 and end with `max_batch`. Unknown keys are kept unchanged. Milliseconds in files, integer nanoseconds
@@ -267,9 +266,7 @@ def parse(data: Any) -> ModelProfile:
 
 
 def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
-    """The profile of a made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1
-    ns.
-    """
+    """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
     times = tuple(round((fixed_ms + row_ms * size) * MS) for size in range(1, max_batch + 1))
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")

@@ -105,9 +105,7 @@ class Dispatch:
     def _serve(
         self, ready: ReadySet, usable: Sequence[int], held: list[ReadySet], start: list[Unit], now: int
     ) -> Hold | None:
-        """Start one unit of this key, or return until when the key is held. Sets that wait with it are added to
-        `held`.
-        """
+        """Start one unit of this key, or return until when it is held, and add sets held with it to `held`."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
         if state.program.one_unit and state.units:

@@ -74,9 +74,7 @@ class Gate:
         return row.order
 
     def level(self, row: Row) -> Level:
-        """A waiting row takes precedence over a running unit if its level is smaller than that of the unit's
-        first row.
-        """
+        """A waiting row takes precedence over a running unit whose first row has a larger level."""
         return (0, row.call.priority)
 
     # reports of the dispatcher

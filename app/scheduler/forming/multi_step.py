@@ -125,9 +125,7 @@ class MultiStep:
         self._views = views
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
-        """The units that are to end with the running step or stage, and those that are to end when their next row
-        ends.
-        """
+        """The units that are to end with the running step or stage, and those to end when their next row ends."""
         waiting = self._ledger.ready.next_set((), self._gate.rank)
         head = None if waiting is None else waiting.head()
         level = None if head is None else self._gate.level(head)

@@ -25,9 +25,7 @@ class Turns:
         return max(self._now, self._ends.get(program, 0))
 
     def take(self, program: int, time_ns: int) -> None:
-        """A unit of so many predicted nanoseconds starts. If the time is unknown (0), it counts as 1: turns are by
-        units.
-        """
+        """A unit starts. If its predicted time is unknown (0), it counts as 1, so turns are by units."""
         self._now = self.tag(program)
         self._ends[program] = self._now + max(1, time_ns)
 

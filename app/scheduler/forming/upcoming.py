@@ -55,7 +55,7 @@ class Upcoming:
 
     @property
     def waiting(self) -> int:
-        """Waiting real-time rows that cannot start. Rows that arrived after their hold began may end it: they do not
+        """Waiting real-time rows that cannot start. Rows that arrived after a hold began may end it, and do not
         count.
         """
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())

@@ -231,9 +231,7 @@ def _deadlines(rows: Iterable[Row]) -> list[int]:
 
 
 def longest_of(rows: Iterable[Row]) -> int:
-    """The length of the longest row, 0 for none. Steps made at a cell count: a decoder attends to what it has
-    written.
-    """
+    """The length of the longest row, 0 for none. Steps at a cell count: a decoder attends to what it has written."""
     return max((row.length + row.steps for row in rows), default=0)
 
 

@@ -214,9 +214,7 @@ class Workers:
 
 
 def running_stage(unit: Unit, now: int) -> tuple[int, int]:
-    """For a unit of several stages: which one is predicted to run now (0 is its first), and how long until that
-    ends.
-    """
+    """For a unit of several stages: which one is predicted to run now (0: its first), and how long until it ends."""
     ends = unit.begins
     for place, time in enumerate(unit.times):
         ends += time

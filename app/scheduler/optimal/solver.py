@@ -192,9 +192,7 @@ class _Process:
     # costs: cost[0, a] + cost[1, a] x n is what action a costs in state n
 
     def latency_cost(self) -> Floats:
-        """Rows in the system, integrated, over the rate. Rows that arrive during a batch are there for half of it on
-        average.
-        """
+        """Rows in the system, integrated, over the rate. Rows that arrive during a batch are there for half of it."""
         cost = np.empty((2, self.largest + 1))
         cost[1] = np.r_[1 / self.rate, self.times] / self.rate
         cost[0] = np.r_[0.0, self.times**2 / 2]
@@ -248,9 +246,7 @@ class _Process:
         return average, value
 
     def improve(self, value: Floats, average: float, cost: Floats) -> Floats:
-        """The cost of each action in each state, given the relative values; infinite if it needs more rows than
-        wait.
-        """
+        """The cost of each action in each state, by the relative values; infinite if it needs more rows than wait."""
         n = np.arange(self.states + 1)
         gains = np.full((self.states + 1, self.largest + 1), np.inf)
         gains[:, 0] = cost[0, 0] + n * cost[1, 0] - average / self.rate + value[1 : self.states + 2]

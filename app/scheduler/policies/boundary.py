@@ -41,9 +41,7 @@ Run = tuple[float, int]
 
 
 class _Wait(NamedTuple):
-    """Wait for `joining` rows, which takes `wait_ns`; then `runs` bring all rows to the end. The first run includes the
-    wait.
-    """
+    """Wait `wait_ns` for `joining` rows; then `runs` bring all rows to the end. The first run includes the wait."""
 
     joining: int
     wait_ns: float

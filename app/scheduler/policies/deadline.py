@@ -106,9 +106,7 @@ def _period(view: KeyView, schedule: Schedule) -> float:
 
 
 def _picked(view: KeyView, schedule: Schedule, window: LengthWindow, most: int, idle: Sequence[int]) -> Cut:
-    """Rows around the first by length that end by its deadline; or the shortest rows, if these make as many others
-    late.
-    """
+    """Rows around the first by length that end by its deadline; or the shortest, if these make as many others late."""
     times, first = view.facts.lengths[0], window.lengths[window.place]
     slower = schedule.time(1, first) / times.at(first).times[0]
     within = (schedule.deadlines[0] - schedule.begins) / slower

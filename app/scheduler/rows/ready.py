@@ -64,9 +64,7 @@ class LengthWindow:
 
 
 class ReadySet:
-    """The waiting rows of one class at one key. `again`: they are the rows of a failed unit, and run again as one
-    unit.
-    """
+    """The waiting rows of one class at one key. `again`: the rows of a failed unit, which run again as one unit."""
 
     __slots__ = (
         "_arrivals", "_by_length", "_edf", "_entries", "_nonempty", "_totals", "again", "count", "key", "klass",

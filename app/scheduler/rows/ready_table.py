@@ -79,9 +79,7 @@ class ReadyTable:
         return (*best, not ready.again, *own)
 
     def behind(self, ready: ReadySet) -> list[ReadySet]:
-        """The sets of the same key and class that run again at a lower priority. While a policy holds `ready`, they
-        wait.
-        """
+        """Sets of the same key and class that run again at a lower priority: they wait while a policy holds `ready`."""
         others = (other for other in self._again.values() if other.count)
         alike = [other for other in others if (other.key, other.klass) == (ready.key, ready.klass)]
         return [other for other in alike if other.head().order[0] > ready.head().order[0]]
