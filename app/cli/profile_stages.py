@@ -60,7 +60,7 @@ class Slices:
 
     @property
     def suggested(self) -> int:
-        """The number of stages with the shortest longest stage."""
+        """The number of stages whose longest stage is the shortest."""
         return min(self.times, key=lambda number: (self.times[number].longest, number))
 
     def as_dict(self) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def stored(
         )
     if measure is not None:
         profile = _with_front(cache, key, profile, loaded, source, device, measure)
-    place = os.path.relpath(source.folder)  # as seen from here, where it is below
+    place = os.path.relpath(source.folder)  # relative, if it is below the working folder
     place = str(source.folder) if place.startswith("..") else place
     command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":

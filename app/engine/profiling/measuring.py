@@ -1,6 +1,6 @@
 """Runs measured batches on the workers that serve, between the units of the engine.
 
-Measured units have negative ids, the scheduler's are positive. A unit of the engine that is pushed meanwhile waits
+Measured units have negative ids, which the scheduler never uses. A unit of the engine that is pushed meanwhile waits
 behind them in its worker's queue. Everything here runs on the event loop.
 """
 

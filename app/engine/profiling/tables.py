@@ -92,7 +92,7 @@ def tables_of(
     stage = profile.stage(workers)
     handovers = len(profile.parts)
     stages = () if any(part.cell for part in profile.stages) else tuple(part.stage() for part in profile.stages)
-    values = bool(stages)  # the values of states, which batches of stages are compared by
+    values = bool(stages)  # tables of a model in stages also hold the value of each state
     asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, stages)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:

@@ -1,4 +1,4 @@
-"""Rows to try a model with before anybody has sent one, and batches made of them.
+"""Rows to try a model with before the first request, and batches of them.
 
 Warm-up uses one row of plain values (ones, empty text), which are valid for most models. The row check uses different
 rows. Both respect the bounds in model.toml; if made-up values are no valid input, `[warmup]` in model.toml gives real

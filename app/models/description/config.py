@@ -113,7 +113,7 @@ class ModelTable(Table):
 
 
 def read_config(folder: Path) -> ModelTable:
-    """Read `folder`/model.toml. Raises ConfigError naming the file, the key, what was expected and what came."""
+    """Read `folder`/model.toml. Raises ConfigError naming the file, the key, the expected value and the actual one."""
     path = folder / FILE_NAME
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

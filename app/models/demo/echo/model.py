@@ -1,4 +1,4 @@
-"""Identity: what comes out is what went in, in the very memory it came in."""
+"""Identity: returns its input, in the same memory."""
 
 from torch import nn
 

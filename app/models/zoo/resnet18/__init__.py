@@ -1,1 +1,1 @@
-"""resnet18: a convolutional network, for measurements: its 47 MB of weights make a row cheaper in company."""
+"""resnet18: a convolutional network, for measurements: a batch reads its 47 MB of weights once."""
