@@ -1,1 +1,1 @@
-"""Decoders of transformers, run step by step: a cache with one place for each row, and steps of rows at any positions."""
+"""Decoders of transformers, run step by step: a cache with a place for each row, and steps of rows at any positions."""
