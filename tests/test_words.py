@@ -26,7 +26,7 @@ PHRASES = {
     r"take chance for a burst": "mistake noise for a burst",
     r"in the course of things": "exact for a single deviation",
     r"\bthe short way\b|uvicorn's way": "fast path, ASGI path",
-    r"\b_Unheard\b|\bfarewell\b|\bmended\b": "_NoEvent, tls_close, uvicorn_fixes",
+    r"\b_Unheard\b|\bfarewell\b|\bmended\b": "_NoEvent, TlsClose, uvicorn_fixes",
     r"class (Around|Alike|Beside|Fits|Joining|Known|Learned|Asked|Found|Home|Host)\b": "a noun for the thing",
     r"\bhears of\b|\bheard of\b|\bunheard\b": "name the call: on_finished(unit)",
     r"\bgoes by\b": "follows, uses",

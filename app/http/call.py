@@ -210,7 +210,7 @@ class Call(AnsweredCall):
                     async with lock:
                         await run(best_effort, parts.parse_next)
                 async with lock:
-                    return codec.parsed(served, await run(best_effort, parts.finish))
+                    return codec.finish_decoding(served, await run(best_effort, parts.finish))
         async with nullcontext() if own_code else lock:
             return await run(best_effort, codec.decode, served, headers, body, limits)
 

@@ -103,24 +103,6 @@ class FakeCatalog:
         return self.models[name]
 
 
-@dataclass
-class FakeHealth:
-    """Probes with the answers they are given."""
-
-    live_reason: str | None = None
-    ready_reason: str | None = None
-    entries: list[IndexEntry] = field(default_factory=list)
-
-    def models(self) -> list[IndexEntry]:
-        return self.entries
-
-    def live(self) -> str | None:
-        return self.live_reason
-
-    def ready(self) -> str | None:
-        return self.ready_reason
-
-
 def client(app: FastAPI, **state: Any) -> httpx.AsyncClient:
     """A client whose requests carry `state` as the lifespan's state, as a server would."""
     state.setdefault("auth", Auth(control=True))

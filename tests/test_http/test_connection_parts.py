@@ -12,7 +12,7 @@ from connections import Clock
 
 from app.http.connection.idle_connections import IdleConnections
 from app.http.connection.refusals import FREE, RefusalQueue
-from app.http.connection.tls_close import TlsClose
+from app.http.connection.uvicorn_parts import TlsClose
 
 
 class Idle:

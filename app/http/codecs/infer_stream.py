@@ -26,9 +26,9 @@ class InferStream(V2):
     may_stream = True
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
-        return self.parsed(served, super().decode(served, headers, body, limits))
+        return self.finish_decoding(served, super().decode(served, headers, body, limits))
 
-    def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
+    def finish_decoding(self, served: Served, call: DecodedCall) -> DecodedCall:
         """See V2. Raises BadRequest if the model has nothing to stream, or an output is requested as binary."""
         info, steps = served.info, served.model.streams
         if not steps:

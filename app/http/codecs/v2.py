@@ -55,7 +55,7 @@ class V2(Codec):
             raise ValueError("a body with binary tensors, or with too much JSON")
         return begin_incremental(body, served.info)
 
-    def parsed(self, served: Served, call: DecodedCall) -> DecodedCall:
+    def finish_decoding(self, served: Served, call: DecodedCall) -> DecodedCall:
         """A hook for subclasses: complete a call that was decoded incrementally."""
         return call
 

@@ -26,8 +26,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.connection.idle_connections import IdleConnections
-from app.http.connection.tls_close import TlsClose
-from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, without_upgrade
+from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, without_upgrade
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer

@@ -1,14 +1,16 @@
-"""Replacements for parts of uvicorn's HTTP protocol: flow control, writing answers, and declining upgrades."""
+"""Parts of PatchedProtocol: flow control, writing answers, declining upgrades, and closing TLS connections."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Collection, Iterable
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _OFFER = (b"upgrade", b"http2-settings")
+_WAIT_S = 1.0  # a client that reads has answered by then
 
 
 class PipelineFlow(FlowControl):
@@ -78,3 +80,45 @@ def without_upgrade(method: bytes, url: bytes, headers: Iterable[tuple[bytes, by
         if name not in _OFFER and (value or name != b"connection"):
             lines.append(b"%s: %s" % (name, value))
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class TlsClose:
+    """Aborts one closing TLS connection if its client does not answer close_notify.
+
+    asyncio waits up to 30 s for the answer. A client that keeps an idle connection in a pool does not read from it, so
+    a server that shuts down would wait all that time. The connection is aborted after a second, or later while written
+    bytes have not reached the client.
+    """
+
+    __slots__ = ("_loop", "_timer", "_transport")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._timer = loop.call_later(_WAIT_S, self._abort)
+
+    def cancel(self) -> None:
+        """The connection is closed."""
+        self._timer.cancel()
+
+    def _abort(self) -> None:
+        if _unsent(self._transport):
+            self._timer = self._loop.call_later(_WAIT_S, self._abort)
+        else:
+            self._transport.abort()
+
+
+def _unsent(transport: asyncio.Transport) -> int:
+    """Bytes that the client's system has not acknowledged yet; 0 if that cannot be found out.
+
+    Bytes in the transport's own buffer are not counted, but that is empty whenever the kernel's queue is.
+    """
+    try:
+        import fcntl  # of Unix alone
+        import termios
+
+        descriptor = transport.get_extra_info("socket").fileno()
+        (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    except (AttributeError, ImportError, OSError):
+        return 0
+    return int(count)

@@ -19,7 +19,7 @@ from app.http.errors import error_parts, install_error_handlers
 from app.http.keys import keys_of
 from app.http.routes import control
 
-from ..catalog import FakeCatalog, FakeHealth, client, served, spec
+from ..catalog import FakeCatalog, client, served, spec
 
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 ECHO_2 = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version="2")
@@ -57,14 +57,9 @@ def catalog() -> FakeCatalog:
 
 
 @pytest.fixture
-def health() -> FakeHealth:
-    return FakeHealth()
-
-
-@pytest.fixture
-async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
     metrics = SimpleNamespace(render=lambda: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"))
-    async with client(make_app(), catalog=catalog, health=health, metrics=metrics) as opened:
+    async with client(make_app(), catalog=catalog, metrics=metrics) as opened:
         yield opened
 
 

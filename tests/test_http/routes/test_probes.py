@@ -12,20 +12,24 @@ from fastapi import FastAPI
 from app.contract import IndexEntry
 from app.http.errors import install_error_handlers
 from app.http.routes import probes
+from app.lifecycle import Lifecycle
 
-from ..catalog import FakeHealth, client
+from ..catalog import FakeCatalog, client
 
 LIVE = ["/v2/health/live", "/livez", "/healthz"]
 READY = ["/v2/health/ready", "/readyz", "/ping"]
 
 
 @pytest.fixture
-def health() -> FakeHealth:
-    return FakeHealth()
+def health() -> Lifecycle:
+    """Of a server with one model, which is ready."""
+    found = Lifecycle()
+    found.catalog = FakeCatalog({}, [IndexEntry("a", "1", "UNTRIED", "it raises", required=True)])  # type: ignore[assignment]
+    return found
 
 
 @pytest.fixture
-async def http(health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+async def http(health: Lifecycle) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     app.include_router(probes.router)
     install_error_handlers(app)
@@ -35,11 +39,11 @@ async def http(health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.mark.parametrize(("path", "word"), [(path, "live") for path in LIVE] + [(path, "ready") for path in READY])
 async def test_a_probe_that_fails_says_why_and_head_is_get_without_a_body(
-    http: httpx.AsyncClient, health: FakeHealth, path: str, word: str
+    http: httpx.AsyncClient, health: Lifecycle, path: str, word: str
 ) -> None:
     reason = "a: loading; b: failed: no such file"
     for why, status in ((None, 200), (reason, 503)):
-        setattr(health, f"{word}_reason", why)
+        health.failed = why
         answer, headed = await http.get(path), await http.head(path)
         assert (answer.status_code, answer.json()) == (status, {word: not why, **({"reason": why} if why else {})})
         assert (headed.status_code, headed.headers) == (answer.status_code, answer.headers)
@@ -53,11 +57,10 @@ async def test_a_probe_that_fails_says_why_and_head_is_get_without_a_body(
     assert (head.startswith(b"HTTP/1.1 503"), rest) == (True, b"")
 
 
-async def test_verbose_readiness_has_the_lines_of_the_index(http: httpx.AsyncClient, health: FakeHealth) -> None:
-    health.entries = [IndexEntry("a", "1", "UNTRIED", "it raises", required=True)]
+async def test_verbose_readiness_has_the_lines_of_the_index(http: httpx.AsyncClient, health: Lifecycle) -> None:
     lines = [{"name": "a", "version": "1", "state": "UNTRIED", "reason": "it raises"}]
     assert (await http.get("/readyz?verbose")).json() == {"ready": True, "models": lines}
-    health.ready_reason = "hung"
+    health.stuck = lambda: "hung"
     assert (await http.get("/readyz?verbose=1")).json() == {"ready": False, "reason": "hung", "models": lines}
 
 
