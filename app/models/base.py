@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from app.contract import DATATYPES, Array, ModelInfo, TensorSpec
 from app.errors import ConfigError, without_addresses
@@ -141,6 +142,12 @@ def _check_type(spec: TensorSpec, value: Any) -> None:
 
 
 # conversions
+
+
+def device_of(call: Any) -> torch.device:
+    """The device of a module's weights; the CPU without weights."""
+    weights = call.parameters() if isinstance(call, nn.Module) else iter(())
+    return next((weight.device for weight in weights), torch.device("cpu"))
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:

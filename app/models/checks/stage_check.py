@@ -15,10 +15,9 @@ from functools import partial
 from itertools import chain
 
 import torch
-from torch import nn
 
 from app.contract import Model, SampleRow, TensorSpec
-from app.models.base import normalise
+from app.models.base import device_of, normalise
 from app.models.checks.parts import LoneRow, Part, SharedBatch, Tensors, spec_of
 from app.models.checks.row_check import Cause, Finding, Tolerance
 from app.models.checks.samples import keywords, longest, stack
@@ -54,8 +53,7 @@ class _StageRunner:
     def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
         self._model = model
         self._rows = rows
-        weights = model.call.parameters() if isinstance(model.call, nn.Module) else iter(())
-        self._device = next((weight.device for weight in weights), torch.device("cpu"))
+        self._device = device_of(model.call)
         self._inputs = [self._context([row]) for row in rows]
         self._results = [self._staged(0, given, [row]) for given, row in zip(self._inputs, rows, strict=True)]
         self._axes = SecondAxes()

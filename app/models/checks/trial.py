@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, as_array, normalise, one_line, verify, with_place
+from app.models.base import V2_DATATYPES, as_array, device_of, normalise, one_line, verify, with_place
 from app.models.checks.cell_check import check_cell
 from app.models.checks.decoder_check import check_decoder
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
@@ -130,11 +130,8 @@ def fit_row(model: Model, run: Run) -> SampleRow:
 
 def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
     """Whether an empty batch raises the same error. Then shapes or code are at fault, since it has no values."""
-    weight = next(model.call.parameters(), None) if isinstance(model.call, nn.Module) else None
-    empty = [
-        values.to(weight.device)[:0] if isinstance(values, torch.Tensor) and weight is not None else values[:0]
-        for values in stack(model.info.inputs, [row])
-    ]
+    device, batch = device_of(model.call), stack(model.info.inputs, [row])
+    empty = [values.to(device)[:0] if isinstance(values, torch.Tensor) else values[:0] for values in batch]
     try:
         with torch.inference_mode(), exit_as_error():
             model.call(*empty, **({"parameters": []} if model.takes_parameters else {}))
