@@ -18,15 +18,11 @@ from app.http.asgi import HttpApp
 from app.http.auth import Auth
 from app.http.body import Limits, Message, Receive, Scope, Send
 from app.http.resources import Resources
+from app.lifecycle import Lifecycle
 
 from .catalog import FakeCatalog, FakeServed
 
 LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connections=3)
-
-
-@dataclass
-class Health:
-    closing: bool = False
 
 
 class EchoLease:
@@ -151,7 +147,7 @@ class Caller:
 
     model: Echo
     way: str
-    health: Health = field(default_factory=Health)
+    health: Lifecycle = field(default_factory=Lifecycle)
     options: dict[str, Any] = field(default_factory=dict)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 

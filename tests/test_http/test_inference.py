@@ -24,7 +24,7 @@ from app.observe.logs import ACCESS
 from app.observe.tracing.spans import traceparent
 from app.observe.tracing.tracer import Tracer
 
-from .echo import FRIENDLY, INFER, Caller, Echo, EchoLease, Health, MakeCaller, body, with_code
+from .echo import FRIENDLY, INFER, Caller, Echo, EchoLease, MakeCaller, body, with_code
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,8 @@ async def test_a_model_is_loaded_anew_while_a_body_arrives(
 
 
 async def test_a_server_that_is_going_away(caller: MakeCaller, model: Echo) -> None:
-    call = caller(model, health=Health(closing=True))
+    call = caller(model)
+    call.health.closing = True
     for path, sent, status in ((INFER, body(), 200), (INFER, b"{", 400), ("/v2", b"", 299)):
         reply = await call(path, sent)
         assert (reply.status, reply.headers[b"connection"]) == (status, b"close")

@@ -15,9 +15,10 @@ from app.http.keys import keys_of
 from app.http.prefix import path_redirect, strip_prefix
 from app.http.resources import Resources
 from app.http.routes import control
+from app.lifecycle import Lifecycle
 
 from .catalog import FakeCatalog
-from .echo import LIMITS, Echo, Health, MakeCaller
+from .echo import LIMITS, Echo, MakeCaller
 
 LOCKED = Auth(keys_of("api_key", "sesame", None))
 
@@ -55,7 +56,7 @@ def http() -> httpx.AsyncClient:
     app = HttpApp(routes, Resources(LIMITS, auth=Auth(), connections=lambda: 1, root_path="/a"))
 
     async def stateful(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Health()}}, receive, send)
+        await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Lifecycle()}}, receive, send)
 
     return httpx.AsyncClient(transport=httpx.ASGITransport(stateful), base_url="https://host.example")
 
