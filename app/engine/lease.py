@@ -19,7 +19,7 @@ from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Slots
 from app.engine.tensors import neighbours
-from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
+from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Klass, Reason, Row, RowState
@@ -186,10 +186,6 @@ class Lease(CallWithOutputs):
             intake = self._placed.intake
             intake.scheduler.extend(self.id, self.end_by, intake.clock())
             intake.step_soon()
-
-    def cancel(self) -> None:
-        """The caller has gone."""
-        self.fail(ClientGone("the client went away before its answer"))
 
     def fail(self, error: StarlingError) -> None:
         """Answer the call with an error, unless it has its answer."""

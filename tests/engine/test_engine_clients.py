@@ -14,7 +14,7 @@ from fakes import MS, virtual
 
 from app.contract import CLASSES, Answer, Lease
 from app.engine.served_model import ServedModel
-from app.errors import BadRequest, ClientGone, DeadlineExceeded, DeadlineUnreachable, ModelFailed, NotReady, QueueFull
+from app.errors import BadRequest, DeadlineExceeded, DeadlineUnreachable, ModelFailed, NotReady, QueueFull
 from app.scheduler.types import AT_ONCE, Klass
 
 from .rig import POISON, Affine, Rig, assert_answer, device, make_model, rows_of, serving, tensor
@@ -35,9 +35,7 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
             lease.write(0, rows_of(11.0))
             call = lease.run()
             await rig.loop.turn(2)
-            lease.cancel()
-            with pytest.raises(ClientGone):
-                await call
+            call.cancel()
         assert rig.served.pool.used == 2  # of the unit that runs
         rig.device.release()
         assert_answer(await stays, *([10.0] if running else [8.0, 9.0]))
@@ -48,7 +46,7 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
 
 @virtual
 async def test_slots_are_given_back_once():
-    """By a lease that was never run, one that is closed twice, and one that is cancelled after its answer."""
+    """By a lease that was never run, one that is closed twice, and one that has its answer."""
     async with serving() as rig:
         with pytest.raises(ValueError, match="broadcast"), rig.served.lease(2) as lease:
             lease.write(0, np.zeros((2, 3), np.float32))
@@ -59,7 +57,6 @@ async def test_slots_are_given_back_once():
         assert rig.served.pool.used == 1
         other.write(0, rows_of(10.0))
         answer = await other.run()
-        other.cancel()
         other.close()
         assert_answer(answer, 10.0)
         rig.assert_settled()

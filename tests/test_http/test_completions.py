@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from app.contract import Array, Translated
-from app.errors import BadText
+from app.errors import BadText, ModelFailed
 
 from .echo import Caller, MakeCaller
 from .test_streaming import Reader
@@ -127,6 +127,19 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
     ]  # fmt: skip
     assert last["usage"]["prompt_tokens"] == 5
     assert model.sent == [0, 1]  # the first piece of all, and the second of a prompt
+
+
+async def test_an_error_in_a_stream(model: Writer) -> None:
+    reader = Reader(model)
+    reader.send(PLAIN, body(prompt="one", stream=True))
+    await model.ran.wait()
+    model.last.piece("two", 1)
+    model.last.fail(ModelFailed("it raised"))
+    await reader.connection.done()
+    _, last = reader.events
+    assert last == {
+        "error": {"message": "it raised", "type": "server_error", "param": None, "code": "model_failed"},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Streams of a model that really writes: a client that hangs up makes room within one step."""
+"""Streams of a model that really writes: who hangs up makes room within one step, who does not read costs no more than
+its text, and a server that stops ends them with an event."""
 
 from __future__ import annotations
 
@@ -50,37 +51,90 @@ class Steps:
         return self._step(*args)
 
 
+class World:
+    def __init__(self, engine: Engine, served: ServedModel) -> None:
+        self.engine, self.served = engine, served
+        self.steps = Steps(served.model.call)
+        self._ended = asyncio.Event()
+        engine.watch(lambda unit, outcome, began, ended: self._ended.set())
+
+    def reader(self) -> Reader:
+        return Reader(self.served)  # type: ignore[arg-type]
+
+    @property
+    def places(self) -> Places:
+        assert isinstance(self.served.activations, Places)
+        return self.served.activations
+
+    async def idle(self) -> None:
+        """Until no unit runs."""
+        async with asyncio.timeout(10):
+            while list(self.engine.scheduler.running):
+                self._ended.clear()
+                await self._ended.wait()
+                await asyncio.sleep(0)
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[tuple[Engine, ServedModel]]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     tiny_decoders.save(tmp_path, "gpt2", MOST)
     device = CpuDevice((4,), threads=1, cores=1)
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(load(ModelSource("echo", 1, tmp_path)))
         assert isinstance(served, ServedModel)
-        yield engine, served
+        yield World(engine, served)
 
 
-async def test_a_connection_that_closes_frees_its_place_within_one_step(world: tuple[Engine, ServedModel]) -> None:
+async def test_a_connection_that_closes_frees_its_place_within_one_step(world: World) -> None:
     """Whenever it does so, reading or not: the step that runs is the last one of its row."""
-    engine, served = world
-    steps, ended, places = Steps(served.model.call), asyncio.Event(), served.activations
-    assert isinstance(places, Places)
-    engine.watch(lambda unit, outcome, began, at: ended.set())
     for reads in (True, False, True, False, True, False):
-        steps.halt(random.randrange(2, MOST - 2))
-        reader = Reader(served)  # type: ignore[arg-type]
+        world.steps.halt(random.randrange(2, MOST - 2))
+        reader = world.reader()
         if not reads:
             reader.connection.protocol.pause_writing()
         reader.send(STREAM, BODY)
-        await steps.here.wait()
-        assert places.rows == 1
+        await world.steps.here.wait()
+        assert world.places.rows == 1
         reader.connection.hang_up()
         await reader.connection.done()
-        before = steps.made
-        ended.clear()
-        steps.go.set()
-        async with asyncio.timeout(10):
-            while list(engine.scheduler.running):
-                await ended.wait()
-                await asyncio.sleep(0)
-        assert (steps.made, places.rows, served.pool.used) == (before, 0, 0)
+        before = world.steps.made
+        world.steps.go.set()
+        await world.idle()
+        assert (world.steps.made, world.places.rows, world.served.pool.used) == (before, 0, 0)
+
+
+async def test_a_server_that_stops_ends_a_stream_with_an_event(world: World) -> None:
+    """At its drain limit; until then the stream goes on."""
+    world.steps.halt(10)
+    reader, waits = world.reader(), world.reader()
+    reader.send(STREAM, BODY)
+    await world.steps.here.wait()
+    await reader.more()
+    waits.send(STREAM, BODY)
+    await asyncio.sleep(0)
+    world.engine.abort("the server has stopped before this call was answered")
+    await reader.connection.done()
+    await waits.connection.done()
+    *pieces, last = reader.events
+    assert last == {"error": "the server has stopped before this call was answered"}
+    assert pieces
+    assert all(piece["text_output"] for piece in pieces)
+    assert waits.head.startswith(b"HTTP/1.1 503")
+    world.steps.go.set()
+    await world.idle()
+    assert world.places.rows == 0
+
+
+async def test_a_client_that_does_not_read_holds_up_nobody_and_gets_its_text_at_last(world: World) -> None:
+    slow, quick = world.reader(), world.reader()
+    slow.connection.protocol.pause_writing()
+    slow.send(STREAM, BODY)
+    quick.send(STREAM, BODY)
+    await quick.connection.done()
+    await world.idle()
+    assert (world.places.rows, world.served.pool.used) == (0, 0)  # the slow one's, too
+    slow.connection.protocol.resume_writing()
+    await slow.connection.done()
+    texts = ["".join(event["text_output"] for event in reader.events) for reader in (slow, quick)]
+    assert texts[0] == texts[1] != ""
+    assert len(slow.events) <= 2 < len(quick.events)
