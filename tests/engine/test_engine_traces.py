@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Visit:
     timeout_us: int | None
     priority: int
     goes_us: int | None
-    how: str  # "cancel": the lease is told; "task": the handler is cancelled
+    how: str  # "fail": the call is failed; "task": the handler is cancelled
 
 
 @dataclass
@@ -71,7 +72,7 @@ visits = st.builds(
     timeout_us=st.sampled_from([None, None, None, 500, 3_000, 10_000]),
     priority=st.integers(0, 3),
     goes_us=st.sampled_from([None, None, None, 0, 700, 2_500, 6_000]),
-    how=st.sampled_from(["cancel", "task"]),
+    how=st.sampled_from(["fail", "task"]),
 )
 fates = st.lists(
     st.tuples(
@@ -126,7 +127,7 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
 
 
 def leave(loop: VirtualLoop, visit: Visit, lease, task: asyncio.Task) -> None:
-    gone = lease.cancel if visit.how == "cancel" else task.cancel
+    gone = partial(lease.fail, ClientGone("gone")) if visit.how == "fail" else task.cancel
     loop.call_later(visit.goes_us * US / 1e9, gone)
 
 
@@ -146,7 +147,7 @@ def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) 
     elif isinstance(outcome, ModelFailed):
         assert injected or visit.bad is not None
     elif isinstance(outcome, ClientGone):
-        assert (visit.how, visit.goes_us is None) == ("cancel", False)
+        assert (visit.how, visit.goes_us is None) == ("fail", False)
     elif isinstance(outcome, asyncio.CancelledError):
         assert (visit.how, visit.goes_us is None) == ("task", False)
     elif isinstance(outcome, DeadlineUnreachable):
