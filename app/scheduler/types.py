@@ -72,6 +72,7 @@ class Profile:
     if times depend on the longest row of the batch; then `batch_ns` is used if the length is not known. `handover_ns`:
     what a unit costs beyond computing, to reach a worker and to report its end; None: nothing, and it is not learnt
     online. `errors`: by size, the standard error of `batch_ns` as a share of it; () if the times are exact.
+    `guessed_lengths`: `by_length` is a guess. Rows are picked by it, but no time is predicted and no call dropped.
     """
 
     batch_ns: tuple[int, ...] = ()
@@ -79,6 +80,7 @@ class Profile:
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
     handover_ns: int | None = None
     errors: tuple[float, ...] = ()
+    guessed_lengths: bool = False
 
     def times_of(self, units: int) -> tuple[int, ...]:
         """Times by size while so many units run; if more run than were measured, those of the most measured."""

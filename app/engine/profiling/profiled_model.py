@@ -154,8 +154,9 @@ def first_profile(
         executor.model.info.name,
         extra={"lengths": lengths or {}, "made": now_utc()},
         by_length=by_tokens(own, most, batch_ns),
-        stages=tuple(ModelProfile(ns, by_length=by_tokens(own, most, ns)) for ns in by_stage),
+        stages=tuple(ModelProfile(ns, by_length=by_tokens(own, most, ns), guessed_lengths=True) for ns in by_stage),
         errors=(error,) * len(batch_ns),
+        guessed_lengths=True,
     )
 
 

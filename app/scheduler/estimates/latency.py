@@ -38,12 +38,13 @@ _OF_MEAN = 1.25  # standard deviations in a mean absolute deviation, of normal n
 class Latency:
     """Predicts the batch times of one stage, in nanoseconds, from its profile and from observed batches."""
 
-    __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "live", "scale")
+    __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "lengths", "live", "scale")
 
     def __init__(self, profile: Profile) -> None:
         #: By the number of units that run, less one.
         self._tables = (profile.batch_ns, *profile.concurrency_ns) if profile.batch_ns else ()
-        self.by_length = profile.by_length
+        self.lengths = profile.by_length  # which rows are picked by
+        self.by_length = () if profile.guessed_lengths else profile.by_length
         self.handover = Handover(profile.handover_ns)
         self.live = LiveTimes(profile.errors) if profile.errors else None
         self.scale = 1.0

@@ -61,7 +61,7 @@ class ModelProfile:
     `by_length`: (length, times by size), ascending, if times depend on the longest row. `stages`: the parts that it is
     run in, if there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size costs
     beyond these; None if not measured, which counts as 0. `errors`: by size, the standard error of `batch_ns` as a
-    share of it; empty if the times are exact.
+    share of it; empty if the times are exact. `guessed_lengths`: `by_length` is a guess, see `Profile`.
     """
 
     batch_ns: tuple[int, ...]
@@ -76,6 +76,7 @@ class ModelProfile:
     cell: bool = False
     handover_ns: int | None = None
     errors: tuple[float, ...] = ()
+    guessed_lengths: bool = False
 
     @property
     def max_batch(self) -> int:
@@ -119,7 +120,9 @@ class ModelProfile:
         measured = max(self.concurrency_ns, default=1)
         most = measured if running is None else min(running, measured)
         concurrency_ns = tuple(self.times(units) for units in range(2, most + 1))
-        return Profile(self.batch_ns, concurrency_ns, self.by_length, self.handover_ns, self.errors)
+        return Profile(
+            self.batch_ns, concurrency_ns, self.by_length, self.handover_ns, self.errors, self.guessed_lengths
+        )  # fmt: skip
 
     @property
     def parts(self) -> tuple[ModelProfile, ...]:

@@ -250,9 +250,9 @@ class ProgramState:
 
     def _by_length(self) -> tuple[LengthTimes, ...]:
         """T(b, length) from each stage to the end; () if no times by length are known."""
-        if not any(latency.by_length for latency in self.latency):
+        if not any(latency.lengths for latency in self.latency):
             return ()
-        parts = [latency.by_length or any_length(latency.batch_ns) for latency in self.latency]
+        parts = [latency.lengths or any_length(latency.batch_ns) for latency in self.latency]
         handovers = [latency.handover.profiled_ns for latency in self.latency]
         handovers[0] = max(0, handovers[0] - self._lead_ns)
         most = self.program.max_batch

@@ -306,10 +306,12 @@ async def test_sizes_have_half_of_the_time_before_lengths_do():
 
 
 @virtual
-async def test_longer_rows_are_guessed_to_take_longer_before_any_is_measured():
-    async with serving(by_tokens(), profile_budget_s=0) as rig:
+async def test_rows_are_picked_by_guessed_lengths_until_they_are_measured_and_nothing_is_predicted_by_them():
+    async with serving(by_tokens(policy="adaptive"), profile_budget_s=0) as rig:
         profile = rig.served.profiled.profile
         assert (origins(rig), profile.batch_ns) == (["warm-up"], dict(profile.by_length)[16])
+        (lengths,) = rig.engine.scheduler.states[rig.served.program].facts.lengths
+        assert lengths.at(64).times[0] == profile.batch_ns[3]
         with rig.served.lease(1, lengths={"tokens": 64}) as lease:
             lease.write(0, np.ones((1, 64), np.int64))
-            assert await predicted(rig, lease.run()) == [profile.batch_ns[3]]
+            assert await predicted(rig, lease.run()) == [profile.batch_ns[0]]
