@@ -1,9 +1,10 @@
 """Serves rows of different lengths over HTTP: `python -m experiments.stages.glue`. Writes docs/bench/glue.md.
 
-A 6-layer encoder with lengths as in GLUE, in four servers that differ in how they fill batches only: `adaptive` by
-length, `adaptive` by count (`reorder = false`), `no_wait`, which takes all that waits, and `adaptive` in buckets. One
-server is asked at a time, in turns. First 64 connections in a closed loop, then Poisson arrivals at shares of what the
-better way by count served. Batch times by length are measured first.
+A 6-layer encoder with lengths as in GLUE, in five servers that differ in how they fill batches only: `adaptive` by
+length, the same by the lengths that it guesses without a profile, `adaptive` by count (`reorder = false`), `no_wait`,
+which takes all that waits, and `adaptive` in buckets. One server is asked at a time, in turns. First 64 connections in
+a closed loop, then Poisson arrivals at shares of what the better way by count served. Batch times by length are
+measured first, for all but the second.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
 CONNECTIONS = 64
 SHARES = (0.3, 0.6, 0.9)
 BODIES = 512  # different requests
+GUESSED = "guessed"  # the way without a profile, as that of a server which starts under traffic
 #: Lines of `[batching]`, by way.
 WAYS = {
     "by length": 'policy = "adaptive"',
+    GUESSED: 'policy = "adaptive"',
     "by count": 'policy = "adaptive"\nreorder = false',
     "all that waits": 'policy = "no_wait"',
     "buckets": 'policy = "adaptive"\nlength_buckets = [8, 16, 24, 32, 48, 64]',
@@ -68,7 +71,7 @@ class Scene:
         return self.folder / way.replace(" ", "-") / MODEL
 
     def profile(self) -> ModelProfile:
-        """Measure batch times into the folder where the servers look for them. All ways have the same."""
+        """Measure batch times into the folder where the servers look for them, all but that of GUESSED."""
         chosen = self.chosen
         ran = command.profile(
             MODEL, self.source("by length"), self.folder / "profiles", chosen.budget, chosen.threads
@@ -81,7 +84,7 @@ class Scene:
     def flags(self, way: str) -> Sequence[str]:
         return (
             "--model", f"{MODEL}={self.source(way)}", "--threads", str(self.chosen.threads), "--workers", "32",
-            "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0",
+            "--profile-dir", str(self.folder / ("none" if way == GUESSED else "profiles")), "--profile-budget-s", "0",
         )  # fmt: skip
 
     def plan(self, server: Server, **options: Any) -> Plan:
