@@ -14,26 +14,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from app.scheduler.policies import default_workers
-from app.sim.device import Device
 from experiments.common.processes import spread
-from experiments.common.simulated import Instants, Policy, Server, serve, stepped
-from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
+from experiments.common.simulated import Policy, stepped
+from experiments.papers.ebird_contenders import (
+    DELAYS,
+    HIGH,
+    THREADS,
+    UNITS,
+    Contender,
+    baseline,
+    contenders,
+    paper_delay,
+    starling,
+    tuned,
+    variants,
+)
+from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, standard_error
 
-LOW, HIGH = 0.3, 0.9  # Figure 8: shares of the largest rate
+LOW = 0.3  # Figure 8: from this share of the largest rate to HIGH
 STEPS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Figure 2: of the same, 150 requests each
-DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
-PAPER_DELAY_MS = 30.0  # the paper's OPT Wait for ResNet-152; other networks in proportion to T(32)
-UNITS = 6  # units at once, one for each of Ebird's workers
-#: Batches that TF-Serving may hand over before one returns: one for each thread of the paper's CPU. The baseline's
-#: device runs them one after another, each with its join, copy and gap. No CPU is modelled.
-THREADS = 12
 # Assumptions that the headlines name.
 ALL_ALIKE = "all alike"
 ALL_AGAINST = "all against Ebird"
@@ -50,83 +56,6 @@ class Scale:
 
     seeds: int = 40
     stable: int = 60
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A server, and the network whose SMs its units share; None if units run one after another."""
-
-    server: Server
-    network: Network | None = None
-
-    def latency_ms(self, instants: Instants) -> np.ndarray:
-        device = None if self.network is None else cast("Device", SharedSms(self.network))
-        return serve(self.server, instants, device).latency_ms
-
-
-def baseline(network: Network, policy: Policy, threads: int = 1) -> Contender:
-    """TF-Serving. With several threads, batches queue at the GPU."""
-    return Contender(Server(policy, network.joined(), (MAX_BATCH,) * threads, threads))
-
-
-def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Contender:
-    """A server that copies inputs as they arrive and has a stream for each worker."""
-    copy_ns = round(network.overlap * network.copy_ms * 1e6)
-    return Contender(
-        Server(policy, network.profile(max(2, len(workers))), tuple(workers), len(workers), copy_ns), network
-    )
-
-
-def paper_delay(network: Network) -> float:
-    reference = next(one for one in NETWORKS if one.name == "ResNet-152")
-    return PAPER_DELAY_MS * network.compute_ms(MAX_BATCH) / reference.compute_ms(MAX_BATCH)
-
-
-def tuned(network: Network, name: str, seeds: int) -> float:
-    """The delay with the least mean latency at the high rate."""
-    arrivals = [stepped([(400, HIGH * network.joined().peak)], seed) for seed in range(seeds)]
-    means = {delay: _mean(baseline(network, Policy(name, delay)), arrivals) for delay in DELAYS}
-    return min(means, key=lambda delay: means[delay])
-
-
-def _mean(contender: Contender, arrivals: Sequence[Instants]) -> float:
-    return float(np.mean([contender.latency_ms(instants).mean() for instants in arrivals]))
-
-
-def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict[str, float]]:
-    """The compared servers by name, and the delays of those that wait."""
-    delays = {
-        "window, tuned": tuned(network, "window", seeds), "window, paper's": paper_delay(network),
-        "static": tuned(network, "static", seeds),
-    }  # fmt: skip
-    servers = {
-        "window, tuned": baseline(network, Policy("window", delays["window, tuned"])),
-        "window, paper's": baseline(network, Policy("window", delays["window, paper's"])),
-        "static": baseline(network, Policy("static", delays["static"])),
-        "no_wait": baseline(network, Policy("no_wait")),
-        "no_wait, 12 threads": baseline(network, Policy("no_wait"), THREADS),
-        "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
-        "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
-    }
-    return servers, delays
-
-
-def variants(network: Network) -> dict[str, Contender]:
-    """Other policies and workers on Ebird's engine, to separate the effects of engine and policy."""
-    several = {
-        f"adaptive, {count} worker{'s' * (count > 1)} of 32": starling(
-            network, Policy("adaptive"), (MAX_BATCH,) * count
-        )
-        for count in (1, 2, 3, UNITS)
-    }
-    ebirds = default_workers("ebird", MAX_BATCH)
-    return {
-        "ebird, (1, 1, 2, 4, 8, 16)": starling(network, Policy("ebird"), ebirds),
-        "no_wait on Ebird's workers": starling(network, Policy("no_wait"), ebirds),
-        "no_wait, 1 worker of 32": starling(network, Policy("no_wait"), (MAX_BATCH,)),
-        "no_wait, 6 workers of 32": starling(network, Policy("no_wait"), (MAX_BATCH,) * UNITS),
-        **several,
-    }
 
 
 def burst(servers: dict[str, Contender], low: float, high: float, seeds: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.common.networks import FAST
 from experiments.common.simulated import Policy
-from experiments.papers import adaptive_batching, ebird, stages, stages_cells, stages_runs
+from experiments.papers import adaptive_batching, ebird, ebird_contenders, stages, stages_cells, stages_runs
 from experiments.papers.modelled_gpu import NETWORKS, Network
 
 # The papers' experiments: pages made from tiny runs.
@@ -24,7 +24,7 @@ def test_ebird_waits_for_a_small_worker_where_others_fill_a_large_one_partly() -
     """Trap S1: the third and later of a burst of rows find 1, 1 and 2 taken and 4, 8, 16 too large."""
     burst = np.array([0, 1, 2, 3, 4, 5]) * 1000
     latencies = {
-        name: ebird.starling(Network("net", 50, 1.0), Policy(name), (1, 1, 2, 4, 8, 16)).latency_ms(burst)
+        name: ebird_contenders.starling(Network("net", 50, 1.0), Policy(name), (1, 1, 2, 4, 8, 16)).latency_ms(burst)
         for name in ("ebird", "no_wait")
     }
     assert latencies["ebird"].max() > latencies["no_wait"].max()
@@ -33,7 +33,7 @@ def test_ebird_waits_for_a_small_worker_where_others_fill_a_large_one_partly() -
 def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ebird, "NETWORKS", [network for network in NETWORKS if network.name == "ResNet-152"])
     monkeypatch.setattr(ebird, "DOUBTS", {"as assumed": {}})
-    monkeypatch.setattr(ebird, "DELAYS", (5.0,))
+    monkeypatch.setattr(ebird_contenders, "DELAYS", (5.0,))
     alike, against = list(ebird.CORNERS.items())[-2:]
     corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}, **dict((alike, against))}
     monkeypatch.setattr(ebird, "CORNERS", corners)
