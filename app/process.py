@@ -2,8 +2,8 @@
 
 Freed memory. glibc maps each large block separately and returns it to the system when it is freed, so every batch pays
 for its activations page by page. The threshold for "large" grows to at most 32 MiB with the blocks that are freed. With
-small batches it stays low: a convolutional network at one row served 53 rows/s, and 69 with the threshold at its
-maximum (`python -m experiments.costs.heap`).
+small batches it stays low: when this was written, a convolutional network at one row served 53 rows/s, and 69 with the
+threshold at its maximum.
 """
 
 from __future__ import annotations

@@ -108,6 +108,19 @@ def test_architecture_names_files_and_functions_that_there_are() -> None:
             assert any(member.search(code) for code in homes), text
 
 
+def test_commands_of_experiments_that_are_named_exist() -> None:
+    """In documents, and in code that quotes a figure. The changelog names what there was."""
+    sources = [
+        *(read(page) for page in pages() if page != "CHANGELOG.md"),
+        *(path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")),
+    ]
+    named = {name for text in sources for name in re.findall(r"python\s+-m\s+((?:experiments|loadtest)[\w.]*\w)", text)}
+    assert len(named) > 10
+    for name in named:
+        place = ROOT / name.replace(".", "/")
+        assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), name
+
+
 def test_make_targets_exist() -> None:
     for page in pages():
         rules = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -172,7 +172,7 @@ async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path,
     assert loads == []
 
 
-async def test_an_unexpected_error_is_logged_at_once_and_the_next_look_goes_on(tmp_path, watch, loads, caplog):
+async def test_an_unexpected_error_is_logged_and_the_folder_is_still_watched(tmp_path, watch, loads, caplog):
     edit(tmp_path / "odd" / "model.toml", CODE)
     edit(tmp_path / "other" / "model.toml", CODE)
     await watch.look()

@@ -1,4 +1,4 @@
-"""What is told of a run: its figures, and whether a record is replayed to the same Steps."""
+"""The report of a run: its figures, and whether a replayed record gives the same Steps."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ callback. It knows nothing of calls.
 The loop also waits for an idle worker to begin (`wait_until_begun`) before it answers calls, because answering holds
 the interpreter lock. Otherwise the waking thread would find the lock taken. It can request the lock after the switch
 interval, but that wait starts again each time the loop releases the lock for an instant, as each write to a socket
-does. On two cores units began up to 0.9 ms after they were handed over (90th percentile, batches of 14 calls; `python
--m experiments.costs.handover` measures it). Waiting takes about 0.05 ms, during which the device would be idle anyway.
+does. When this was written, units on two cores began up to 0.9 ms after they were handed over (90th percentile, batches
+of 14 calls). Waiting takes about 0.05 ms, during which the device would be idle anyway.
 """
 
 from __future__ import annotations

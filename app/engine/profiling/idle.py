@@ -90,7 +90,8 @@ class IdleMeasurement:
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
         sampler = Sampler(sizes, least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
         handovers: list[int] = []
-        spent = await self._time(sampler, handovers, self._budget_ns // 2)  # what batches are formed by comes first
+        # Sizes first, because batches are formed by their times; the rest of the budget is for all unsettled cells.
+        spent = await self._time(sampler, handovers, self._budget_ns // 2)
         sampler.want(lengths)
         await self._time(sampler, handovers, self._budget_ns - spent)
         if not handovers:
@@ -105,7 +106,7 @@ class IdleMeasurement:
         model.origin = Origin.MEASURED
 
     async def _time(self, sampler: Sampler, handovers: list[int], budget_ns: int) -> int:
-        """Time the sampler's cells for so many nanoseconds of batches, or until they are settled; what was spent."""
+        """Time the sampler's cells until they are settled or batches have taken `budget_ns`. Returns what they took."""
         model = self._model
         spent, laid_out = 0, -1
         while spent < budget_ns and (cell := sampler.next()) is not None:
