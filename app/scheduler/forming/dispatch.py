@@ -213,7 +213,7 @@ class Dispatch:
             steps = steps_of(rows, size, stage, state, worker)
             if rows[0].call.klass:
                 steps = self.gate.steps(steps, rows, size, stage, state, now)
-            continue_without = continues_without(rows, stage, state, worker)
+            continue_without = continues_without(rows, stage, state)
         times: tuple[int, ...] = ()
         predicted = state.latency[stage].predict(size, running, length, begins - now)
         if steps > 1 and predicted:

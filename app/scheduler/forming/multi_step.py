@@ -55,15 +55,14 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     return steps
 
 
-def continues_without(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
+def continues_without(rows: Sequence[Row], stage: int, state: ProgramState) -> bool:
     """Whether a worker is to continue with the other rows when rows of a unit end at a cell.
 
-    It does for real-time units if no rows wait to join. Best-effort units end, so that their time is accounted for.
+    It does for real-time units while none of their class wait: a row that waits takes the place of one that ends, in a
+    full unit too. Best-effort units end, so that their time is accounted for.
     """
     klass = rows[0].call.klass
-    if klass is not Klass.REALTIME or not state.program.stages[stage].repeats:
-        return False
-    return not (state.waiting_of(klass) and _takes_more(len(rows), stage, state, worker))
+    return klass is Klass.REALTIME and state.program.stages[stage].repeats and not state.waiting_of(klass)
 
 
 class Until(Enum):
@@ -83,10 +82,12 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
         return Until.NOW
     if ready is None and not whole(unit.rows):
         return Until.NOW  # rows have joined its batch: it waits at the next boundary until they have caught up
-    takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
-    if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
+    if not state.waiting_of(unit.klass):
         return Until.COMPLETE
-    return Until.NOW if ready is None or _worth_it(unit, state, ready, room) else Until.ROW_ENDS
+    fits = room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    if ready is None:
+        return Until.NOW if fits else Until.COMPLETE
+    return Until.NOW if fits and _worth_it(unit, state, ready, room) else Until.ROW_ENDS
 
 
 def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:

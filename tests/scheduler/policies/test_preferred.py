@@ -161,14 +161,22 @@ FIGURE_1 = [
 ]
 
 
-def late(*requests: Request, stages: tuple[Stage, ...] = (CELL,), workers: int = 1, **options: object) -> Ran:
-    program = make_program(stages=stages, policy="late", max_batch=4, **options)
-    return drive(make_device(*[4] * workers), program, requests)
+def late(
+    *requests: Request, stages: tuple[Stage, ...] = (CELL,), workers: int = 1, multi_step: bool = False,
+    policy: str = "late", **options: object,
+) -> Ran:  # fmt: skip
+    program = make_program(stages=stages, policy=policy, max_batch=4, **options)
+    return drive(make_device(*[4] * workers, multi_step=multi_step), program, requests)
 
 
-def test_figure_1_request_10_joins_at_102_and_returns_at_105() -> None:
-    """The drawing itself is not in the paper's text: lengths are such that all that the text says of it holds."""
-    ran = late(*FIGURE_1)
+@pytest.mark.parametrize("policy", ["late", "adaptive"])
+@pytest.mark.parametrize("multi_step", [False, True], ids=["by-step", "by-itself"])
+def test_figure_1_request_10_joins_at_102_and_returns_at_105(multi_step: bool, policy: str) -> None:
+    """The drawing itself is not in the paper's text: lengths are such that all that the text says of it holds.
+
+    A worker that makes steps by itself ends a full batch where a row of it ends: another waits for the place.
+    """
+    ran = late(*FIGURE_1, multi_step=multi_step, policy=policy)
     assert [end // T for end in ran.ended] == [102, 105, 105, 105, 105, 110, 112, 107]
     joined = next(unit for unit in ran.units if 4 in [row.call.id for row in unit.rows])
     assert joined.started == 102 * T
