@@ -58,6 +58,14 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
+    def test_only_the_end_of_a_unit_makes_room_for_one_that_exceeds_it(self) -> None:
+        """Nothing wakes the driver before."""
+        scheduler = serving(1, 1, 1, budget=20, stages=(Stage(Profile((30,))),))
+        (unit,) = submit(scheduler, BEST, 1).start
+        step = submit(scheduler, BEST, 2, now=15)
+        assert (step.start, step.wake_at) == ([], None)
+        assert finish(scheduler, unit, 65).start
+
     def test_stages_to_come_count_where_they_are_longer(self) -> None:
         """A worker goes on with them by itself."""
         scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
@@ -158,6 +166,16 @@ class TestPadding:
         for ident in (1, 2):
             submit(scheduler, REAL, ident, program=ident)
         assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
+
+    @pytest.mark.parametrize("worker", [0, 1])
+    def test_it_joins_real_time_work_on_whichever_of_equal_workers_that_runs(self, worker: int) -> None:
+        """No worker is the one that is kept: one of them stays free of best-effort work."""
+        scheduler = serving(4, 4, programs=2)
+        scheduler.pair({(1, 2): 0.02}, 0)
+        units = {unit.worker: unit for ident in (1, 2) for unit in submit(scheduler, REAL, ident).start}
+        finish(scheduler, units[1 - worker], 5)
+        assert [unit.worker for unit in submit(scheduler, BEST, 9, program=2, now=6).start] == [1 - worker]
+        assert not submit(scheduler, BEST, 10, program=2, now=7).start
 
     def padding(self) -> Scheduler:
         """Three rows run as four, with one that is not there."""

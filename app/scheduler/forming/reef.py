@@ -6,7 +6,7 @@ be taken back at a boundary, so little best-effort work is handed to it:
     normal mode      Best-effort units start on idle workers while the predicted times of all that run add up to at most
                      the budget. If one row alone takes longer than the budget, units of one row run one at a time. A
                      unit of several stages or steps counts with the running one only, since it can be recalled there.
-                     Of several workers one is kept free of best-effort work.
+                     Of several workers one of the best is kept free of best-effort work.
     real-time mode   Best-effort units start only if no real-time row waits and they fit into what real-time work leaves
                      free (dynamic kernel padding, by admission):
                      rule 1  the unit is within the budget, or it is the only one and ends before real-time work does
@@ -50,7 +50,7 @@ class Reef(Gate):
         self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers that may run best-effort units
         self._upcoming = Upcoming()
         self._budget_ns = device.classes.budget_ns
-        self.kept = kept_worker(device)
+        self.best = best_workers(device)
 
     # order
 
@@ -77,7 +77,7 @@ class Reef(Gate):
         self._upcoming.hold(ready, until)
 
     def realtime_arrived(self, program: int, at: int) -> None:
-        if self.kept is None:
+        if not self.best:
             self._upcoming.realtime_arrived(program, at)
 
     # whether a unit starts
@@ -95,12 +95,10 @@ class Reef(Gate):
         return self._within_budget(ready, state, workers, limit, now)
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
-        """The worker kept for real-time units, unless it is busy and another is idle."""
-        if self.kept is None or self.kept not in usable:
-            return usable
-        if self._workers.of(self.kept) and self._workers.idle(usable):
-            return usable
-        return [self.kept]
+        """One of the best workers, unless all of these are busy and another is idle."""
+        best = [worker for worker in usable if worker in self.best]
+        idle = [worker for worker in best if not self._workers.of(worker)]
+        return idle or (usable if not best or self._workers.idle(usable) else best)
 
     def _realtime_waits(self) -> bool:
         """Whether real-time rows that could start are waiting."""
@@ -116,7 +114,8 @@ class Reef(Gate):
         busy = {unit.worker for unit in self.best_effort_units.values()}
         if len(busy) >= self._most:
             return [worker for worker in usable if worker in busy]
-        return [worker for worker in usable if worker != self.kept]
+        free = self.best - busy
+        return [worker for worker in usable if worker not in free] if len(free) == 1 else usable
 
     def _may_join(self, program: int, realtime: list[Unit]) -> bool:
         """Rule 2 for a unit that would start on an idle worker."""
@@ -162,8 +161,10 @@ class Reef(Gate):
         if time <= left:
             return Allowance(workers, 1, 1)
         if self.best_effort_units:
-            busy = len({unit.worker for unit in self.best_effort_units.values()})
-            return Hold(now + max(1, (time - left) // busy))
+            ending = sum(left_ns(unit, now) > 0 for unit in self.best_effort_units.values())
+            if time > self._budget_ns:
+                return Hold(None)  # only the end of a unit makes room
+            return Hold(now + max(1, (time - left) // ending))
         realtime = self._realtime_units()
         if realtime and not self.share.due and time > max(left_ns(unit, now, whole=True) for unit in realtime):
             return Hold(None)
@@ -240,12 +241,12 @@ def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
     return step - begun % step
 
 
-def kept_worker(device: DeviceSpec) -> int | None:
-    """The worker that is kept free of best-effort work: the one of the highest priority, then the largest.
+def best_workers(device: DeviceSpec) -> frozenset[int]:
+    """The workers of the highest priority, and the largest of these: one of them is kept free of best-effort work.
 
-    None if only one unit runs at a time.
+    Empty if only one unit runs at a time.
     """
-    workers = device.workers
-    if min(len(workers), device.max_running) == 1:
-        return None
-    return max(range(len(workers)), key=lambda worker: (-workers[worker].priority, workers[worker].capacity, worker))
+    if min(len(device.workers), device.max_running) == 1:
+        return frozenset()
+    ranks = [(-worker.priority, worker.capacity) for worker in device.workers]
+    return frozenset(worker for worker, rank in enumerate(ranks) if rank == max(ranks))

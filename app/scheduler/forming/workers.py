@@ -26,14 +26,15 @@ class Workers:
     """
 
     __slots__ = (
-        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "_seen",
-        "busy", "full", "multi_step", "units",
+        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_priority", "_queues",
+        "_returns", "_seen", "busy", "full", "multi_step", "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
         self._depth = device.push_depth
         self._ahead_ns = device.push_ahead_ns
         self._most = device.max_running
+        self._priority = [worker.priority for worker in device.workers]
         self._queues: list[deque[Unit]] = [deque() for _ in device.workers]  # the first is running
         self._ends = [0] * len(device.workers)  # predicted end of all units of each; AT_ONCE: unknown
         self._returns = 0  # how often a worker became idle
@@ -120,10 +121,16 @@ class Workers:
     def _choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
         """An idle worker before a busy one, then the smallest that takes `size` rows, so that larger ones stay free.
 
-        Among equals the one that is free first, then the one that has been idle longest.
+        Among equals the one of the highest priority, the one that is free first, then the one that has been idle
+        longest.
         """
         fits = (worker for worker in usable if capacity[worker] >= size)
-        return min(fits, key=lambda w: (len(self._queues[w]) > 0, capacity[w], self._ends[w], self._idle_since[w], w))
+        return min(
+            fits,
+            key=lambda w: (
+                len(self._queues[w]) > 0, capacity[w], self._priority[w], self._ends[w], self._idle_since[w], w
+            ),
+        )  # fmt: skip
 
     def take(self, unit: Unit) -> None:
         """Hand a unit to its worker, which is predicted to begin it at `unit.begins`."""
