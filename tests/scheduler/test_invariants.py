@@ -133,7 +133,7 @@ def programs(draw: st.DrawFn, policy: str, first_repeats: bool) -> tuple[Program
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass]) -> tuple[Arrival, ...]:
+def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass], most: int) -> tuple[Arrival, ...]:
     one = st.builds(
         Arrival,
         at=st.sampled_from([0, 0, 0, 1, 20, 200]),  # since the last
@@ -148,7 +148,7 @@ def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass]) -> tuple[Arri
         steps=st.integers(1, 3),
         bad=st.sampled_from([frozenset[int]()] * 5 + [frozenset({0})]),
     )
-    drawn = draw(st.lists(one, min_size=1, max_size=20))
+    drawn = draw(st.lists(one, min_size=1, max_size=most))
     times = accumulate(arrival.at for arrival in drawn)
     fields = [name for name in Arrival.__slots__ if name != "at"]
     return tuple(Arrival(at, **{f: getattr(a, f) for f in fields}) for at, a in zip(times, drawn, strict=True))
@@ -161,7 +161,8 @@ def inputs(programs: int, values: st.SearchStrategy[T]) -> st.SearchStrategy[tup
 
 
 @st.composite
-def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace:
+def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both", most: int = 20) -> Trace:
+    """`most`: calls in a trace."""
     device = draw(devices)
     if policy == "ebird":
         device = for_ebird(device)
@@ -169,7 +170,7 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
     return Trace(
         device,
         served,
-        draw(arrivals(len(served), CLASSES[classes])),
+        draw(arrivals(len(served), CLASSES[classes], most)),
         oom_above=draw(st.sampled_from([None, None, 0, 1, 2])),
         lose_unit=draw(st.sampled_from([None, None, None, 3])),
         remove=draw(st.sampled_from([(), (), ((30, 1),)])),
