@@ -186,7 +186,7 @@ class Profiling:
         corrected = review.corrected(live, self._clock())
         if corrected is None:
             return
-        if _uses_tables(model):
+        if self._solves(model):
             self._to_solve.want(model, partial(self._solve, model, corrected))
         if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
             log.info("model %s: its cached profile differs from live batches, it is measured again", model.name)
@@ -230,8 +230,18 @@ class Profiling:
         A model with guessed batch times gets them when live batches have corrected the guess: see `review`.
         """
         model.review = Review(model.profile, self._clock(), self.device.spec.max_running)
-        if model.executor.steps is None and model.origin is not Origin.GUESS and _uses_tables(model):
+        if model.executor.steps is None and model.origin is not Origin.GUESS and self._solves(model):
             self._to_solve.want(model, partial(self._solve, model, None))
+
+    def _solves(self, model: ProfiledModel) -> bool:
+        """Whether the model's policy uses tables, and enough is known to solve them.
+
+        For several workers that takes times that were measured while idle: a table for them may leave a worker idle,
+        and one solved from disturbed times would do so for ever. Until then all rows that wait are served.
+        """
+        several = self.device.spec.max_running > 1
+        measured = model.origin not in (Origin.GUESS, Origin.WARM_UP)
+        return (measured or not several) and policy_class(model.executor.model.info.batching.policy).uses_tables
 
     async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
         """Until the tables are solved, the model's batches are formed as by `no_wait`."""
@@ -262,7 +272,3 @@ class Profiling:
                     slowed[known.model] = max(slower, slowed.get(known.model, 0.0))
             self._models[program].slowdowns = slowed
         self._on_pairs(pairs)
-
-
-def _uses_tables(model: ProfiledModel) -> bool:
-    return policy_class(model.executor.model.info.batching.policy).uses_tables

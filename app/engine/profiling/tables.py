@@ -75,8 +75,7 @@ async def solved(
     weight = control.weight_of(model.executor.model.info.batching.objective)
     # Times of a warm-up or of live batches differ at each start, so their tables are not stored.
     folder = None if corrected or model.origin is Origin.WARM_UP else folder
-    solve = solve_aside if corrected else control.solve  # only the former while calls are served
-    work = partial(tables_of, corrected or model.profile, spec.max_running, weight, folder, lead_of(spec), solve)
+    work = partial(tables_of, corrected or model.profile, spec.max_running, weight, folder, lead_of(spec), solve_aside)
     return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), work)
 
 

@@ -22,6 +22,7 @@ from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
 from app.models.checks.trial import exit_as_error, fit_row, try_full_length
 from app.models.compiled import batches_of_size_one
+from app.scheduler.estimates.curve import measured_once
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
 
@@ -109,8 +110,8 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
 
 
 def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
-    """A time for each size 1..max_batch; sizes without a time are interpolated."""
-    return tuple(map(int, interpolate(times, range(1, max_batch + 1))))
+    """A time for each size 1..max_batch, from one run of some sizes: smoothed, and interpolated between these."""
+    return tuple(map(int, interpolate(measured_once(times), range(1, max_batch + 1))))
 
 
 def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> BatchResult:

@@ -23,6 +23,7 @@ Measured curves bend and jump (on a CPU three rows may take up to half as long a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import hypot, sqrt
 from statistics import mean, median
 from typing import NamedTuple
@@ -84,6 +85,18 @@ def drawn(known: Mapping[int, Estimate]) -> dict[int, float]:
         off, doubt = known[size].ns - line, _SIGNIFICANT * known[size].error * line
         found[size] = line + off * max(0.0, 1 - (doubt / off) ** 2) if off else line
     return found
+
+
+def measured_once(times: Mapping[int, float]) -> dict[int, float]:
+    """Nanoseconds by size, if each size was measured once: the smooth curve alone (3).
+
+    A single time cannot show that its size departs from the curve, because other work may have added to it. Of few
+    sizes each counts as at most as slow as a larger one.
+    """
+    if len(times) >= _NEIGHBOURS:
+        return smoothed({size: Estimate(ns, ONCE) for size, ns in times.items()})
+    sizes = sorted(times, reverse=True)
+    return dict(zip(sizes, accumulate((times[size] for size in sizes), min), strict=True))
 
 
 def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from app.scheduler.data import built
@@ -210,13 +209,18 @@ def _of_several(
     """
     from app.scheduler.optimal import two_workers, uncertainty
 
-    sizes = padded(together)[1]
+    padded_ns, sizes = padded(together)
+    alone_ns = profile.batch_ns[:LARGEST]
+    alone = padded(alone_ns)[1]
     if any(profile.errors):
         sizes = uncertainty.sizes_of(sizes, together, profile.errors)
+        alone = uncertainty.sizes_of(alone, alone_ns, profile.errors)
     group = -(-len(sizes) // _SEVERAL)
-    runs = [sizes[rows - 1] for rows in range(group, len(sizes) + 1, group)]
-    times, fewer = (tuple(accumulate((time[size - 1] for size in runs), max)) for time in (together, apart))
-    kept = kept_sizes(len(runs))
+    # The padded times: a size that was measured too slow, by a spike, must not make all larger ones slow.
+    apart_ns = padded(tuple(apart[size - 1] for size in sizes))[0]
+    rows = range(group, len(sizes) + 1, group)
+    times, fewer = (tuple(one[size - 1] for size in rows) for one in (padded_ns, apart_ns))
+    kept = kept_sizes(len(times))
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
@@ -244,7 +248,7 @@ def _of_several(
         ),
         peak=peak * group * 1e9,
         workers=workers,
-        alone=padded(profile.batch_ns[:LARGEST])[1],
+        alone=alone,
         beside=TimeLeft(tuple(size * group for size in kept), beside.times, _PHASES),
         others=tuple(tuple(columns[1:]) for columns in tables),
         mean_ns=tuple(best.mean_ns for best in solved),

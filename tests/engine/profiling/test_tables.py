@@ -14,7 +14,7 @@ from fakes import virtual
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.profiled_model import Origin
 from app.engine.profiling.review import Review
-from app.engine.profiling.tables import tables_of
+from app.engine.profiling.tables import solve_aside, tables_of
 from app.errors import ConfigError
 from app.scheduler.estimates.latency import LiveTimes
 from app.scheduler.estimates.profile import ModelProfile, linear
@@ -54,9 +54,20 @@ async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_m
         assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
 
 
+@virtual
+async def test_several_workers_have_no_tables_before_the_model_has_been_measured() -> None:
+    """A warm-up runs each size once: a table from a spike there would leave a worker idle for ever."""
+    async with serving(make_model(policy="adaptive", max_batch=4), device=device(4, 4)) as rig:
+        await rig.loop.turn(3)
+        assert level_of(rig) is None
+        has_been_measured(rig)
+        await rig.loop.turn(3)
+        assert level_of(rig).workers == 2
+
+
 def test_a_process_of_its_own_solves_the_same() -> None:
     curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
-    aside, here = tables_module.solve_aside(curve, loads=(0.5, 0.9)), control.solve(curve, loads=(0.5, 0.9))
+    aside, here = solve_aside(curve, loads=(0.5, 0.9)), control.solve(curve, loads=(0.5, 0.9))
     assert aside.mean_ns == pytest.approx(here.mean_ns)  # the last places depend on where numpy's arrays lie
     assert replace(aside, mean_ns=here.mean_ns) == here
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from math import sqrt
 from statistics import mean
 
 import pytest
 from tiers import few
 
-from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, quartile, smoothed
+from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, measured_once, quartile, smoothed
 from app.scheduler.estimates.lengths import LengthTimes, any_length, by_tokens, rounded, time_at
 from app.scheduler.estimates.quantile import RunningQuantile
 
@@ -175,3 +176,12 @@ def test_stalls_raise_it_to_a_bound() -> None:
     for _ in range(200):
         tail.observe(50.0)
     assert tail.value == 2.0
+
+
+@pytest.mark.parametrize("sizes", [range(1, 33), (1, 2, 4, 8, 16, 32), (1, 2, 3)], ids=["all", "powers", "few"])
+def test_one_slow_run_of_a_size_that_was_measured_once_shows_nothing(sizes: Sequence[int]) -> None:
+    times = {size: 5.0 + size for size in sizes}
+    spiked = measured_once({**times, sizes[1]: 8 * times[sizes[1]]})
+    larger = times[sizes[2]]
+    assert times[sizes[0]] <= spiked[sizes[1]] <= 1.02 * larger
+    assert [spiked[size] for size in sizes[2:]] == pytest.approx([times[size] for size in sizes[2:]], rel=0.02)
