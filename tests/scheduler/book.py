@@ -370,7 +370,8 @@ class Book:
         cell that runs on this worker are to join it, and let others begin behind it.
         """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
-        peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
+        at_key = [facts for facts in self.waiting[unit.program] if self._key(facts) == key]
+        peers = self._with_room(at_key)
         head = min(peers, key=_turn)
         passed_over = (
             POLICIES[self.programs[unit.program].policy].sees_deadlines and head.entry.call.deadline is not None
@@ -379,7 +380,8 @@ class Book:
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
         if not retry:
-            free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
+            others = self._with_room([facts for facts in at_key if not facts.retried])
+            free = sorted(others, key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
         if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset == "reef":
             everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
