@@ -66,6 +66,8 @@ class Driver:
         self.intake = Intake(scheduler, device, clock, self.step_soon)
         self.models: dict[int, ServedModel] = {}
         self.lost: str | None = None
+        self.faults = 0  # ticks at which something was left of calls that had gone
+        self._left: dict[str, int] = {}  # at the last tick
         self.on_unit_end: OnUnitEnd | None = None
         self._measuring = measuring
         measuring.idle_since = self._idle_since
@@ -97,6 +99,26 @@ class Driver:
         for timer in (self._timer, self._poll):
             if timer is not None:
                 timer.cancel()
+
+    def check_if_idle(self) -> None:
+        """While no call is here and no unit runs, nothing may be left of any: neither counts nor slots. Takes a few us.
+
+        What is left at two ticks in a row is a fault: it is counted in `faults`, and logged when it is new. (A device
+        of streams may keep a slot until its copy has ended.)
+        """
+        left = self._leftovers()
+        if left and self._left:
+            self.faults += 1
+            if self.faults == 1 or left != self._left:
+                log.error("nothing is being served, but there are still %s: please report this", left)
+        self._left = left
+
+    def _leftovers(self) -> dict[str, int]:
+        models = self.models.values()
+        if self.lost or self.units or any(self.scheduler.calls) or any(any(served.reserved) for served in models):
+            return {}
+        slots = sum(served.pool.used for served in models)
+        return self.scheduler.leftovers | ({"slots": slots} if slots else {})
 
     def abort(self, why: str) -> None:
         """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""

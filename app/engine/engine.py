@@ -241,6 +241,7 @@ class Engine:
                 self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
+                self.driver.check_if_idle()
                 self._review_all()
                 self.profiling.tick(now)
                 self._on_tick()

@@ -268,6 +268,16 @@ class Scheduler:
         """Units handed out and not finished, oldest first."""
         return self._workers.units.values()
 
+    @property
+    def leftovers(self) -> dict[str, int]:
+        """What is still counted although no call is here and nothing runs: anything is a fault of the scheduler.
+
+        Empty while there are calls or units.
+        """
+        if self._ledger.calls or self._workers.units:
+            return {}
+        return {name: count for name, count in self._ledger.counts().items() if count}
+
     def oldest(self, program: int, klass: Klass) -> int | None:
         """When the row of a program and class that has waited longest arrived; None if none waits."""
         return self._ledger.ready.oldest(program, klass)

@@ -170,8 +170,8 @@ class Rig:
         """Nothing of any call is left."""
         scheduler = self.engine.scheduler
         assert list(scheduler.calls) == []
-        assert scheduler._ledger.alive == 0
         assert list(scheduler.running) == []
+        assert scheduler.leftovers == {}
         for served in self.models:
             assert served.pool.used == 0
             assert served.reserved == [0, 0]

@@ -185,3 +185,24 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         await rig.loop.passes(100 * MS)
         rig.assert_settled()
     assert replay(map(json.dumps, entries)).same
+
+
+@virtual
+async def test_what_is_left_of_calls_that_have_gone_is_noticed_while_nothing_is_served(caplog: Any) -> None:
+    """Counts, and slots. While a call is here nothing is said."""
+    async with serving(make_model()) as rig:
+        driver = rig.engine.driver
+        await rig.ask(10.0)
+        await rig.loop.passes(3_000 * MS)
+        assert (driver.faults, caplog.records) == (0, [])
+        slots = rig.served.pool.take(1)
+        rig.engine.scheduler._ledger.alive += 1
+        await rig.loop.passes(3_000 * MS)
+        assert driver.faults == 2
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+            "nothing is being served, but there are still {'rows alive': 1, 'slots': 1}: please report this"
+        ]
+        rig.served.pool.give_back(slots)
+        rig.engine.scheduler._ledger.alive -= 1
+        await rig.loop.passes(3_000 * MS)
+        assert driver.faults == 2

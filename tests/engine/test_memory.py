@@ -18,7 +18,7 @@ from app.engine.device_factory import worker_specs
 from app.engine.memory import Memory
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
-from app.scheduler.forming.reef import kept_worker
+from app.scheduler.forming.reef import best_workers
 from app.scheduler.types import DeviceSpec, WorkerSpec
 
 from .rig import X, Y, make_model, serving, tensor
@@ -168,4 +168,4 @@ def test_the_worker_kept_for_real_time_has_streams_of_high_priority(
     assert tuple(spec.priority for spec in specs) == priorities
     device = StreamDevice(FakeRuntime(), specs)
     if len(capacities) > 1 and options.keeps_one:
-        assert kept_worker(device.spec) == priorities.index(-1)
+        assert best_workers(device.spec) == {priorities.index(-1)}

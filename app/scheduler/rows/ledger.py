@@ -69,6 +69,19 @@ class Ledger:
             for key, group in groupby(rows, key=lambda row: key_of(row, state)):
                 self.ready.at(key, call.klass).add(list(group))
 
+    def counts(self) -> dict[str, int]:
+        """All counts of calls, rows and units, by name. Each is 0 once the last call has left and its unit has ended."""
+        states = self.states.values()
+        return {
+            "rows alive": self.alive + sum(state.alive for state in states),
+            "rows waiting": sum(state.waiting + state.best_effort for state in states),
+            "sets with rows": len(self.ready.nonempty),
+            "best-effort calls": self.best_effort,
+            "calls of programs": sum(state.calls for state in states),
+            "units of programs": sum(state.units for state in states),
+            "batches": sum(len(state.batches.batches) for state in states if state.batches is not None),
+        }
+
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows taken from the ready table are handed to a worker as one unit."""
         new = 0
