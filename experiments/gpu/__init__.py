@@ -1,0 +1,1 @@
+"""What one GPU does, block by block: see `__main__`."""

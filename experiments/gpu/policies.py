@@ -1,0 +1,79 @@
+"""BERT-base in half precision, rows of 128 int32 tokens, through the engine without HTTP: four policies.
+
+First the bare network in a loop of graphs of 32 rows, and the most that `no_wait` serves: its peak. Then each policy at
+shares of that peak, with Poisson arrivals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import torch
+
+from app.contract import Model
+from experiments.gpu.blocks import Block, Data
+from experiments.gpu.card import card_of
+from experiments.gpu.engines import engine_of, model_of, own_setup, ready, started, tensor
+from experiments.gpu.graphs import OnCard
+from experiments.gpu.loads import Rate, closed_loop, ids, open_loop
+from experiments.gpu.networks import BASE, TINY, TOKENS, whole_bert
+
+POLICIES = ("no_wait", "window", "adaptive", "ebird")
+SHARES = (0.3, 0.6, 0.85)
+_RUN_S = 2.0
+_EACH_S = 14.0  # a policy: its load, its profile, four runs
+
+
+def measure(block: Block) -> None:
+    largest = 4 if block.quick else 32
+    block.keep(largest=largest, tokens=TOKENS, shares=SHARES, policies={})
+    with torch.inference_mode():
+        block.keep(bare_rows_s=bare_rows_s(block, largest))
+    for policy in POLICIES:
+        if block.fits(policy, _EACH_S):
+            block.found["policies"][policy] = asyncio.run(_of_policy(block, policy, largest))
+            block.keep()
+
+
+def bare_rows_s(block: Block, rows: int) -> float:
+    """The network alone: graphs of so many rows, one behind another."""
+    card = card_of(block)
+    stream = card.stream()
+    replay = OnCard(block, card, "bert", card.half).graphs(rows, 1, stream)[0][0]
+    end, ran, begun = time.monotonic() + block.seconds(1.0), 0, time.perf_counter()
+    with card.on(stream):
+        while time.monotonic() < end:
+            for _ in range(10):
+                replay()
+            stream.synchronize()
+            ran += 10
+    return round(rows * ran / (time.perf_counter() - begun), 1)
+
+
+def bert_model(quick: bool, largest: int, device: torch.device, **batching: object) -> Model:
+    with device:
+        module = whole_bert(quick)
+    width = (TINY if quick else BASE).width
+    inputs = [tensor("ids", "INT32", TOKENS, minimum=0, maximum=30_521)]
+    return model_of(
+        module, inputs, [tensor("y", "FP32", width)], name="bert", max_batch=largest, max_delay_ms=5.0, **batching
+    )
+
+
+async def _of_policy(block: Block, policy: str, largest: int) -> Data:
+    found: Data = {}
+    calls, seconds = ids(64, TOKENS), block.seconds(_RUN_S)
+    device = torch.device(block.device)
+    begun = time.monotonic()
+    async with engine_of(block, own_setup(policy, largest, measures_s=1.5)) as engine:
+        served = await started(engine, bert_model(block.quick, largest, device, policy=policy))
+        found["times_from"] = await ready(engine, served, 0.5 if block.quick else 6.0)
+        found["batch_ms"] = [round(ns / 1e6, 4) for ns in served.reports.plan().batch_ns]
+        found["load_s"] = round(time.monotonic() - begun, 1)
+        found["closed"] = await closed_loop(served, calls, 4 * largest, seconds / 2)
+        peak = block.found.setdefault("peak_rows_s", found["closed"]["rows_s"])
+        found["loads"] = []
+        for number, share in enumerate(SHARES):
+            found["loads"].append(await open_loop(served, calls, Rate(share * peak, number), seconds))
+    return found
