@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,7 @@ class Block:
         self.quick = quick
         self.found: Data = {}
         self.left_out: list[str] = []
+        self.kept: list[Any] = []  # graphs: one that goes may take the cuBLAS workspace of others along
         self._end = time.monotonic() + seconds
         self._path = path
 
@@ -75,6 +79,16 @@ class Block:
         if not fits:
             self.left_out.append(what)
         return fits
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Store what the body has found. A failure in it is noted under `what`, and ends no other part."""
+        try:
+            yield
+        except Exception as exc:
+            traceback.print_exc()
+            self.found.setdefault("failures", {})[what] = f"{type(exc).__name__}: {exc}"[:500]
+        self.keep()
 
     def keep(self, **figures: Any) -> None:
         """Add figures, and store all of them."""

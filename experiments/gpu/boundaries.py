@@ -6,6 +6,7 @@ the engine does. `waited`: the next is launched when one has ended. `us_each`: w
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ def measure(block: Block) -> None:
             made = OnCard(block, card, kind, card.half)
             for count in (1, 2) if block.quick else (32, 1, 8):
                 name = f"{kind}, {count} row{'s' * (count > 1)}"
-                found[name] = _of_batch(block, card, made, count, name)
-                block.keep()
+                with block.noting(name):
+                    found[name] = _of_batch(block, card, made, count, name)
 
 
 def _of_batch(block: Block, card: HostCard, made: OnCard, count: int, name: str) -> Data:
@@ -38,8 +39,8 @@ def _of_batch(block: Block, card: HostCard, made: OnCard, count: int, name: str)
         if block.fits(f"{name}, {n} stages", 0.7):
             stages = made.graphs(count, n, stream)[0]
             for way, lead in WAYS.items():
-                took = timed(lambda lead=lead: _launched(card, stream, stages, events, lead), 3 if block.quick else 30)
-                of[way][len(stages)] = round(float(np.median(took)) * 1e3, 4)
+                run = partial(_launched, card, stream, stages, events, lead)
+                of[way][len(stages)] = round(float(np.median(timed(run, 3 if block.quick else 30))) * 1e3, 4)
     of["us_each"] = {
         way: round((ms[max(ms)] - ms[min(ms)]) * 1e3 / max(1, max(ms) - min(ms)), 1) for way, ms in of.items() if ms
     }

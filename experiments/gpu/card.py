@@ -23,10 +23,10 @@ class HostCard:
 
     name = "none: tried on the CPU"
 
-    def __init__(self) -> None:
+    def __init__(self, kept: list[Any]) -> None:
         self.device = torch.device("cpu")
         self.half = torch.float32  # half precision is slow there
-        self.kept: list[Any] = []  # graphs: one that goes may take the cuBLAS workspace of others along
+        self.kept = kept
 
     def stream(self, priority: int = 0) -> Any:
         return SimpleNamespace(wait_event=lambda event: None, synchronize=lambda: None)
@@ -87,8 +87,8 @@ class _HostEvent:
 class CudaCard(HostCard):
     """GPU number 0."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kept: list[Any]) -> None:
+        super().__init__(kept)
         self.device = torch.device("cuda", 0)
         self.half = torch.float16
         self.name = torch.cuda.get_device_name(0)
@@ -146,7 +146,7 @@ class CudaCard(HostCard):
 
 
 def card_of(block: Block) -> HostCard:
-    return CudaCard() if block.cuda else HostCard()
+    return CudaCard(block.kept) if block.cuda else HostCard(block.kept)
 
 
 # times

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import partial
 
 import torch
 
@@ -37,14 +38,15 @@ def measure(block: Block) -> None:
         ("host to device", host.nbytes, part, host),
         ("device to host", host.nbytes, host, part),
     ):
-        ms = device_ms(card, stream, lambda to=target, of=source: to.copy_(of, non_blocking=True), 10)
+        ms = device_ms(card, stream, partial(target.copy_, source, non_blocking=True), 10)
         speeds[name] = round(nbytes / ms / 1e6, 1)
     block.keep(copies_gb_s=speeds)
     products = {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         with card.on(stream):
             x, y = (torch.randn(side, side, device=card.device, dtype=dtype) for _ in range(2))
-        device_ms(card, stream, lambda x=x, y=y: x @ y, 2)
-        ms = device_ms(card, stream, lambda x=x, y=y: x @ y, 10)
+        product = partial(torch.matmul, x, y)
+        device_ms(card, stream, product, 2)
+        ms = device_ms(card, stream, product, 10)
         products[str(dtype)[6:]] = round(2 * side**3 / ms / 1e9, 1)
     block.keep(tflop_s=products)

@@ -7,22 +7,24 @@ can do. `step graph`: a CUDA graph of one padded step, replayed as often as the 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from app.bench.run import in_loop
 from app.contract import Model
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.layer_steps import TorchSteps
 from app.models.recurrent.rnn import by_its_layer
 from app.sim.lengths import Lengths
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import HostCard, card_of
-from experiments.gpu.engines import Setup, engine_of, model_of, ready, started, tensor
+from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, started, tensor
 from experiments.gpu.loads import Rate, closed_loop, ids_of, open_loop
 from experiments.gpu.networks import Decoder, Reader
 
@@ -38,20 +40,22 @@ def measure(block: Block) -> None:
     lengths = Lengths(LENGTHS, [0]).draw(20 * largest).tolist()
     block.keep(lengths=LENGTHS, largest=largest, models={})
     card = card_of(block)
-    width = 32 if block.quick else 1024
-    for name in ("lstm", "decoder"):
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "lstm": lambda: Reader(32 if block.quick else 1024),
+        "decoder": lambda: Decoder(LONGEST, *((32, 2) if block.quick else ())),
+    }
+    for name, make in makers.items():
         if not block.fits(name, 14):
             continue
-        of: Data = {}
-        block.found["models"][name] = of
-        with card.device:
-            module = Reader(width) if name == "lstm" else Decoder(LONGEST, *((32, 2) if block.quick else ()))
-        module = module.eval().to(card.half)
-        with torch.inference_mode():
-            of["whole_rows_s"] = _whole(block, card, module, _batches(card, lengths, largest))
-        block.keep()
-        of["cells"] = asyncio.run(_by_steps(block, module, name, largest, lengths))
-        block.keep()
+        with block.noting(name):
+            of: Data = {}
+            block.found["models"][name] = of
+            module = built(block, make).eval().to(card.half)
+            card.sync()
+            with torch.inference_mode():
+                of["whole_rows_s"] = _whole(block, card, module, _batches(card, lengths, largest))
+            block.keep()
+            of["cells"] = in_loop(_by_steps(block, module, name, largest, lengths))
 
 
 # whole padded batches
@@ -73,7 +77,7 @@ def _whole(block: Block, card: HostCard, module: Any, batches: list[Batch]) -> D
     if isinstance(module, Reader):
         module.lstm.flatten_parameters()
         ways["whole"] = lambda batch: module.padded(*batch)
-        ways["step graph"] = _replayed(card, stream, _lstm_step(module), len(batches[0][0]))
+        ways["step graph"] = _replayed(card, stream, _LstmStep(module), len(batches[0][0]))
     else:
         ways["step graph"] = _replayed(card, stream, module, len(batches[0][0]))
     return {name: _rate(block, card, stream, run, batches) for name, run in ways.items()}
@@ -94,21 +98,14 @@ def _rate(block: Block, card: HostCard, stream: Any, run: Callable[[Batch], obje
 
 
 class _LstmStep:
-    """The cells of a Reader's layers as one step of all rows: the interface of Decoder."""
+    """A step of a Reader by the operations that the engine's steps are made of. The interface of Decoder."""
 
     def __init__(self, module: Reader) -> None:
-        self.lstm, self.embedding = module.lstm, module.embedding
+        self._embedding, self._steps = module.embedding, TorchSteps(module.lstm)
         self.state = tuple((module.lstm.hidden_size,) for _ in range(2 * module.lstm.num_layers))
 
     def step(self, ids: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        count = self.lstm.num_layers
-        hidden, memory = torch.stack(state[:count]), torch.stack(state[count:])
-        y, (hidden, memory) = self.lstm(self.embedding(ids)[:, None], (hidden, memory))
-        return y, (*hidden, *memory)
-
-
-def _lstm_step(module: Reader) -> _LstmStep:
-    return _LstmStep(module)
+        return self._steps.step(self._embedding(ids), state)
 
 
 def _replayed(card: HostCard, stream: Any, cell: Any, rows: int) -> Callable[[Batch], object]:

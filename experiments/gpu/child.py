@@ -13,33 +13,41 @@ from importlib import import_module
 from pathlib import Path
 
 from app import process
-from app.engine.streams import cuda
-
-process.prepare()
-cuda.prepare()
-
-import torch
-
 from experiments.gpu.blocks import BY_NAME, Block
+
+#: What most blocks import, ahead of the order. It is slow, and must come after `process.prepare`.
+_SLOW = ("experiments.gpu.policies", "experiments.gpu.over_http")
 
 
 def main() -> None:
+    process.prepare()
+    for name in _SLOW:
+        import_module(name)
     order = json.loads(sys.stdin.readline() or "null")
     if order is None:  # the run has ended
         return
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     block = Block(order["device"], order["quick"], order["seconds"], Path(order["path"]))
     block.keep()
     try:
-        import_module(BY_NAME[order["name"]].module).measure(block)
-        block.keep()
+        _measure(block, BY_NAME[order["name"]].module)
     except BaseException as exc:
         traceback.print_exc()
         block.keep(failed=f"{type(exc).__name__}: {exc}"[:1000])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _measure(block: Block, module: str) -> None:
+    import torch
+
+    from app.engine.streams import cuda
+
+    cuda.prepare()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    import_module(module).measure(block)
+    block.keep()
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ import asyncio
 import time
 
 import numpy as np
-import torch
 from torch import nn
 
+from app.bench.run import in_loop
 from app.contract import Model
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
 from app.scheduler.types import ClassSpec
 from experiments.gpu.blocks import Block, Data
-from experiments.gpu.engines import Setup, engine_of, model_of, ready, started, tensor
+from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, started, tensor
 from experiments.gpu.loads import Closed, Rate, Rows, closed_loop, ids, open_loop
 from experiments.gpu.networks import LARGE, TINY, TOKENS, bert, cut, resnet50
 
@@ -33,12 +33,12 @@ _WITHOUT_LIMITS = ClassSpec("reef", budget_ns=1 << 60, slowdown=1e9)
 def measure(block: Block) -> None:
     rows = 2 if block.quick else 32
     side = 32 if block.quick else 224
-    with torch.device(block.device):
-        urgent = nn.Sequential(*resnet50(quick=block.quick))
-        parts = bert(TINY if block.quick else LARGE)
+    urgent = built(block, lambda: nn.Sequential(*resnet50(quick=block.quick)))
+    parts = built(block, lambda: bert(TINY if block.quick else LARGE))
     plan = _Plan(block, rows, side, urgent, parts)
     block.keep(rows=rows, rate=RATE, budget_ms=_BUDGET_NS / 1e6, ways={}, bulk_alone_rows_s={}, stage_ms={})
-    asyncio.run(plan.reef())
+    with block.noting("reef"):
+        in_loop(plan.reef())
     others = {
         "priorities": Setup((rows, rows), _WITHOUT_LIMITS, keeps_one=True),
         "one queue": Setup((rows,), ClassSpec("streams")),
@@ -46,7 +46,8 @@ def measure(block: Block) -> None:
     }
     for name, setup in others.items():
         if block.fits(name, 9):
-            asyncio.run(plan.other(name, setup))
+            with block.noting(name):
+                in_loop(plan.other(name, setup))
 
 
 class _Plan:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import numpy as np
 from torch import nn
 
+from app.bench.run import in_loop
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import spread_us
 from experiments.gpu.engines import Setup, engine_of, model_of, started, tensor
@@ -16,7 +16,8 @@ from experiments.gpu.engines import Setup, engine_of, model_of, started, tensor
 def measure(block: Block) -> None:
     for name, graphs in (("graphs", True), ("eager", False)):
         if block.fits(name, 4):
-            block.keep(**{name: asyncio.run(_of(block, graphs))})
+            with block.noting(name):
+                block.found[name] = in_loop(_of(block, graphs))
 
 
 async def _of(block: Block, graphs: bool) -> Data:
@@ -25,7 +26,7 @@ async def _of(block: Block, graphs: bool) -> Data:
         nn.Linear(2, 2), [tensor("x", "FP32", 2)], [tensor("y", "FP32", 2)], name="empty", policy="no_wait", max_batch=4
     )
     row = np.ones((1, 2), np.float32)
-    took = []
+    took: list[float] = []
     async with engine_of(block, Setup((4,), graphs=graphs, precision="fp32")) as engine:
         served = await started(engine, model)
         times = 50 if block.quick else 3000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from app import process
@@ -31,6 +32,8 @@ _POOL_BYTES = 4 << 30
 _POLL_S = 0.02
 _ENDS_S = 10.0
 
+Made = TypeVar("Made")
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -39,7 +42,7 @@ class Setup:
     """
 
     workers: tuple[int, ...] = (32,)
-    classes: ClassSpec = ClassSpec()
+    classes: ClassSpec = field(default_factory=ClassSpec)
     keeps_one: bool = False
     graphs: bool = True
     precision: str = "fp16"
@@ -85,7 +88,7 @@ async def ready(engine: Engine, served: ServedModel, limit_s: float) -> str:
     while time.monotonic() < end:
         plan = served.reports.plan()
         measured = not engine.profiling.spare or plan.origin == Origin.MEASURED
-        if measured and (plan.tables or not policy.uses_tables or plan.stages or plan.cell):
+        if measured and (plan.tables or plan.cell or not policy.uses_tables):
             break
         await asyncio.sleep(_POLL_S)
     process.tune_garbage_collector()
@@ -99,6 +102,15 @@ async def stopped(engine: Engine, served: ServedModel) -> None:
 
 
 # models
+
+
+def built(block: Block, make: Callable[[], Made]) -> Made:
+    """What `make` returns, with its weights on the block's device. Waits for them: the engine uses other streams."""
+    with torch.device(block.device):
+        found = make()
+    if block.cuda:
+        torch.cuda.synchronize()
+    return found
 
 
 def tensor(name: str, datatype: str, *shape: int | tuple[str, int], **more: Any) -> TensorSpec:

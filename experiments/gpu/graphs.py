@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +42,12 @@ class OnCard:
         pool = self.card.pool()
         replays = []
         for stage in cut(self.parts, stages):
-            replay, x = self.card.capture(lambda stage=stage, x=x: stage(x), stream, pool)
+            replay, x = self.card.capture(partial(stage, x), stream, pool)
             replays.append(replay)
         return replays, given, x
+
+
+def run_all(replays: Sequence[Replay]) -> None:
+    """One behind another, on the current stream."""
+    for replay in replays:
+        replay()

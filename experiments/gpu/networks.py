@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ def resnet50(*, quick: bool = False) -> list[nn.Module]:
             wide = 4 * mid
     parts.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 1000)))
     for part in parts:
-        part.eval().to(memory_format=torch.channels_last)
+        part.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return parts
 
 
@@ -132,7 +133,7 @@ def cut(parts: Sequence[nn.Module], stages: int) -> list[nn.Module]:
     """At most so many stages of about equally many parts."""
     stages = min(stages, len(parts))
     ends = [round(at * len(parts) / stages) for at in range(stages + 1)]
-    return [Several(parts[first:end]) for first, end in zip(ends, ends[1:], strict=False)]
+    return [Several(parts[first:end]) for first, end in pairwise(ends)]
 
 
 def whole_bert(quick: bool = False) -> nn.Module:

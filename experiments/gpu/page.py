@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from experiments.gpu.blocks import BY_NAME, SPECS, Data
 from experiments.gpu.tables import TABLES, left_out
-from experiments.gpu.targets import missed, targets
+from experiments.gpu.targets import ABSENT, missed, targets
 from loadtest.common.page import Page
 
 RUN = "run"  # the line that begins a run
@@ -39,10 +40,12 @@ def shown(name: str, of: Data) -> str:
     """The table and verdict of a block; its figures as they are, if it ended before they were complete."""
     try:
         table, verdict = TABLES[name](of)
-    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+    except ABSENT:
         kept = {key: value for key, value in of.items() if key not in ("log", "device", "left_out")}
         return f"The figures are not complete:\n\n```json\n{json.dumps(kept)[:4000]}\n```"
-    return f"{table}\n\n{verdict}"
+    with suppress(*ABSENT):
+        table += f"\n\n{verdict()}"
+    return table
 
 
 PAGE = Page("gpu", __name__, missed)

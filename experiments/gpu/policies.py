@@ -6,15 +6,17 @@ shares of that peak, with Poisson arrivals.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from typing import Any
 
 import torch
+from torch import nn
 
+from app.bench.run import in_loop
 from app.contract import Model
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import card_of
-from experiments.gpu.engines import engine_of, model_of, own_setup, ready, started, tensor
+from experiments.gpu.engines import built, engine_of, model_of, own_setup, ready, started, tensor
 from experiments.gpu.graphs import OnCard
 from experiments.gpu.loads import Rate, closed_loop, ids, open_loop
 from experiments.gpu.networks import BASE, TINY, TOKENS, whole_bert
@@ -28,12 +30,12 @@ _EACH_S = 14.0  # a policy: its load, its profile, four runs
 def measure(block: Block) -> None:
     largest = 4 if block.quick else 32
     block.keep(largest=largest, tokens=TOKENS, shares=SHARES, policies={})
-    with torch.inference_mode():
-        block.keep(bare_rows_s=bare_rows_s(block, largest))
+    with torch.inference_mode(), block.noting("bare"):
+        block.found["bare_rows_s"] = bare_rows_s(block, largest)
     for policy in POLICIES:
         if block.fits(policy, _EACH_S):
-            block.found["policies"][policy] = asyncio.run(_of_policy(block, policy, largest))
-            block.keep()
+            with block.noting(policy):
+                block.found["policies"][policy] = in_loop(_of_policy(block, policy, largest))
 
 
 def bare_rows_s(block: Block, rows: int) -> float:
@@ -51,9 +53,7 @@ def bare_rows_s(block: Block, rows: int) -> float:
     return round(rows * ran / (time.perf_counter() - begun), 1)
 
 
-def bert_model(quick: bool, largest: int, device: torch.device, **batching: object) -> Model:
-    with device:
-        module = whole_bert(quick)
+def bert_model(module: nn.Module, quick: bool, largest: int, **batching: Any) -> Model:
     width = (TINY if quick else BASE).width
     inputs = [tensor("ids", "INT32", TOKENS, minimum=0, maximum=30_521)]
     return model_of(
@@ -64,10 +64,10 @@ def bert_model(quick: bool, largest: int, device: torch.device, **batching: obje
 async def _of_policy(block: Block, policy: str, largest: int) -> Data:
     found: Data = {}
     calls, seconds = ids(64, TOKENS), block.seconds(_RUN_S)
-    device = torch.device(block.device)
+    module = built(block, lambda: whole_bert(block.quick))
     begun = time.monotonic()
     async with engine_of(block, own_setup(policy, largest, measures_s=1.5)) as engine:
-        served = await started(engine, bert_model(block.quick, largest, device, policy=policy))
+        served = await started(engine, bert_model(module, block.quick, largest, policy=policy))
         found["times_from"] = await ready(engine, served, 0.5 if block.quick else 6.0)
         found["batch_ms"] = [round(ns / 1e6, 4) for ns in served.reports.plan().batch_ns]
         found["load_s"] = round(time.monotonic() - begun, 1)

@@ -9,13 +9,14 @@ import random
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import HostCard, Replay, card_of, device_ms, now, spread_us
-from experiments.gpu.graphs import OnCard
+from experiments.gpu.graphs import OnCard, run_all
 
 _GAPS_S = (0.005, 0.015)
 _SOME_SMS = 108
@@ -54,12 +55,12 @@ def measure(block: Block) -> None:
         one = urgent.graphs(1, 1, card.stream())
         cut = {n: bulk.graphs(rows, n, streams["low"])[0] for n in (1, 4, 8)}
         found: Data = {}
-        whole_ms = {n: device_ms(card, streams["low"], lambda n=n: [stage() for stage in cut[n]], 5) for n in cut}
+        whole_ms = {n: device_ms(card, streams["low"], partial(run_all, stages), 5) for n, stages in cut.items()}
         block.keep(rows=rows, bulk_ms=whole_ms, plans=found)
         for name, plan in PLANS.items():
             if block.fits(name, 0.013 * samples):
-                found[name] = _of_plan(card, plan, streams, one, cut, bulk, rows, samples)
-                block.keep()
+                with block.noting(name):
+                    found[name] = _of_plan(card, plan, streams, one, cut, bulk, rows, samples)
 
 
 def _of_plan(
@@ -67,19 +68,16 @@ def _of_plan(
     rows: int, samples: int,
 ) -> Data:  # fmt: skip
     low, stages = streams["low"], cut[plan.stages]
-    try:
-        if plan.sms:
-            low = card.some_sms(plan.sms)
-            stages = bulk.graphs(rows, plan.stages, low)[0]
-    except Exception as exc:  # not every driver and torch has them
-        return {"failed": f"{type(exc).__name__}: {exc}"[:200]}
+    if plan.sms:
+        low = card.some_sms(plan.sms)
+        stages = bulk.graphs(rows, plan.stages, low)[0]
     beside = Bulk(card, low, stages, plan.launched)
     with beside:
         counted, begun = beside.ended, now()
         latencies = _asked(card, one, streams[plan.on], samples)
         rate = (beside.ended - counted) * rows / (now() - begun)
     if beside.failed:
-        return {"failed": "the thread of the bulk ended"}
+        raise RuntimeError("the thread of the bulk has ended")
     return {**spread_us(latencies), "bulk_rows_s": round(rate, 1)}
 
 

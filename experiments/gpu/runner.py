@@ -79,7 +79,7 @@ def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, 
         spare = BlockProcess(folder, 0)
         try:
             for number, spec in enumerate(specs, 1):
-                allowed = min(spec.seconds, end - GRACE_S - time.monotonic())
+                allowed = min(spec.seconds, end - GRACE_S - 2 * _END_S - time.monotonic())
                 if allowed < spec.least and not quick:
                     left_out.append(spec.name)
                     continue

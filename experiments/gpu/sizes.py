@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import HostCard, Replay, card_of, device_ms
-from experiments.gpu.graphs import OnCard
+from experiments.gpu.graphs import OnCard, run_all
 
 
 def measure(block: Block) -> None:
@@ -23,8 +24,8 @@ def measure(block: Block) -> None:
             name = f"{kind}, {str(dtype)[6:]}"
             if name not in found and block.fits(name, 6):
                 found[name] = {"graph_ms": {}, "eager_ms": {}, "beside_ms": {}, "behind_ms": {}}
-                _of_model(block, card, OnCard(block, card, kind, dtype), name, found[name])
-                block.keep()
+                with block.noting(name):
+                    _of_model(block, card, OnCard(block, card, kind, dtype), name, found[name])
 
 
 def _of_model(block: Block, card: HostCard, made: OnCard, name: str, of: Data) -> None:
@@ -33,14 +34,14 @@ def _of_model(block: Block, card: HostCard, made: OnCard, name: str, of: Data) -
     for count in (1, 2) if block.quick else (1, 2, 4, 8, 16, 32, 64):
         rows = made.rows(count)
         of["graph_ms"][count] = device_ms(card, main, made.graphs(count, 1, main)[0][0], times)
-        of["eager_ms"][count] = device_ms(card, main, lambda rows=rows: model(rows), times)
+        of["eager_ms"][count] = device_ms(card, main, partial(model, rows), times)
     block.keep()
     for n in (1, 2, 4, 8, 16, 32):
         if whole // n and block.fits(f"{name}, {n} streams", 1.5):
             streams = [card.stream() for _ in range(n)]
             replays = [made.graphs(whole // n, 1, stream)[0][0] for stream in streams]
             of["beside_ms"][n] = device_ms(card, main, _beside(card, main, streams, replays), times)
-            of["behind_ms"][n] = device_ms(card, main, lambda replays=replays: [one() for one in replays], times)
+            of["behind_ms"][n] = device_ms(card, main, partial(run_all, replays), times)
 
 
 def _beside(card: HostCard, main: Any, streams: list[Any], replays: list[Replay]) -> Replay:
