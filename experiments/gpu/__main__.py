@@ -9,6 +9,7 @@ measures nothing. `--device cpu --quick` tries everything in about a minute wher
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     known = {"device": chosen.device, "quick": chosen.quick, "facts": facts(command_of(MODULE, arguments))}
     append(lines, {"block": RUN, **known})
     specs = [spec for spec in SPECS if spec.name in chosen.names]
+    # SystemExit runs what ends the child processes; the default action of SIGTERM does not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     left_out = run_blocks(specs, chosen.device, chosen.quick, chosen.seconds, lines, say)
     append(lines, {"block": RUN, "left_out": left_out})
     return render(lines, chosen.out)

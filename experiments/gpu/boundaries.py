@@ -1,7 +1,9 @@
 """What a stage boundary costs, by torch alone: milliseconds of a batch by the wall, by number of stages.
 
 `ahead`: all stages are launched at once. `decided`: the next is launched while one runs, and Python waits for each, as
-the engine does. `waited`: the next is launched when one has ended. `us_each`: what one boundary adds.
+the engine does. `waited`: the next is launched when one has ended. `us each`: what one boundary adds.
+
+For comparison, on other hardware: DVABatch's paper has 0.29 ms for all boundaries of a batch, on a Titan RTX.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import os
 import platform
 import subprocess
 from functools import partial
+from typing import Any
 
 import torch
 
 from experiments.gpu.blocks import Block
-from experiments.gpu.card import card_of, device_ms
+from experiments.gpu.card import HostCard, card_of, device_ms
 from loadtest.common import machine
 
 _ASKED = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu"
@@ -24,10 +25,14 @@ def measure(block: Block) -> None:
         card=card.name, python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda or "none",
         cpu=machine.cpu_model(), cores=len(os.sched_getaffinity(0)),
     )  # fmt: skip
-    if block.cuda:
+    _speeds(block, card, stream, megabytes, side)
+    if block.cuda:  # now, because clocks are lower while nothing runs
         asked = ["nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader", "--id=0"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
         block.keep(smi=dict(zip(_ASKED.split(","), said.split(", "), strict=False)))
+
+
+def _speeds(block: Block, card: HostCard, stream: Any, megabytes: int, side: int) -> None:
     a = torch.randint(0, 255, (megabytes << 20,), dtype=torch.uint8, device=card.device)
     b, host = torch.empty_like(a), card.pinned(megabytes << 16)
     part = a[: megabytes << 16]

@@ -6,6 +6,7 @@ It ends without cleaning up: tearing down a device that has failed may hang or c
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -13,10 +14,25 @@ from importlib import import_module
 from pathlib import Path
 
 from app import process
-from experiments.gpu.blocks import BY_NAME, Block
+from experiments.gpu.blocks import Block
 
 #: What most blocks import, ahead of the order. It is slow, and must come after `process.prepare`.
 _SLOW = ("experiments.gpu.policies", "experiments.gpu.over_http")
+_LINES, _LINE = 80, 400
+
+
+class _Kept(logging.Handler):
+    """Keeps the engine's log with the figures: what ran without graphs, and what was measured."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self._block = block
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kept = self._block.found.setdefault("logged", [])
+        line = f"{record.levelname}: {record.getMessage()}"[:_LINE]
+        if len(kept) < _LINES and line not in kept:
+            kept.append(line)
 
 
 def main() -> None:
@@ -28,8 +44,10 @@ def main() -> None:
         return
     block = Block(order["device"], order["quick"], order["seconds"], Path(order["path"]))
     block.keep()
+    logging.getLogger("starling").addHandler(_Kept(block))
+    logging.getLogger("starling").setLevel(logging.INFO)
     try:
-        _measure(block, BY_NAME[order["name"]].module)
+        _measure(block, order["module"])
     except BaseException as exc:
         traceback.print_exc()
         block.keep(failed=f"{type(exc).__name__}: {exc}"[:1000])

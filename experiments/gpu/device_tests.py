@@ -16,6 +16,7 @@ from loadtest.common.paths import ROOT
 from loadtest.common.servers import clean_environment
 
 _EACH_S = 60
+_LOG = 20_000  # characters, of tests that failed
 _TESTS = "tests/engine/streams/test_cuda.py"
 _TRIED = "tests/engine/streams/test_loading.py"
 _ENDED = re.compile(r"\b(\d+) (passed|failed|errors?|skipped|deselected)\b")
@@ -47,5 +48,5 @@ def _told(said: str) -> dict[str, Any]:
     return {
         "counts": counts,
         "failed_tests": failed[:40],
-        "log": "" if counts.get("passed") and not failed else said[-6000:],
+        "log": "" if counts.get("passed") and not failed else said[-_LOG:],
     }

@@ -32,17 +32,23 @@ from loadtest.common.servers import MeasurementError, Server, free_port, starlin
 
 _OWN_CORES = 3  # of the client
 _READY_S = 60.0
+_TRY_S = 3.0  # for each server, even if others took all the time
+_LOADS_S = 25.0
 _RUN_S = 2.0
 _SHARE = 0.5  # of the slowest server's requests a second: the rate at which latencies are compared
 
 
+Asked = tuple[Server, str]  # a server, and the path of its requests
+
+
 class Contender(NamedTuple):
-    """`app`: a module of `apps`, "" for Starling; `needs`: a package that may not be there."""
+    """`app`: a module of `apps`, "" for Starling; `needs`: a package that may not be there. `json`: how it is asked."""
 
     app: str
     how: str = ""
     needs: str = "fastapi"
     path: str = "/predict"
+    json: bool = False
 
 
 CONTENDERS = {
@@ -50,7 +56,7 @@ CONTENDERS = {
     "FastAPI, lock, torch": Contender("fastapi_app", "eager"),
     "FastAPI, lock, graph of one": Contender("fastapi_app", "graph"),
     "mosec": Contender("mosec_app", needs="mosec", path="/inference"),
-    "LitServe": Contender("litserve_app", needs="litserve"),
+    "LitServe, JSON": Contender("litserve_app", needs="litserve", json=True),
 }
 
 
@@ -59,27 +65,30 @@ def measure(block: Block) -> None:
     in_flight = 8 if block.quick else 128
     block.keep(in_flight=in_flight, runs={}, latency={}, absent=[name for name in CONTENDERS if name not in names])
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as folder, ExitStack() as stack:
-        servers: dict[str, tuple[Server, str]] = {}
+        servers: dict[str, Asked] = {}
         for name in names:
             servers[name] = stack.enter_context(_starting(block, name, Path(folder)))
         _wait(block, servers)
+        block.found["cores"] = dict(zip(("client", "servers"), map(len, _cores()), strict=True))
         order = [*servers, *reversed(servers)]
         for name in order:
             if block.fits(f"{name}, requests/s", 2 * _RUN_S):
                 with block.noting(name):
-                    block.found["runs"].setdefault(name, []).append(_run(block, *servers[name], in_flight))
-        rates = [max(run["requests_s"] for run in runs) for runs in block.found["runs"].values()]
+                    block.found["runs"].setdefault(name, []).append(_run(block, name, servers[name], in_flight))
+        if "Starling" in servers:
+            block.keep(server_log=servers["Starling"][0].last_output(4000))
+        rates = [most for runs in block.found["runs"].values() if (most := max(run["requests_s"] for run in runs))]
         for name in servers:
             if rates and block.fits(f"{name}, latency", _RUN_S + 1):
                 with block.noting(name):
-                    block.found["latency"][name] = _run(block, *servers[name], 64, _SHARE * min(rates))
+                    block.found["latency"][name] = _run(block, name, servers[name], 64, _SHARE * min(rates))
 
 
 # servers
 
 
 @contextmanager
-def _starting(block: Block, name: str, folder: Path) -> Iterator[tuple[Server, str]]:
+def _starting(block: Block, name: str, folder: Path) -> Iterator[Asked]:
     """A server that has been started, and the path of its requests."""
     one = CONTENDERS[name]
     own, others = _cores()
@@ -123,12 +132,14 @@ def write_bert(folder: Path, quick: bool) -> None:
     )  # fmt: skip
 
 
-def _wait(block: Block, servers: dict[str, tuple[Server, str]]) -> None:
+def _wait(block: Block, servers: dict[str, Asked]) -> None:
     """Wait until all are ready; one that is not is noted, and left out."""
+    until = time.perf_counter() + (_READY_S if block.quick else min(_READY_S, block.left_s - _LOADS_S))
     for name, (server, _) in list(servers.items()):
         try:
+            limit_s = max(until, time.perf_counter() + _TRY_S) - server.started_s
             ready = "/v2/health/ready" if not CONTENDERS[name].app else "/metrics" if name == "mosec" else "/health"
-            server.wait_ready(ready, min(_READY_S, max(1.0, block.left_s - 10)))
+            server.wait_ready(ready, limit_s)
         except (MeasurementError, OSError) as exc:
             block.found.setdefault("not_started", {})[name] = str(exc)[-600:]
             del servers[name]
@@ -139,9 +150,10 @@ def _wait(block: Block, servers: dict[str, tuple[Server, str]]) -> None:
 # the client
 
 
-def _payload(path: str, authority: str, seed: int) -> bytes:
-    row = np.random.default_rng([seed, 4]).integers(1, 10_000, (1, TOKENS), dtype=np.int32).tobytes()
-    lines = ["Content-Type: application/octet-stream"]
+def _payload(path: str, authority: str, seed: int, as_json: bool) -> bytes:
+    ids = np.random.default_rng([seed, 4]).integers(1, 10_000, (1, TOKENS), dtype=np.int32)
+    row, kind = (json.dumps({"ids": ids[0].tolist()}).encode(), "json") if as_json else (ids.tobytes(), "octet-stream")
+    lines = [f"Content-Type: application/{kind}"]
     if path.startswith("/v2/"):
         tensor = {
             "name": "ids",
@@ -156,10 +168,11 @@ def _payload(path: str, authority: str, seed: int) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", f"Host: {authority}", *lines, "", ""]).encode() + row
 
 
-def _run(block: Block, server: Server, path: str, in_flight: int, rate: float | None = None) -> Data:
+def _run(block: Block, name: str, asked: Asked, in_flight: int, rate: float | None = None) -> Data:
     """Requests a second with so many in flight, or latencies at a rate."""
+    server, path = asked
     target = Target.parse(server.url)
-    payloads = [_payload(path, target.authority, seed) for seed in range(16)]
+    payloads = [_payload(path, target.authority, seed, CONTENDERS[name].json) for seed in range(16)]
     width = (TINY if block.quick else BASE).width * 4
     seconds = block.seconds(_RUN_S)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.gpu.blocks import BY_NAME, SPECS, Data
+from experiments.gpu.blocks import BY_NAME, SPECS, Data, Spec
 from experiments.gpu.tables import TABLES, left_out
 from experiments.gpu.targets import ABSENT, missed, targets
 from loadtest.common.page import Page
+from loadtest.common.paths import ROOT
 
 RUN = "run"  # the line that begins a run
 
-__all__ = ["BY_NAME", "PAGE", "SPECS", "left_out", "read", "shown", "targets"]
+__all__ = ["BY_NAME", "PAGE", "SPECS", "described", "left_out", "read", "shown", "targets"]
 
 
 def read(lines: Path) -> Data:
@@ -34,6 +36,12 @@ def read(lines: Path) -> Data:
         elif name in BY_NAME:
             blocks[name] = one
     return {"run": run, "blocks": blocks, "facts": run.get("facts", {})}
+
+
+def described(spec: Spec) -> str:
+    """What the block measures, in the words of its module."""
+    path = ROOT.joinpath(*spec.module.split(".")).with_suffix(".py")
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
 def shown(name: str, of: Data) -> str:

@@ -1,6 +1,9 @@
 """A real-time ResNet-50 beside batches of BERT-large, by torch alone (REEF): without the engine, so the least there is.
 
 A batch of the bulk is one graph, or 4 or 8 of them; `launched` bounds how many of these are queued or running.
+
+For comparison, on other hardware: REEF on an AMD MI50 preempts within tens of microseconds, since it kills kernels.
+REEF-N, which cannot kill them, takes 71 to 288 us on a V100; GPreempt, with a changed driver, less than 40 us.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from experiments.gpu.blocks import Data, Spec
 from loadtest.common.servers import Child
@@ -23,7 +25,8 @@ from loadtest.common.servers import Child
 #: Beyond the time that a block was told, before it is ended.
 GRACE_S = 5.0
 _END_S = 2.0  # to end by itself when it is told
-_LOG = 1500  # characters of a failed block's output that are kept
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
+_LOG = 6000  # characters of a failed block's output that are kept
 
 Say = Callable[[str], None]
 
@@ -37,7 +40,7 @@ class BlockProcess(Child):
 
     def run(self, spec: Spec, device: str, quick: bool, seconds: float) -> Data:
         """The block's figures. One that does not end by itself keeps those it had stored, and says so."""
-        order = {"name": spec.name, "device": device, "quick": quick, "seconds": seconds, "path": str(self.path)}
+        order = {"module": spec.module, "device": device, "quick": quick, "seconds": seconds, "path": str(self.path)}
         assert self.process.stdin is not None
         why = ""
         try:
@@ -54,8 +57,8 @@ class BlockProcess(Child):
             found = json.loads(self.path.read_text(encoding="utf-8"))
         if why:
             found["failed"] = why
-        if "failed" in found:
-            found["log"] = self.last_output(_LOG)
+        if "failed" in found or "failures" in found:
+            found.setdefault("log", self.last_output(_LOG))
         return found
 
     def stop(self) -> None:
@@ -96,8 +99,16 @@ def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, 
 
 
 def append(path: Path, line: Data) -> None:
-    """Add one line, which is on the disk when this returns."""
+    """Add one line, which is on the disk when this returns. Of paths on this machine only the last part is kept."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(_without_paths(line)) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(one) for one in value]
+    return _FOLDERS.sub("", value) if isinstance(value, str) else value

@@ -1,6 +1,8 @@
 """Times of batches by their size, with graphs and eager; then N streams of M rows each (Ebird's premise).
 
 `beside`: N graphs of M rows, each on a stream of its own, all at once. `behind`: the same graphs one after another.
+
+For comparison, on other hardware: in Ebird's paper 256 rows take the same time on 1 to 64 streams, on a Titan RTX.
 """
 
 from __future__ import annotations

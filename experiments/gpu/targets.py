@@ -32,7 +32,7 @@ def targets(blocks: Data) -> list[Target]:
     for text, judge in _JUDGES.items():
         judged: list[Target] = []
         try:
-            judged.extend(Target(f"{name}{text}", *rest) for name, rest in judge(blocks))
+            judged.extend(Target(f"{text}: {name}" if name else text, *rest) for name, rest in judge(blocks))
         except ABSENT:  # its block was cut off, or left out
             judged.append(Target(text, "not measured", None))
         found += judged or [Target(text, "not measured", None)]
@@ -101,8 +101,8 @@ _JUDGES: dict[str, Callable[[Data], Judged]] = {
     f"rows/s over HTTP at least {HTTP} of the engine's, where the card is the bound": _http,
     f"CPU time of a call of an empty model at most {UNIT_US:.0f} us": _unit,
     f"real time beside bulk in 8 stages: mean at most {BESIDE} x alone": _beside,
-    f"the same: p99 at most one stage and {SLACK_MS} ms beyond the median alone": _preempted,
-    f"four stages cost at most {BOUNDARIES:.0%} of the rows/s of the whole": _boundaries,
-    f": mean at 30 % of the peak at least {1 - BELOW_WINDOW:.0%} below that of `window`": _policies,
-    f" by steps: at least {CELLS} x the rows/s of the best padded batches": _cells,
+    f"real time beside bulk in 8 stages: p99 at most one stage and {SLACK_MS} ms beyond the median alone": _preempted,
+    f"four stages cost at most {100 * BOUNDARIES:.0f} % of the rows/s of the whole": _boundaries,
+    f"mean at 30 % of the peak at least {100 * (1 - BELOW_WINDOW):.0f} % below that of `window`": _policies,
+    f"by steps at least {CELLS} x the rows/s of the best padded batches": _cells,
 }

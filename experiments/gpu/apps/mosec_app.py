@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -9,8 +10,11 @@ from mosec import Server, Worker
 
 from experiments.gpu.apps import bert
 
-port, device, _, size = sys.argv[1:]
-sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--timeout", "60000"]
+if "--port" not in sys.argv:  # a worker's process runs this module again, with the arguments that mosec reads
+    port, place, _, size = sys.argv[1:]
+    os.environ["BERT"] = f"{place} {size}"
+    sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--timeout", "60000"]
+device, size = os.environ["BERT"].split()
 
 
 class Inference(Worker):
