@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,12 @@ import torch
 from torch import nn
 
 from app.bench.run import in_loop
-from app.contract import Model
+from app.contract import Lease, Model
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.engines import Setup, engine_of, model_of, ready, started, stopped, tensor
-from experiments.gpu.loads import Closed, Rate, Rows, closed_loop, ids, open_loop
+from experiments.gpu.loads import Closed, Leases, Rate, Rows, closed_loop, ids, open_loop
 from experiments.gpu.networks import TOKENS, whole_bert
 from experiments.gpu.policies import bert_model
 
@@ -48,9 +49,9 @@ def measure(block: Block) -> None:
 async def _all(block: Block) -> None:
     largest = 4 if block.quick else 32
     async with engine_of(block, Setup((largest, largest), keeps_one=True)) as engine:
-        first = await started(engine, _bert(block, largest, "a"))
+        first = _Current(await started(engine, _bert(block, largest, "a")))
         other = await started(engine, _bert(block, largest, "b"))
-        await ready(engine, first, 1.0)
+        await ready(engine, first.served, 1.0)
         calls = ids(32, TOKENS)
         for name, part in (
             ("reload", lambda: _reload(block, engine, first, calls, largest)),
@@ -69,29 +70,39 @@ def _bert(block: Block, largest: int, name: str, version: str = "1") -> Model:
     return replace(model, info=replace(model.info, name=name, version=version))
 
 
-async def _reload(block: Block, engine: Engine, served: ServedModel, calls: list[Rows], largest: int) -> Data:
-    """Latencies at a steady rate, before and while another version is loaded, captured and unloaded."""
+class _Current:
+    """The version of a model that serves now: the interface of a served model that a load needs."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.served = served
+
+    def lease(self, rows: int, *, lengths: Mapping[str, int], klass: str = "") -> Lease:
+        return self.served.lease(rows, lengths=lengths, klass=klass)
+
+
+async def _reload(block: Block, engine: Engine, current: _Current, calls: list[Rows], largest: int) -> Data:
+    """Latencies at a steady rate, before and while versions replace one another: loaded, captured, drained, freed."""
     seconds = block.seconds(2.0)
-    before = await open_loop(served, calls, Rate(_RATE), seconds)
+    before = await open_loop(current, calls, Rate(_RATE), seconds)
     over = asyncio.Event()
 
-    async def replaced() -> float:
-        begun = time.monotonic()
-        while not over.is_set():
-            version = await started(engine, await asyncio.to_thread(_bert, block, largest, "a", "2"))
-            loaded = time.monotonic() - begun
-            await stopped(engine, version)
-            if time.monotonic() - begun + loaded > seconds:
-                break
-        return time.monotonic() - begun
+    async def replaced() -> list[float]:
+        took: list[float] = []
+        while not took or not over.is_set():
+            begun = time.monotonic()
+            model = await asyncio.to_thread(_bert, block, largest, "a", str(2 + len(took)))
+            old, current.served = current.served, await started(engine, model)
+            await stopped(engine, old)
+            took.append(round(time.monotonic() - begun, 2))
+        return took
 
     reloads = asyncio.create_task(replaced())
-    during = await open_loop(served, calls, Rate(_RATE, 1), 1.5 * seconds)
+    during = await open_loop(current, calls, Rate(_RATE, 1), 2 * seconds)
     over.set()
-    return {"before": before, "during": during, "reload_s": round(await reloads, 2)}
+    return {"before": before, "during": during, "reloads_s": await reloads}
 
 
-async def _out_of_memory(block: Block, engine: Engine, served: ServedModel, calls: list[Rows]) -> Data:
+async def _out_of_memory(block: Block, engine: Engine, served: Leases, calls: list[Rows]) -> Data:
     """One call in ten runs out of memory. The others must get their own answers, and so must another model's."""
     model = model_of(
         Greedy(), [tensor("x", "FP32", 2)], [tensor("y", "FP32", 2)], name="greedy", policy="no_wait", max_batch=8
@@ -122,7 +133,7 @@ async def _out_of_memory(block: Block, engine: Engine, served: ServedModel, call
     return found
 
 
-async def _two(block: Block, first: ServedModel, other: ServedModel, calls: list[Rows], largest: int) -> Data:
+async def _two(block: Block, first: Leases, other: ServedModel, calls: list[Rows], largest: int) -> Data:
     """Rows a second of one model alone, and of two at once."""
     seconds = block.seconds(1.5)
     alone = await closed_loop(first, calls, 4 * largest, seconds)
@@ -130,7 +141,7 @@ async def _two(block: Block, first: ServedModel, other: ServedModel, calls: list
     return {"alone": alone, "both": list(both)}
 
 
-async def _bulk(block: Block, first: ServedModel, other: ServedModel, calls: list[Rows]) -> Data:
+async def _bulk(block: Block, first: Leases, other: ServedModel, calls: list[Rows]) -> Data:
     """Latencies at a steady rate, alone and with 64 best-effort calls of another model always in flight."""
     seconds = block.seconds(2.0)
     alone = await open_loop(first, calls, Rate(_RATE, 3), seconds)

@@ -9,7 +9,7 @@ import asyncio
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from app.bench import alarm
 from app.bench.alarm import clock
 from app.bench.run import without_collections
 from app.contract import Answer, Array, Lease
-from app.engine.served_model import ServedModel
 from app.errors import StarlingError
 from experiments.gpu.blocks import Data
 
@@ -26,6 +25,12 @@ _BURST = 64  # calls sent in one turn of the loop
 _PATIENCE_S = 10.0  # after the load, for what is still in flight
 
 Rows = tuple[Sequence[Array], Mapping[str, int]]  # the inputs of a call, and the lengths of its axes
+
+
+class Leases(Protocol):
+    """A served model, or something that stands for the version which serves now."""
+
+    def lease(self, rows: int, *, lengths: Mapping[str, int], klass: str = "") -> Lease: ...
 
 
 class _Waiter:
@@ -47,7 +52,7 @@ class _Waiter:
 
 
 class _Load:
-    def __init__(self, served: ServedModel, calls: Sequence[Rows], klass: str) -> None:
+    def __init__(self, served: Leases, calls: Sequence[Rows], klass: str) -> None:
         self.latencies = array("q")
         self.faults: Counter[str] = Counter()
         self.sent = 0
@@ -117,7 +122,7 @@ class Rate(NamedTuple):
     seed: int = 0
 
 
-async def open_loop(served: ServedModel, calls: Sequence[Rows], rate: Rate, seconds: float, klass: str = "") -> Data:
+async def open_loop(served: Leases, calls: Sequence[Rows], rate: Rate, seconds: float, klass: str = "") -> Data:
     """Latencies of calls at Poisson instants."""
     count = max(3, round(rate.per_s * seconds))
     gaps = np.random.default_rng([rate.seed, 7]).exponential(1e9 / rate.per_s, count)
@@ -152,7 +157,7 @@ async def open_loop(served: ServedModel, calls: Sequence[Rows], rate: Rate, seco
 class Closed:
     """Calls always in flight while it is entered: `async with Closed(...) as load`, then `load.found`."""
 
-    def __init__(self, served: ServedModel, calls: Sequence[Rows], in_flight: int, klass: str = "") -> None:
+    def __init__(self, served: Leases, calls: Sequence[Rows], in_flight: int, klass: str = "") -> None:
         self._given: Any = (served, calls, klass)
         self._in_flight = in_flight
         self.found: Data = {}
@@ -194,9 +199,7 @@ class _Again(_Load):
             self.send(clock())
 
 
-async def closed_loop(
-    served: ServedModel, calls: Sequence[Rows], in_flight: int, seconds: float, klass: str = ""
-) -> Data:
+async def closed_loop(served: Leases, calls: Sequence[Rows], in_flight: int, seconds: float, klass: str = "") -> Data:
     """The most rows a second, with so many calls in flight, and their latencies. A third of the time warms up."""
     with without_collections():
         async with Closed(served, calls, in_flight, klass) as load:

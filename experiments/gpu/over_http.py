@@ -28,10 +28,9 @@ from app.bench.run import in_loop, without_collections
 from experiments.common.folders import vector, write_model
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.networks import BASE, TINY, TOKENS
-from loadtest.common.servers import MeasurementError, Server, free_port, starling
+from loadtest.common.servers import READY_LIMIT_S, MeasurementError, Server, free_port, starling
 
 _OWN_CORES = 3  # of the client
-_READY_S = 60.0
 _TRY_S = 3.0  # for each server, even if others took all the time
 _LOADS_S = 25.0
 _RUN_S = 2.0
@@ -134,7 +133,7 @@ def write_bert(folder: Path, quick: bool) -> None:
 
 def _wait(block: Block, servers: dict[str, Asked]) -> None:
     """Wait until all are ready; one that is not is noted, and left out."""
-    until = time.perf_counter() + (_READY_S if block.quick else min(_READY_S, block.left_s - _LOADS_S))
+    until = time.perf_counter() + (READY_LIMIT_S if block.quick else block.left_s - _LOADS_S)
     for name, (server, _) in list(servers.items()):
         try:
             limit_s = max(until, time.perf_counter() + _TRY_S) - server.started_s

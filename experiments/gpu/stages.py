@@ -41,7 +41,7 @@ def measure(block: Block) -> None:
     calls = ids_of(Lengths(LENGTHS, [0]).draw(1000).tolist(), "tokens")
     block.keep(lengths=LENGTHS, largest=largest, stages=STAGES, share=_SHARE, ways={})
     for name, (stages, policy, workers) in WAYS.items():
-        if block.fits(name, 8):
+        if block.fits(name, 9):
             model = _model(block, parts, stages, policy, largest)
             with block.noting(name):
                 block.found["ways"][name] = in_loop(_of_way(block, model, (largest,) * workers, calls))
@@ -56,7 +56,7 @@ async def _of_way(block: Block, model: Model, workers: tuple[int, ...], calls: l
         except ConfigError as exc:  # its answers differ with padding by more than the check allows
             found["no_graphs"] = str(exc)[:300]
             served = await started(engine, replace(model, row_check="off"))
-        found["times_from"] = await ready(engine, served, 0.3 if block.quick else 3.0)
+        found["times_from"] = await ready(engine, served, 0.3 if block.quick else 5.0)
         found["load_s"] = round(time.monotonic() - begun, 1)
         found["closed"] = await closed_loop(served, calls, 4 * largest, seconds / 2)
         peak = block.found.setdefault("peak_rows_s", found["closed"]["rows_s"])

@@ -59,14 +59,14 @@ def empty(of: Data) -> Shown:
 
 
 def engine(of: Data) -> Shown:
-    shares, bare = of["shares"], of["bare_rows_s"]
-    headings = ["policy", "most, rows/s", "of the bare network"]
+    shares, bare = of["shares"], of.get("bare_rows_s")
+    headings = ["policy", "batch times", "most, rows/s", "of the bare network"]
     headings += [f"{share:.0%}: {what}" for share in shares for what in ("mean, ms", "p99, ms")]
     rows = []
     for policy, one in of["policies"].items():
         most = one["closed"]["rows_s"]
         loads = [cell for load in one["loads"] for cell in latencies(load)[::2]]
-        rows.append([policy, number(most), f"{most / bare:.2f}", *loads])
+        rows.append([policy, one["times_from"], number(most), f"{most / bare:.2f}" if bare else "", *loads])
 
     def said() -> str:
         means = {policy: one["loads"][0]["mean_ms"] for policy, one in of["policies"].items()}
@@ -180,8 +180,8 @@ def life(of: Data) -> Shown:
         slower = times(of["reload"]["during"]["p99_ms"] / of["reload"]["before"]["p99_ms"])
         lost = sum(sum(one.get("faults", {}).values()) for one in loads.values())
         return (
-            f"While a version is loaded the p99 is {slower}; two models serve {both} the rows of one; of 100 calls, 10"
-            f" of them too large, {heavy['right']} right, {heavy['failed']} failed, {heavy['wrong']} wrong;"
+            f"While versions replace one another the p99 is {slower}; two models serve {both} the rows of one; of 100"
+            f" calls, 10 of them too large, {heavy['right']} right, {heavy['failed']} failed, {heavy['wrong']} wrong;"
             f" {lost} other calls were lost."
         )
 

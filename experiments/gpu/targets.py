@@ -103,6 +103,6 @@ _JUDGES: dict[str, Callable[[Data], Judged]] = {
     f"real time beside bulk in 8 stages: mean at most {BESIDE} x alone": _beside,
     f"real time beside bulk in 8 stages: p99 at most one stage and {SLACK_MS} ms beyond the median alone": _preempted,
     f"four stages cost at most {100 * BOUNDARIES:.0f} % of the rows/s of the whole": _boundaries,
-    f"mean at 30 % of the peak at least {100 * (1 - BELOW_WINDOW):.0f} % below that of `window`": _policies,
-    f"by steps at least {CELLS} x the rows/s of the best padded batches": _cells,
+    f"a policy's mean at 30 % of the peak at least {100 * (1 - BELOW_WINDOW):.0f} % below that of `window`": _policies,
+    f"cells at least {CELLS} x the rows/s of the best padded batches": _cells,
 }

@@ -213,3 +213,12 @@ def test_without_a_device_nothing_is_measured(tmp_path: Path, capsys: pytest.Cap
         command.main(["--out", str(tmp_path)])
     assert "no CUDA device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_line_has_no_paths_of_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    said = f'File "{__file__}", line 3; 5 rows/s, GET /v2, see http://127.0.0.1:80/a/b'
+    runner.append(path, {"block": "empty", "logged": [said], "s": 1.5})
+    (line,) = path.read_text("utf-8").splitlines()
+    expected = 'File "test_gpu.py", line 3; 5 rows/s, GET /v2, see http://127.0.0.1:80/a/b'
+    assert json.loads(line) == {"block": "empty", "logged": [expected], "s": 1.5}
