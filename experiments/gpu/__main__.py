@@ -61,8 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     specs = [spec for spec in SPECS if spec.name in chosen.names]
     # SystemExit runs what ends the child processes; the default action of SIGTERM does not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    left_out = run_blocks(specs, chosen.device, chosen.quick, chosen.seconds, lines, say)
-    append(lines, {"block": RUN, "left_out": left_out})
+    run_blocks(specs, chosen.device, chosen.quick, chosen.seconds, lines, say)
     return render(lines, chosen.out)
 
 

@@ -85,6 +85,7 @@ def _whole(block: Block, card: HostCard, module: Any, batches: list[Batch]) -> D
 
 def _rate(block: Block, card: HostCard, stream: Any, run: Callable[[Batch], object], batches: list[Batch]) -> float:
     rows, seconds, at = 0, block.seconds(1.5), 0
+    card.sync()
     with card.on(stream):
         run(batches[0])
         stream.synchronize()

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import time
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +43,8 @@ def main() -> None:
     order = json.loads(sys.stdin.readline() or "null")
     if order is None:  # the run has ended
         return
-    block = Block(order["device"], order["quick"], order["seconds"], Path(order["path"]))
+    seconds = order["end"] - time.monotonic()
+    block = Block(order["device"], order["quick"], seconds, Path(order["path"]))
     block.keep()
     logging.getLogger("starling").addHandler(_Kept(block))
     logging.getLogger("starling").setLevel(logging.INFO)

@@ -40,7 +40,8 @@ class BlockProcess(Child):
 
     def run(self, spec: Spec, device: str, quick: bool, seconds: float) -> Data:
         """The block's figures. One that does not end by itself keeps those it had stored, and says so."""
-        order = {"module": spec.module, "device": device, "quick": quick, "seconds": seconds, "path": str(self.path)}
+        end = time.monotonic() + seconds  # the clock of all processes
+        order = {"module": spec.module, "device": device, "quick": quick, "end": end, "path": str(self.path)}
         assert self.process.stdin is not None
         why = ""
         try:
@@ -73,10 +74,9 @@ class BlockProcess(Child):
         super().stop()
 
 
-def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, lines: Path, say: Say) -> list[str]:
-    """Run the blocks in order within `seconds`, and append a line for each. Returns those that were left out."""
+def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, lines: Path, say: Say) -> None:
+    """Run the blocks in order within `seconds`, and append a line for each. Some may be left out."""
     end = time.monotonic() + seconds
-    left_out: list[str] = []
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as name:
         folder = Path(name)
         spare = BlockProcess(folder, 0)
@@ -84,7 +84,7 @@ def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, 
             for number, spec in enumerate(specs, 1):
                 allowed = min(spec.seconds, end - GRACE_S - 2 * _END_S - time.monotonic())
                 if allowed < spec.least and not quick:
-                    left_out.append(spec.name)
+                    say(f"{spec.name}: left out, {allowed:.0f} s are too few")
                     continue
                 running, spare = spare, BlockProcess(folder, number)
                 began = time.monotonic()
@@ -95,7 +95,6 @@ def run_blocks(specs: Sequence[Spec], device: str, quick: bool, seconds: float, 
                 say(f"{spec.name}: {found.get('failed') or 'done'}, {took:.0f} s")
         finally:
             spare.stop()
-    return left_out
 
 
 def append(path: Path, line: Data) -> None:

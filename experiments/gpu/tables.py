@@ -6,10 +6,9 @@ A block that was cut off has a table of what it had found; the sentence may then
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from experiments.gpu import torch_tables
-from experiments.gpu.blocks import Data
+from experiments.gpu.blocks import SPECS, Data
 from experiments.gpu.torch_tables import Shown, stages_of
 from loadtest.common.page import fmt, lines_table
 
@@ -195,6 +194,7 @@ TABLES: dict[str, Callable[[Data], Shown]] = {
 }  # fmt: skip
 
 
-def left_out(blocks: Data, names: Any) -> list[str]:
-    """All that there was no time for: whole blocks, and parts of others."""
-    return [*names, *(f"{name}: {part}" for name, of in blocks.items() for part in of.get("left_out", ()))]
+def left_out(blocks: Data) -> list[str]:
+    """What is not on the page: whole blocks, and parts of others that there was no time for."""
+    absent = [spec.name for spec in SPECS if spec.name not in blocks]
+    return [*absent, *(f"{name}: {part}" for name, of in blocks.items() for part in of.get("left_out", ()))]
