@@ -64,14 +64,15 @@ def task_of(kind: str) -> str:
     return "text-generation" if kind in ("gpt2", "llama") else "translation"
 
 
-def save(folder: Path, kind: str, most: int = 20) -> Any:
-    """A folder with model.toml; returns the model."""
+def save(folder: Path, kind: str, most: int | None = 20) -> Any:
+    """A folder with model.toml; returns the model. `most`: the tokens of a text, None: as many as there is room for."""
     made = model(kind)
     weights = folder / "weights"
     made.save_pretrained(weights)
     tokenizer().save_pretrained(weights)
     (folder / "model.toml").write_text(
-        f'source = "hf:weights"\ntask = "{task_of(kind)}"\n[task_options]\nmax_new_tokens = {most}\n'
+        f'source = "hf:weights"\ntask = "{task_of(kind)}"\n'
+        + (f"[task_options]\nmax_new_tokens = {most}\n" if most else "")
     )
     return made
 

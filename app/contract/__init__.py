@@ -1,7 +1,7 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
 from app.contract.answers import Answer, FinishedBatch, Times, Waiter
-from app.contract.models import Front, Model, ModelSource, Translated
+from app.contract.models import Cut, Front, Model, ModelSource, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, Plan, Served
 from app.contract.specs import (
     CLASSES,
@@ -28,6 +28,7 @@ __all__ = [
     "Array",
     "Batching",
     "Catalog",
+    "Cut",
     "FinishedBatch",
     "Front",
     "IndexEntry",

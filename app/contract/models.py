@@ -25,6 +25,20 @@ class Translated:
     note: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A request's wish to have long texts cut: to `most` tokens, or to as many as the model takes.
+
+    `left`: at the beginning; None: as the model's tokenizer does. `last`: only the last text of a pair, and `most` does
+    not count its special tokens. `name`: of the request's field.
+    """
+
+    most: int | None = None
+    left: bool | None = None
+    last: bool = False
+    name: str = "truncate"
+
+
 @dataclass(slots=True, eq=False)
 class Front:
     """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
@@ -56,6 +70,10 @@ class Front:
     embedder: Front | None = None
     #: For a text-generating model with a chat template: the front of conversations, each the JSON of its messages.
     chat: Front | None = None
+    #: For a text-generating model: the front of prompts as tokens, each the JSON of a list of ids.
+    ids: Front | None = None
+    #: As `read` for one call, whose long texts are cut.
+    read_cut: Callable[[Sequence[Array], Cut], Translated] | None = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         """The model's info as clients see it."""

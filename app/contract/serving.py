@@ -17,9 +17,9 @@ class Lease(Protocol):
 
     on_close: Callable[[], None] | None  # called once, by `close`
     #: For a model that `writes` or `streams`; set it before `submit`. Called on the event loop with a row's number, a
-    #: piece, and the row's tokens or steps so far. The piece is what the row has produced since the last call: a text
-    #: and its finish reason ("" before its end), or an array [steps, ...] per streamed output. The answer repeats
-    #: everything.
+    #: piece, and the row's tokens or steps so far. The piece is what the row has produced since the last call: a text,
+    #: its finish reason ("" before its end) and the tokens read and written, or an array [steps, ...] per streamed
+    #: output. The answer repeats everything.
     on_piece: Callable[[int, Any, int], None] | None
 
     # for traces

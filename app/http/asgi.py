@@ -16,12 +16,13 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
+from app.http.absent_routes import has_openai_form
 from app.http.answers import editing_send, header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
 from app.http.body import Headers, Receive, Scope, Send, inflate
 from app.http.call import FastPath
 from app.http.errors import error_parts
-from app.http.inference_routes import OPENAI, Route, find_route
+from app.http.inference_routes import Route, find_route
 from app.http.prefix import path_redirect, scope_under_prefix, strip_prefix
 from app.http.resources import Resources
 from app.http.streaming import AsgiCarrier, StreamingCall
@@ -103,7 +104,7 @@ class HttpApp:
             send = editing_send(send, lambda status, headers: [*path_redirect(status, headers), *added])
             await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send)
             return
-        status, headers, body = error_parts(error, path in OPENAI)
+        status, headers, body = error_parts(error, has_openai_form(path))
         await resources.refusals.turn()
         if closing:
             await respond_and_close(send, status, [*headers, *added], body, receive)

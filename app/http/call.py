@@ -10,13 +10,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from app.contract import Array, Catalog, Served
+from app.contract import Array, Catalog, Front, Served, Translated
 from app.errors import BadRequest, BadText, NotFound, NotReady, StarlingError, TooManyConnections
 from app.http.answered_call import REALTIME, AnsweredCall
 from app.http.body import RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall
 from app.http.codecs.incremental import NOT_PLAIN
 from app.http.codecs.text_codec import TextCodec
+from app.http.codecs.truncation import take_cut
 from app.http.codecs.v2 import V2
 from app.http.connection.connection import HttpProtocol
 from app.http.inference_routes import X_CLASS, Route, find_route, parse_class, parse_query
@@ -175,12 +176,7 @@ class Call(AnsweredCall):
         try:
             decoded = await self._decode_slowly(served, body, klass)
             if (front := codec.front(served)) is not None:
-                sent = cast("list[Array]", decoded.arrays)  # fronts read bytes
-                try:
-                    read = await self.resources.front_reader.read(front, klass != REALTIME, sent, len(body))
-                except BadText as error:
-                    raise codec.bad_text_error(error) from None
-                decoded.take_translated(read)
+                decoded.take_translated(await self._read(front, decoded, klass, len(body)))
             if not self.ended:
                 self.start(served, decoded)
         except Exception as exc:
@@ -189,6 +185,18 @@ class Call(AnsweredCall):
             self.held = held
             if self.ended:
                 self.release()
+
+    async def _read(self, front: Front, decoded: DecodedCall, klass: str, size: int) -> Translated:
+        """What the model's front makes of the inputs, from a body of `size` bytes."""
+        resources, best_effort = self.resources, klass != REALTIME
+        sent = cast("list[Array]", decoded.arrays)  # fronts read bytes
+        cut = take_cut(decoded, front)
+        try:
+            if cut is not None and front.read_cut is not None:
+                return await resources.threads.run(best_effort, front.read_cut, sent, cut)
+            return await resources.front_reader.read(front, best_effort, sent, size)
+        except BadText as error:
+            raise self.route.codec.bad_text_error(error) from None
 
     async def _decode_slowly(self, served: Served, body: bytes, klass: str) -> DecodedCall:
         """The decoded body. A large V2 body is parsed in parts, so that other requests run in between.

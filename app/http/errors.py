@@ -18,7 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from app.errors import BadRequest, DeadlineUnreachable, MethodNotAllowed, NotFound, StarlingError
+from app.http.absent_routes import has_openai_form, instead_of
 from app.http.body import Headers
+from app.http.inference_routes import WITHOUT_MODEL
+from app.http.prefix import strip_prefix
 
 #: Statuses whose answers always carry Retry-After: 1 second, unless the error has its own hint.
 _RETRIED = {429, 503}
@@ -93,6 +96,7 @@ def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -
 
 
 async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
+    path = strip_prefix(request.scope.get("root_path", ""), request.scope["path"])
     if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
         # raised by the router, whose detail names neither path nor method
         headers = dict(_headers_of(exc))
@@ -100,8 +104,10 @@ async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> R
         if exc.status_code == 405:
             detail = f"{request.method} is not allowed on {request.url.path}"
             headers["Allow"] = _allowed(request)
+        if instead := instead_of(path, WITHOUT_MODEL):
+            detail += f"; call {instead}"
         exc = HTTPException(exc.status_code, detail, headers=headers)
-    status, lines, body = error_parts(exc)
+    status, lines, body = error_parts(exc, has_openai_form(path))
     rejected[exc.code if isinstance(exc, StarlingError) else _CODES.get(status, "internal")] += 1
     response = Response(body, status)
     response.raw_headers = lines

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from app.contract import CLASSES
 from app.errors import BadRequest
+from app.http.absent_routes import has_openai_form
 from app.http.codecs.base import Codec
 from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
@@ -41,8 +42,8 @@ _BY_BODY: dict[str, TextCodec] = {
     "/v1/completions": Completions(), "/v1/chat/completions": ChatCompletions(), "/v1/embeddings": Embeddings(),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), Rerank()),
 }  # fmt: skip
-#: Paths whose error bodies have OpenAI's form.
-OPENAI = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"})
+#: Paths of routes whose bodies name the model.
+WITHOUT_MODEL = frozenset(_BY_BODY)
 X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
 _PARAMETERS = ("timeout_ms", "total_timeout_ms", "priority")
@@ -78,7 +79,7 @@ _PATTERNS = [*_patterns()]
 def find_route(path: str, query: bytes) -> Route | None:
     """The route of a path without an ingress's prefix; None if it is not an inference route."""
     if path in _BY_BODY:
-        return Route(_BY_BODY[path], "", None, path, query, path in OPENAI)
+        return Route(_BY_BODY[path], "", None, path, query, has_openai_form(path))
     for pattern, template, codec in _PATTERNS:
         if (found := pattern.fullmatch(path)) is not None:
             names = found.groupdict()

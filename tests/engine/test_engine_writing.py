@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,10 @@ from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest
+from app.models.decoders.parameters import Parameters
 from app.models.loading import load
 from app.scheduler.scheduler import Scheduler
+from app.values.text_fields import FIELDS
 from tests import tiny_decoders
 
 MOST = 12
@@ -82,13 +85,26 @@ async def test_parameters_are_looked_at_before_a_call_is_taken(tmp_path: Path) -
         served = await engine.start(load(ModelSource("writer", 1, tmp_path)))
         assert isinstance(served, ServedModel)
         for wrong, message in (
-            ({"max_new_tokens": 13}, r"parameters.max_new_tokens: expected at most 12, got 13"),
+            ({"max_new_tokens": 0}, r"parameters.max_new_tokens: expected greater than or equal to 1, got 0"),
             ({"temperature": "hot"}, r"parameters.temperature: expected a number, got 'hot'"),
-            ({"max_tokens": 3}, r"parameters.max_tokens: unknown key; expected one of max_new_tokens, "),
+            ({"max_tokens": "3"}, r"parameters.max_tokens: expected an integer, got '3'"),
+            ({"maximum": 3}, r"parameters.maximum: unknown key; expected one of max_new_tokens, "),
+            ({"temperature": -1}, r"parameters.temperature: expected greater than or equal to 0, got -1"),
+            ({"temperature": math.nan}, r"parameters.temperature: expected a finite number, got nan"),
+            ({"temperature": math.inf}, r"parameters.temperature: expected a finite number, got inf"),
+            ({"top_k": -2}, r"parameters.top_k: expected greater than or equal to -1, got -2"),
             ({"num_beams": 4}, r"parameters.num_beams: expected 1: beam search is not offered"),
-            ({"stop": [""]}, r"parameters.stop: expected a text, or at most 16"),
+            ({"stop": [3]}, r"parameters.stop: expected a text, or at most 16"),
+            ({"stop_token_ids": ["a"]}, r"parameters.stop_token_ids: expected a list of ids of tokens, got \['a'\]"),
+            ({"bad_words": ["a"]}, r"parameters.bad_words: expected '' or .*: words cannot be banned by a request"),
             ({"top_p": 1.5}, r"parameters.top_p: expected less than or equal to 1, got 1.5"),
         ):
             with pytest.raises(BadRequest, match=message):
                 await ask(served, [5, 6], **wrong)
         assert not served.pool.used
+        for neutral in ({field: value} for one in FIELDS for field in one.names.split() for value in one.neutral):
+            assert Parameters.read(neutral) == Parameters.read({})
+        assert Parameters.read({"top_k": -1, "top_p": 1.0}).samples is None
+        assert Parameters.read({"random_seed": 3, "min_length": 2, "stop_words": [["a", "b"]], "end_id": 7}) == (
+            Parameters.read({"seed": 3, "min_new_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [7]})
+        )

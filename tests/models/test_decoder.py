@@ -21,7 +21,9 @@ from app.models.checks.row_check import check_rows
 from app.models.checks.trial import call_directly, check_independence, tolerance_of
 from app.models.decoders import attention, packing
 from app.models.decoders.decoder import DecoderModel
+from app.models.decoders.detokenizer import Detokenizer
 from app.models.decoders.packing import PackedLinear, pack
+from app.models.decoders.parameters import Bounds
 from app.models.decoders.sampling import probabilities
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
@@ -80,6 +82,13 @@ def test_a_row_reads_its_own_columns_where_that_costs_less(
     assert columns == 2 * [*own, *(read if decoder.encodes else [])]  # two layers
 
 
+def decoder_of(model: Any, most: int) -> TextDecoder:
+    words = tiny_decoders.tokenizer()
+    decoder = DecoderModel(model)
+    both = None if decoder.encodes else 60 + most
+    return TextDecoder(decoder, Detokenizer(words, words.backend_tokenizer), Bounds(60, most, both, most))
+
+
 ENDS = [1, 188, *range(60, 90)]
 
 
@@ -102,7 +111,7 @@ def test_what_generation_config_says_is_done_as_generate_does_it(kind: str, sett
         setattr(model.generation_config, name, value)
     expected = [tiny_decoders.generated(model, ids, most) for ids in rows]
     assert expected != usual
-    decoder = TextDecoder(DecoderModel(model), tiny_decoders.tokenizer(), 60, most)
+    decoder = decoder_of(model, most)
     for ids, wanted in zip(rows, expected, strict=True):
         with torch.inference_mode():
             texts, begun = decoder.begin(torch.tensor([ids]), [len(ids)], [{}])
@@ -115,7 +124,7 @@ def test_what_generation_config_asks_for_that_is_not_offered_is_refused_by_name(
     model = tiny_decoders.model("gpt2")
     setattr(model.generation_config, name, value)
     with pytest.raises(ConfigError, match=rf"^generation_config.json: {name} is not offered, got "):
-        TextDecoder(DecoderModel(model), tiny_decoders.tokenizer(), 60, 16)
+        decoder_of(model, 16)
 
 
 # A decoder whose rows depend on others that begin and end beside them is refused before it serves.
@@ -251,3 +260,22 @@ def test_probabilities_are_those_of_transformers(asked: dict[str, Any], spread: 
     scores = (spread * torch.randn(WORDS) + torch.linspace(0, 1e-3, WORDS)).double()  # no two alike
     found = probabilities(scores, **asked)
     torch.testing.assert_close(found / found.sum(), of_transformers(scores, asked))
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-37, 1e-40, 1e-46, 1e-300, 5e-324])
+@pytest.mark.parametrize("top", [{}, {"top_k": 5, "top_p": 0.9}])
+def test_a_tiny_temperature_leaves_the_likeliest_token(temperature: float, top: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    for spread in (1e-3, 30.0, 1e30):
+        scores = spread * torch.randn(WORDS)
+        scores[:3] = -torch.inf
+        found = probabilities(scores, temperature, **top)
+        assert found.isfinite().all()
+        if temperature < 1e-5:
+            assert found.nonzero()[:, 0].tolist() == [scores.argmax()]
+
+
+def test_one_token_is_left_however_small_top_p_is() -> None:
+    for scores in (torch.zeros(WORDS), torch.randn(WORDS)):
+        for top_p in (0.0, 1e-300, 1e-9):
+            assert probabilities(scores, top_p=top_p).count_nonzero() == 1

@@ -13,10 +13,11 @@ import pytest
 
 from app.contract import Array, Translated
 from app.errors import BadText, ModelFailed
+from app.models.decoders.parameters import Parameters
 
 from .echo import Caller, MakeCaller
 from .test_streaming import Reader
-from .writers import MOST, Words, Writer, writer
+from .writers import Words, Writer, writer
 
 PLAIN, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "one two"}]
@@ -148,7 +149,7 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
         ({}, {"do_sample": True}),  # OpenAI's temperature is 1
         (
             {"max_tokens": 5, "temperature": 0, "stop": ["a"], "do_sample": False},
-            {"max_new_tokens": 5, "temperature": 0, "stop": ["a"], "do_sample": False},
+            {"max_new_tokens": 5, "temperature": 0, "stop": ("a",), "do_sample": False},
         ),
         ({"max_completion_tokens": 6, "max_tokens": None}, {"max_new_tokens": 6, "do_sample": True}),
         (
@@ -162,7 +163,7 @@ async def test_what_the_model_is_asked(
 ) -> None:
     path = f"{PLAIN}?timeout_ms=5&total_timeout_ms=7"
     await answered(caller(model), model, path, body(prompt="one", **asked), "two")
-    assert model.asked["parameters"] == given
+    assert Parameters.read(model.asked["parameters"]).model_dump(exclude_unset=True) == given
     assert (model.asked["timeout_us"], model.asked["total_timeout_us"]) == (5000, 7000)
 
 
@@ -172,8 +173,10 @@ async def test_what_the_model_is_asked(
         (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
         (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
         (PLAIN, {"prompt": "a", "logprobs": 0}, "logprobs", "expected False, got 0: probabilities of"),
-        (PLAIN, {"prompt": "a", "max_tokens": 65}, "max_tokens", f"expected at most {MOST}, got 65"),
-        (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "expected one of"),
+        (PLAIN, {"prompt": "a", "max_tokens": 0}, "max_tokens", "expected greater than or equal to 1, got 0"),
+        (PLAIN, {"prompt": "a", "min_p": 0.1}, "min_p", "expected 0, got 0.1: there are top_k and top_p"),
+        (PLAIN, {"prompt": "a", "seed": 1, "random_seed": 2}, "random_seed", "expected the value of seed, got 2"),
+        (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "unknown key; expected one of"),
         (PLAIN, {"prompt": "a", "stream_options": {}}, "stream_options", "expected nothing without stream"),
         (
             PLAIN, {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
@@ -181,13 +184,13 @@ async def test_what_the_model_is_asked(
         ),
         (
             CHAT, {"messages": HELLO, "stream": True, "stream_options": {"include_obfuscation": True}},
-            "stream_options.include_obfuscation", "expected include_usage alone, got True",
+            "stream_options.include_obfuscation", "expected include_usage and continuous",
         ),
         (CHAT, {"messages": ["a"]}, "messages[0]", "expected an object with role and content"),
         (CHAT, {"messages": [*HELLO, {"content": "a"}]}, "messages[1].role", "missing; expected a text"),
         (
             CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]",
-            'expected a part of type "text"',
+            "expected a part of type text",
         ),
         (CHAT, {"messages": [{"role": "user", "content": "no"}]}, "messages", "refused by the model's chat template"),
     ],

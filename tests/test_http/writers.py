@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, ModelInfo, Translated
-from app.errors import BadRequest, BadText
+from app.errors import BadText
+from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
 
 from .catalog import served, spec
 from .echo import Echo, EchoLease, PiecesLease
-
-MOST = 64  # tokens of a text
 
 
 class Words:
@@ -43,7 +42,7 @@ class Words:
 
 class WritingLease(PiecesLease):
     def piece(self, text: str, tokens: int, row: int = 0, reason: str = "") -> None:
-        self.give(row, (text, reason), tokens)
+        self.give(row, (text, reason, 2, tokens), tokens)
 
     def end(self, *texts: str, reason: str = "stop") -> None:
         """All rows have ended with these texts."""
@@ -64,12 +63,7 @@ class Writer(Echo):
 
 
 def read_parameters(given: Mapping[str, Any]) -> None:
-    """As the decoders' own, of two parameters."""
-    for name in given:
-        if name not in ("max_new_tokens", "temperature", "do_sample", "seed", "stop", "top_p"):
-            raise BadRequest(f"parameters.{name}: expected one of max_new_tokens")
-    if given.get("max_new_tokens", 0) > MOST:
-        raise BadRequest(f"parameters.max_new_tokens: expected at most {MOST}, got {given['max_new_tokens']}")
+    Parameters.read(given)
 
 
 def writer() -> Writer:

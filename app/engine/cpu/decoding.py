@@ -51,10 +51,10 @@ class DecodingExecutor(CpuExecutor):
         assert isinstance(call, TextDecoder)
         self._call = call
         encodes = call.decoder.encodes
-        longest = call.most + (1 if encodes else call.max_tokens)
-        self.activations = Places(call.decoder, longest, call.max_tokens if encodes else 0)
-        pieces = call.decoder.encoder_layers or -(-call.max_tokens // prefill.LEAST)
-        self.steps = Steps(call.most + pieces, True)
+        bounds = call.bounds
+        self.activations = Places(call.decoder, bounds.both or bounds.text + 1, bounds.prompt if encodes else 0)
+        pieces = call.decoder.encoder_layers or -(-bounds.prompt // prefill.LEAST)
+        self.steps = Steps(bounds.text + pieces, True)
         self._readers: _Readers | None = None
         self._budget = prefill.PrefillBudget()
         self._step_ns: list[int] = []  # of the unit that runs
@@ -66,7 +66,7 @@ class DecodingExecutor(CpuExecutor):
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows)
         (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
-        tokens = min(TRIED_TOKENS, self._call.most)
+        tokens = min(TRIED_TOKENS, self._call.bounds.text)
         given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
         texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
         gathered = time.perf_counter_ns()
@@ -141,8 +141,10 @@ class DecodingExecutor(CpuExecutor):
         if job.on_pieces is not None:
             rows = ((slot, self.activations.known(slot)) for slot in job.read.intersection(job.slots))
             found = [(slot, row.text) for slot, row in rows if row is not None]
-            pieces = [Piece(slot, (text.piece(), text.reason), text.tokens) for slot, text in found]
-            pieces = [piece for piece in pieces if any(piece.made)]
+            pieces = [
+                Piece(slot, (text.piece(), text.reason, text.prompt, text.tokens), text.tokens) for slot, text in found
+            ]
+            pieces = [piece for piece in pieces if any(piece.made[:2])]
             if pieces:
                 job.on_pieces(pieces)
 

@@ -13,36 +13,22 @@ from app.contract import Answer, Front, Served
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import Stream, event
-from app.http.codecs.text_codec import bad_field, texts_or_one, unexpected
+from app.http.codecs.text_codec import NO_IDS, bad_field, texts_or_one, unexpected
 from app.http.codecs.text_generation import GeneratedText, TextGeneration
+from app.http.codecs.truncation import NAMES
 from app.values.tensors import shown
 
 _DONE = event(b"[DONE]")
-#: Fields that are accepted only with OpenAI's default values, and why others are refused. null counts as not given.
-_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    **dict.fromkeys(("n", "best_of"), ((1,), "a prompt has one answer; ask again for another")),
-    **dict.fromkeys(("logprobs", "top_logprobs"), ((False,), "probabilities of tokens are not given")),
-    **dict.fromkeys(("tools", "functions"), (([],), "the model calls no tools")),
-    **dict.fromkeys(("tool_choice", "function_call"), (("none",), "the model calls no tools")),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), ((0,), "there is repetition_penalty")),
-    "logit_bias": (({},), "tokens are the model's own"),
-    "echo": ((False,), "an answer has what the model has written"),
-    "suffix": (("",), "a text is continued at its end"),
-    "response_format": (({"type": "text"},), "the model writes texts"),
-    "modalities": ((["text"],), "the model writes texts"),
-    "store": ((False,), "answers are not kept"),
-    "service_tier": (("auto", "default"), "the class of a request is its header X-Class"),
-}
-#: Fields without influence on the text: ignored.
-_ASIDE = frozenset({
-    "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "user",
-})  # fmt: skip
-_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"})
+_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options"})
+
+
+_COUNTS = ("include_usage", "continuous_usage_stats")
+#: The types of a content's parts, and where each has its text.
+_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 class Completions(TextGeneration):
-    """Texts that continue prompts. Fields that OpenAI does not know are parameters of the model."""
+    """Texts that continue prompts. Fields besides those of _OWN are parameters of the model."""
 
     sent = "prompt"
     objects = ("text_completion", "text_completion")  # `object` of a whole answer, and of a chunk
@@ -56,43 +42,54 @@ class Completions(TextGeneration):
 
     # the request
 
+    def front(self, served: Served) -> Front | None:
+        front = served.model.front
+        return front if front is None or self._ids is None else front.ids
+
+    @property
+    def _ids(self) -> list[list[int]] | None:
+        """The prompts, if they are lists of tokens."""
+        prompt: Any = self.body.get("prompt")
+        if _are_ids(prompt):
+            return [prompt]
+        return prompt if isinstance(prompt, list) and prompt and all(map(_are_ids, prompt)) else None
+
     def columns(self, served: Served) -> list[list[str]]:
-        return [texts_or_one(self.body.get("prompt"), "prompt")]
+        if (ids := self._ids) is None:
+            return [texts_or_one(self.body.get("prompt"), "prompt")]
+        if self.front(served) is None:
+            raise bad_field("prompt", f"expected a text or a list of texts, got ids of tokens: {NO_IDS}")
+        return [[orjson.dumps(one).decode() for one in ids]]
 
     def field_of(self, name: str, row: int | None) -> str:
-        return self.sent if isinstance(self.body.get(self.sent), str) else f"{self.sent}[{row or 0}]"
+        prompt = self.body.get(self.sent)
+        return self.sent if isinstance(prompt, str) or _are_ids(prompt) else f"{self.sent}[{row or 0}]"
 
     @property
     def streams(self) -> bool:
         return _flag(self.body, "stream", "stream")
 
     @property
-    def counts(self) -> bool:
-        """Whether the stream ends with the counts of tokens."""
+    def counts(self) -> tuple[bool, bool]:
+        """Whether the stream ends with the counts of tokens, and whether each chunk has those so far."""
         options = self.body.get("stream_options")
         if options is None:
-            return False
+            return False, False
         if not isinstance(options, dict):
             raise unexpected("stream_options", "an object", options)
         if not self.streams:
             raise bad_field("stream_options", "expected nothing without stream")
         for name, value in options.items():
-            if name != "include_usage" and value:
-                raise bad_field(f"stream_options.{name}", f"expected include_usage alone, got {shown(value)}")
-        return _flag(options, "include_usage", "stream_options.include_usage")
+            if name not in _COUNTS and value:
+                raise bad_field(f"stream_options.{name}", f"expected {' and '.join(_COUNTS)} alone, got {shown(value)}")
+        last, each = (_flag(options, name, f"stream_options.{name}") for name in _COUNTS)
+        return last or each, each
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
         self.counts  # noqa: B018  # raises if the option is wrong
-        body = {name: value for name, value in self.body.items() if value is not None and name not in _ASIDE}
-        for name, (allowed, why) in _ONLY.items():
-            if name in body and not any(_same(body[name], one) for one in allowed):
-                raise bad_field(name, f"expected {shown(allowed[0])}, got {shown(body[name])}: {why}")
-        given = {name: value for name, value in body.items() if name not in _OWN and name not in _ONLY}
-        limit = next((name for name in ("max_completion_tokens", "max_tokens") if name in body), None)
-        if limit is not None:
-            given["max_new_tokens"] = body[limit]
+        given = {name: value for name, value in self.body.items() if name not in _OWN and value is not None}
         given.setdefault("do_sample", True)  # OpenAI's default temperature is 1, which samples
-        _check(served, given, {} if limit is None else {"max_new_tokens": limit})
+        _check(served, {name: value for name, value in given.items() if name not in NAMES})
         call.parameters = given
 
     # the answer
@@ -107,11 +104,12 @@ class Completions(TextGeneration):
         ]
         return orjson.dumps({**self._head(served, 0), "choices": choices, "usage": _usage(texts)}), None
 
-    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
-        found = self._chunk(served, row, self.piece(piece, first), None) if piece or first else b""
-        if reason:
+    def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
+        text = piece.text
+        found = self._chunk(served, row, self.piece(text, first), piece, None) if text or first else b""
+        if piece.reason:
             self._ended.add(row)
-            found += self._chunk(served, row, self.piece("", False), reason)
+            found += self._chunk(served, row, self.piece("", False), piece, piece.reason)
         return found
 
     def whole(self, text: str) -> dict[str, Any]:
@@ -125,17 +123,20 @@ class Completions(TextGeneration):
     def _last(self, served: Served, call: DecodedCall, texts: Sequence[GeneratedText], stream: Stream) -> bytes:
         """The events that end the stream."""
         events = [
-            self.events(served, call, row, one.text, one.reason, not stream.sent[row])
+            self.events(served, call, row, one, not stream.sent[row])
             for row, one in enumerate(texts)
             if row not in self._ended
         ]
-        if self.counts:
+        if self.counts[0]:
             events.append(event(orjson.dumps({**self._head(served, 1), "choices": [], "usage": _usage(texts)})))
         return b"".join((*events, _DONE))
 
-    def _chunk(self, served: Served, row: int, piece: Mapping[str, Any], reason: str | None) -> bytes:
+    def _chunk(
+        self, served: Served, row: int, piece: Mapping[str, Any], so_far: GeneratedText, reason: str | None
+    ) -> bytes:
         choice = {**piece, "index": row, "logprobs": None, "finish_reason": reason}
-        usage = {"usage": None} if self.counts else {}
+        counted, each = self.counts
+        usage = {"usage": _usage([so_far]) if each else None} if counted else {}
         return event(orjson.dumps({**self._head(served, 1), "choices": [choice], **usage}))
 
     def _head(self, served: Served, kind: int) -> dict[str, Any]:
@@ -164,6 +165,11 @@ class ChatCompletions(Completions):
     def field_of(self, name: str, row: int | None) -> str:
         return "messages"
 
+    def set_parameters(self, served: Served, call: DecodedCall) -> None:
+        if self.body.get("add_special_tokens") is False:  # the template writes them
+            self.body = {**self.body, "add_special_tokens": None}
+        super().set_parameters(served, call)
+
     def whole(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
@@ -179,20 +185,19 @@ def _flag(fields: Mapping[str, Any], name: str, field: str) -> bool:
     return bool(value)
 
 
-def _same(given: Any, value: Any) -> bool:
-    """Whether they are equal as JSON: true is not 1."""
-    return given == value and (type(given) is bool) == (type(value) is bool)
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
 
 
-def _check(served: Served, given: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise BadRequest if the model refuses a parameter. `names`: names in the request, where they differ."""
+def _check(served: Served, given: Mapping[str, Any]) -> None:
+    """Raise BadRequest if the model refuses a parameter."""
     read = served.model.read_parameters
     try:
         if read is not None:
             read(given)
     except BadRequest as error:
         name, _, what = error.message.removeprefix("parameters.").partition(": ")
-        raise bad_field(names.get(name, name), what) from None
+        raise bad_field(name, what) from None
 
 
 def _message(message: Any, place: str) -> dict[str, Any]:
@@ -201,18 +206,38 @@ def _message(message: Any, place: str) -> dict[str, Any]:
         raise unexpected(place, "an object with role and content", message)
     if not isinstance(message.get("role"), str):
         raise unexpected(f"{place}.role", "a text", message.get("role"))
-    content = message.get("content")
+    content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         content = "".join(_part(part, f"{place}.content[{at}]") for at, part in enumerate(content))
+    if content is None and message["role"] == "assistant":  # it called tools, or refused
+        content = message.get("refusal") or ("" if calls or message.get("function_call") else None)
     if not isinstance(content, str):
         raise unexpected(f"{place}.content", "a text", content)
-    return {**message, "content": content}
+    found = {**message, "content": content}
+    if calls is not None:
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise unexpected(f"{place}.tool_calls", "a list of objects", calls)
+        found["tool_calls"] = [_tool_call(call) for call in calls]
+    return found
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    """The call with its arguments as an object: templates write them as JSON themselves."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = orjson.loads(function["arguments"] or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _part(part: Any, place: str) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        raise unexpected(place, 'a part of type "text"', part)
-    text: str = part["text"]
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get(_PARTS[kind]) if isinstance(kind, str) and kind in _PARTS else None
+    if not isinstance(text, str):
+        raise unexpected(place, f"a part of type {', '.join(_PARTS)}", part)
     return text
 
 

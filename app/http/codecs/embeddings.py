@@ -22,6 +22,7 @@ class Embeddings(TextCodec):
     """Supports every model with one BYTES input and one vector of floats as output."""
 
     kind = "a model that makes a vector of a text"
+    fields = frozenset({"model", "input", "encoding_format", "dimensions", "normalize"})
 
     def front(self, served: Served) -> Front | None:
         front = served.model.front
@@ -40,6 +41,8 @@ class Embeddings(TextCodec):
         encoding, dimensions = self.body.get("encoding_format") or "float", self.body.get("dimensions")
         if encoding not in _FORMATS:
             raise bad_field("encoding_format", f"expected {' or '.join(_FORMATS)}, got {shown(encoding)}")
+        if self.body.get("normalize") not in (None, True):
+            raise bad_field("normalize", "expected true: what a model has brought to length 1 cannot be brought back")
         call = super().decode(served, headers, body, limits)
         size = self._face(served).outputs[0].shape[0]
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= size):
@@ -55,7 +58,8 @@ class Embeddings(TextCodec):
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         tokens = tokens_of(call)
         (vectors,) = answer.outputs
-        vectors = to_json(_cut(vectors, self.body.get("dimensions")), "embedding")
+        size = self.body.get("dimensions") or (vectors.shape[1] if self.body.get("normalize") else None)
+        vectors = to_json(_cut(vectors, size), "embedding")
         as_text = self.body.get("encoding_format") == "base64"
         data: list[dict[str, Any]] = [
             {

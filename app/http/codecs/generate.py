@@ -1,6 +1,7 @@
 """`POST /v2/models/M/generate` and `/generate_stream`: Triton's generate extension.
 
-As in Triton, fields besides `text_input`, `parameters` and `id` are parameters too.
+As in Triton, fields besides `text_input`, `parameters` and `id` are parameters too, and a list of one element is that
+element. A body with `inputs` in place of `text_input` is that of Text Generation Inference, and so is its answer.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.events import event
 from app.http.codecs.text_codec import bad_field, unexpected
-from app.http.codecs.text_generation import TextGeneration
+from app.http.codecs.text_generation import GeneratedText, TextGeneration
 from app.http.codecs.v2_decode import may_name_class, take_parameters
 from app.values.tensors import shown
 
 _TEXT = "text_input"
-_FIELDS = (_TEXT, "parameters", "id")
+_INPUTS = "inputs"
+_FIELDS = (_TEXT, "parameters", "id", "model")  # the path names the model
+_REASONS = {"stop": "eos_token", "length": "length"}  # their names in Text Generation Inference
 
 
 class Generate(TextGeneration):
@@ -36,38 +39,53 @@ class Generate(TextGeneration):
         return super(Generate, self.with_body(body, limits)).decode(served, headers, body, limits)
 
     def columns(self, served: Served) -> list[list[str]]:
-        text = self.body.get(_TEXT)
+        text = _single(self.body.get(self._sent))
         if not isinstance(text, str):
-            raise unexpected(_TEXT, "a text", text)
+            raise unexpected(self._sent, "a text", text)
         return [[text]]
 
+    @property
+    def _sent(self) -> str:
+        """The field with the text: Triton's, or that of Text Generation Inference, which has answers of its own."""
+        return _INPUTS if _INPUTS in self.body and _TEXT not in self.body else _TEXT
+
     def field_of(self, name: str, row: int | None) -> str:
-        return _TEXT
+        return self._sent
 
     def set_parameters(self, served: Served, call: DecodedCall) -> None:
         own = self.body.get("parameters")
         if own is not None and not isinstance(own, dict):
             raise BadRequest("parameters: expected an object")
-        given = {**{name: value for name, value in self.body.items() if name not in _FIELDS}, **(own or {})}
-        streams = given.pop("stream", self.streams)  # sent by the examples of Triton's backends
-        if streams is not self.streams:
+        beside = {name: value for name, value in self.body.items() if name not in (*_FIELDS, self._sent)}
+        given = {name: _single(value) for name, value in {**beside, **(own or {})}.items()}
+        streams = given.pop("stream", None)  # sent by the examples of Triton's backends
+        if streams not in (None, self.streams):
             other = "generate" if self.streams else "generate_stream"
             raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
-        if "max_tokens" in given:  # its name in Triton's backends
-            given["max_new_tokens"] = given.pop("max_tokens")
         take_parameters({"parameters": given}, call)
         call.id = self.body.get("id")
         if call.id is not None and not isinstance(call.id, str):
             raise BadRequest("id: expected a string")
 
-    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
-        return event(orjson.dumps(_object(served, call, piece))) if piece else b""  # the last event has the reason
+    def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
+        if not piece.text:  # the last event has the reason
+            return b""
+        if self._sent == _INPUTS:
+            return event(orjson.dumps(_token(piece, None, None)))
+        return event(orjson.dumps(_object(served, call, piece.text)))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         (one,) = self.texts(call, answer)
-        found = _object(served, call, one.text)
-        found |= {"finish_reason": one.reason, "prompt_tokens": one.read, "generated_tokens": one.written}
+        if self._sent == _INPUTS:
+            whole = answer.outputs[0].item().decode()
+            details = {"finish_reason": _REASONS[one.reason], "generated_tokens": one.written, "seed": None}
+            found = {"generated_text": whole, "details": details}
+            if call.stream is not None:
+                found = _token(one, whole, details)
+        else:
+            found = _object(served, call, one.text)
+            found |= {"finish_reason": one.reason, "prompt_tokens": one.read, "generated_tokens": one.written}
         body = orjson.dumps(found)
         return body if call.stream is None else event(body), None
 
@@ -76,6 +94,19 @@ class GenerateStream(Generate):
     """The same as events with pieces of the text. The last has the finish reason and the counts."""
 
     streams = True
+
+
+def _single(value: Any) -> Any:
+    """A value, or that of a list with one element, which clients send for a tensor of shape [1]."""
+    while isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    return value
+
+
+def _token(piece: GeneratedText, whole: str | None, details: dict[str, Any] | None) -> dict[str, Any]:
+    """An event of Text Generation Inference; `whole` and `details`: of the last one."""
+    token = {"id": 0, "text": piece.text, "logprob": None, "special": False}
+    return {"index": piece.written, "token": token, "generated_text": whole, "details": details}
 
 
 def _object(served: Served, call: DecodedCall, text: str) -> dict[str, Any]:

@@ -24,6 +24,9 @@ class Rerank(TextCodec):
     """Supports models with the inputs query and document and the output score, as the task rerank has."""
 
     kind = "a model that ranks texts for a query"
+    fields = frozenset({
+        "model", "query", "documents", "texts", "top_n", "return_documents", "return_text", "raw_scores",
+    })  # fmt: skip
 
     def supports(self, served: Served) -> bool:
         info = served.info

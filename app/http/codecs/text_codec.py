@@ -15,16 +15,20 @@ from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall
+from app.http.codecs.truncation import NAMES
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
+from app.values.text_fields import refuse_unknown
 
 TOKENS = "tokens"  # the axis of a task's texts
+NO_IDS = "the model has its own tokenizer"  # why ids are refused
 
 
 class TextCodec(Codec):
     """`body`: of the request; None for the codec in the table of routes, which has seen none."""
 
     kind = ""  # what models the route needs, for messages
+    fields: frozenset[str] | None = None  # of its bodies; None: others than these are parameters of the model
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
         self.body: Mapping[str, Any] = body or {}
@@ -75,11 +79,14 @@ class TextCodec(Codec):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if not self.supports(served):
             raise bad_field("model", f"expected {self.kind}, got {served.info.name!r}, which is none")
+        if self.fields is not None:
+            refuse_unknown(self.body, self.fields | NAMES)
         arrays = [_as_bytes(texts) for texts in self.columns(served)]
         if self.front(served) is None:
             specs = served.info.client_inputs
             arrays = [array.reshape(-1, *spec.shape) for array, spec in zip(arrays, specs, strict=True)]
-        return DecodedCall(len(arrays[0]), list(arrays), {})
+        cutting = {name: self.body[name] for name in NAMES & self.body.keys()}
+        return DecodedCall(len(arrays[0]), list(arrays), {}, parameters=cutting or None)
 
     def bad_text_error(self, error: BadText) -> StarlingError:
         place = self.field_of(error.name, error.row)
@@ -112,7 +119,7 @@ def texts_or_one(value: object, field: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value and all(type(one) is int or isinstance(one, list) for one in value):
-        raise bad_field(field, "expected a text or a list of texts, got ids of tokens: the model has its own tokenizer")
+        raise bad_field(field, f"expected a text or a list of texts, got ids of tokens: {NO_IDS}")
     return texts_of(value, field)
 
 

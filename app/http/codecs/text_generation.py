@@ -12,7 +12,10 @@ from app.http.codecs.text_codec import TextCodec
 
 
 class GeneratedText(NamedTuple):
-    """`reason`: "stop" or "length". `read` and `written`: tokens of the prompt and of the text."""
+    """A text or a piece of one. `reason`: why it ended with it, "stop" or "length"; "": it has not.
+
+    `read` and `written`: tokens of the prompt, and of the text so far.
+    """
 
     text: str
     reason: str
@@ -37,8 +40,8 @@ class TextGeneration(TextCodec):
         """Set what the request asks for besides its texts, in the call. Raises BadRequest."""
         raise NotImplementedError
 
-    def events(self, served: Served, call: DecodedCall, row: int, piece: str, reason: str, first: bool) -> bytes:
-        """The events for a piece of the row's text. `reason`: why the text ended with it; "": it has not ended."""
+    def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
+        """The events for a piece of the row's text."""
         raise NotImplementedError
 
     # Codec
@@ -50,8 +53,9 @@ class TextGeneration(TextCodec):
         call = super().decode(served, headers, body, limits)
         self.set_parameters(served, call)
 
-        def events(row: int, pieces: list[tuple[str, str]], first: bool) -> bytes:
-            return self.events(served, call, row, "".join(text for text, _ in pieces), pieces[-1][1], first)
+        def events(row: int, pieces: list[tuple[str, str, int, int]], first: bool) -> bytes:
+            piece = GeneratedText("".join(piece[0] for piece in pieces), *pieces[-1][1:])
+            return self.events(served, call, row, piece, first)
 
         if self.streams:
             call.stream = Stream(events, size=lambda piece: len(piece[0]))

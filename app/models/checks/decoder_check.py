@@ -62,7 +62,7 @@ class _SharedSlabs:
 
     def __init__(self, call: TextDecoder, rows: Sequence[list[int]]) -> None:
         self._decoder = decoder = call.decoder
-        room = max(1, call.max_tokens + call.most - 3 * _STEPS)
+        room = max(1, (call.bounds.both or call.bounds.prompt + 3 * _STEPS) - 3 * _STEPS)
         self._waiting = [row[: min(most, room)] for row, most in zip(cycle(rows), _LENGTHS, strict=False)]
         longest = self._end = max(map(len, self._waiting))
         self._own = decoder.slab(_PLACES, longest + len(_LENGTHS) * _STEPS)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from app.errors import BadRequest, ConfigError
 from app.models.description.tables import Table, explain
+from app.values.tensors import shown
+from app.values.text_fields import BY_NAME, is_neutral
 
 MOST_STOPS = 16
 _ONE_BEAM = "expected 1: beam search is not offered, since its rows do not move on one by one"
@@ -24,32 +26,50 @@ _NOT_OFFERED: Mapping[str, object] = {
 
 
 class Parameters(Table):
-    """Named as in transformers' `generate`; None: the value of the model's generation_config.json.
+    """Named as in transformers' `generate`, or as in vLLM; None: the value of the model's generation_config.json.
 
     Tokens are sampled where `do_sample` says so, or where it is not given and one of `temperature`, `top_k` and `top_p`
-    is. A temperature of 0 is no sampling. With `seed` the text is the same whatever it runs with.
+    asks for it. A temperature of 0 is no sampling. With `seed` the text is the same whatever it runs with.
+
+    `max_new_tokens` is an upper bound: a text ends earlier where the model has no room for more.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     max_new_tokens: int | None = Field(default=None, ge=1)
     min_new_tokens: int | None = Field(default=None, ge=0)
     do_sample: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
-    top_k: int | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     no_repeat_ngram_size: int | None = Field(default=None, ge=0)
-    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
+    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
     stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
     num_beams: int = 1
 
     @field_validator("stop", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
-        texts = (value,) if isinstance(value, str) else value
-        fits = isinstance(texts, (list, tuple)) and all(isinstance(text, str) and text for text in texts)
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list | tuple):  # Triton's clients send a list for each prompt
+            texts = [text for each in texts for text in (each if isinstance(each, list) else [each]) if text != ""]
+        fits = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         if not fits or len(texts) > MOST_STOPS:
-            raise ValueError(f"expected a text, or at most {MOST_STOPS} of them, none empty, got {value!r}")
+            raise ValueError(f"expected a text, or at most {MOST_STOPS} of them, got {shown(value)}")
         return tuple(texts)
+
+    @field_validator("stop_token_ids", mode="before")
+    @classmethod
+    def _ids(cls, value: Any) -> Any:
+        ids = [value] if type(value) is int else value
+        if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+            raise ValueError(f"expected a list of ids of tokens, got {shown(value)}")
+        return frozenset(ids)
 
     @field_validator("num_beams")
     @classmethod
@@ -59,17 +79,28 @@ class Parameters(Table):
         return value
 
     @classmethod
-    def read(cls, given: Mapping[str, Any] | None, most: int) -> Self:
-        """Raises BadRequest naming the first parameter that does not fit. `most`: tokens that the model may write."""
+    def read(cls, given: Mapping[str, Any] | None) -> Self:
+        """The parameters of a request, also by their names in other servers (`values.text_fields`).
+
+        Raises BadRequest naming the first that does not fit.
+        """
+        names: dict[str, str] = {}  # as the request has them, by our own
+        asked: dict[str, Any] = {}
+        for name, value in (given or {}).items():
+            try:
+                if is_neutral(name, value):
+                    continue
+            except BadRequest as error:
+                raise BadRequest(f"parameters.{error.message}") from None
+            own = BY_NAME[name].sets if name in BY_NAME else name
+            if own in asked and asked[own] != value:
+                raise BadRequest(f"parameters.{name}: expected the value of {names[own]}, got {shown(value)}")
+            names[own], asked[own] = name, value
         try:
-            read = cls.model_validate(dict(given or {}))
+            return cls.model_validate(asked)
         except ValidationError as error:
-            raise BadRequest(f"parameters.{explain(error, cls)}") from None
-        for name in ("max_new_tokens", "min_new_tokens"):
-            value = getattr(read, name)
-            if value is not None and value > most:
-                raise BadRequest(f"parameters.{name}: expected at most {most}, got {value}")
-        return read
+            first, _, rest = explain(error, cls).partition(":")
+            raise BadRequest(f"parameters.{names.get(first, first)}:{rest}") from None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -81,9 +112,26 @@ class Parameters(Table):
         """Whether tokens are sampled; None: as the model's default."""
         if self.temperature == 0:
             return False
-        if self.do_sample is None and any(each is not None for each in (self.temperature, self.top_k, self.top_p)):
+        if self.do_sample is None and (self.temperature is not None or (self.top_k or 0) > 0 or (self.top_p or 1) < 1):
             return True
         return self.do_sample
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many tokens a row may have: `prompt`, of what is read; `text`, of what is written; `both` together.
+
+    An encoder reads into places of their own: `both` is None. `usual`: of a text if a request does not say.
+    """
+
+    prompt: int
+    text: int
+    both: int | None
+    usual: int
+
+    def room(self, read: int) -> int:
+        """The most tokens of a text behind a prompt of `read` tokens."""
+        return self.text if self.both is None else min(self.text, self.both - read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +139,12 @@ class Defaults:
     """The values of generation_config.json, for requests that give none. `ends`: tokens that end a text."""
 
     ends: frozenset[int]
-    max_new_tokens: int
     do_sample: bool
     values: Mapping[str, Any]  # of the processors, by their names in generation_config
 
     @classmethod
-    def of(cls, config: Any, most: int, *, encodes: bool) -> Self:
-        """`config`: transformers' GenerationConfig; `most`: tokens that the model may write. Raises ConfigError for a
-        setting that is not supported."""
+    def of(cls, config: Any) -> Self:
+        """`config`: transformers' GenerationConfig. Raises ConfigError for a setting that is not supported."""
         values = config.to_dict()
         for name, unset in _NOT_OFFERED.items():
             if values.get(name) not in (None, unset):
@@ -107,8 +153,7 @@ class Defaults:
                 )
         ends = config.eos_token_id
         ends = frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
-        length = usual_length(config, encodes=encodes) or most
-        return cls(ends, min(length, most), bool(config.do_sample), values)
+        return cls(ends, bool(config.do_sample), values)
 
 
 def usual_length(config: Any, *, encodes: bool) -> int | None:

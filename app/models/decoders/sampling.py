@@ -26,6 +26,7 @@ class TokenChooser:
         """`prompt`: the decoder's first tokens; `most`: how many it may add."""
         self.ids = list(prompt)
         self._first = len(prompt)
+        self.most = most
         samples = parameters.samples
         self._samples = defaults.do_sample if samples is None else samples
         wanted = {**defaults.values, **parameters.given}
@@ -96,13 +97,16 @@ def _processors(values: Mapping[str, Any], ends: list[int], prompt: int, most: i
 def probabilities(scores: torch.Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> torch.Tensor:
     """How likely each token is in a sample: `scores` [vocabulary] -> [vocabulary], not normalised.
 
-    Excluded tokens have 0; `top_k` 0 and `top_p` 1 exclude none. The order is that of transformers' `generate`.
+    Excluded tokens have 0; `top_k` of at most 0 and `top_p` 1 exclude none. The order is that of transformers'
+    `generate`.
     """
+    scores = scores.double()
     if temperature != 1.0:
-        scores = scores / temperature
+        # the largest becomes 0, so that no score overflows at a tiny temperature: only the likeliest token is left
+        scores = (scores - scores.max()) / temperature
     if 0 < top_k < len(scores):
         scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
-    found = torch.softmax(scores.double(), 0)
+    found = torch.softmax(scores, 0)
     return found if top_p >= 1.0 else _likeliest(found, top_p)
 
 
@@ -112,9 +116,11 @@ def _likeliest(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     Tokens of at most (1 - top_p) / vocabulary each add up to no more than 1 - top_p, so they are excluded before the
     sort, which takes most of the time for a large vocabulary.
     """
+    likeliest = probabilities.argmax()
+    if probabilities[likeliest] >= top_p:  # one token is always kept, however small `top_p` is
+        return torch.zeros_like(probabilities).index_fill_(0, likeliest, 1.0)
     places = (probabilities > (1.0 - top_p) / len(probabilities)).nonzero()[:, 0]
     ordered, order = probabilities[places].sort(descending=True)
     before = ordered.cumsum(0) - ordered
-    before[0] = 0.0  # keep one token, however small `top_p` is
     kept = places[order[before < top_p]]
     return torch.zeros_like(probabilities).index_copy_(0, kept, probabilities[kept])

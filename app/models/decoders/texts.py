@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from app.contract import Array
-from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.detokenizer import BROKEN, Detokenizer, SpaceCleaner
+from app.models.decoders.parameters import Bounds, Defaults, Parameters
 from app.models.decoders.sampling import TokenChooser
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
@@ -19,109 +20,116 @@ if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.slabs import SlabCache
 
 TOKENS = "tokens"  # the axis of the input
-_BROKEN = "\ufffd"  # the decoded text of an incomplete character
-STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its stop strings; as many tokens as asked
+STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its stop strings; no room for more tokens
 
 
 class Text:
     """A text that is being generated. `reason`: why it ended, "" before it has."""
 
-    def __init__(self, tokenizer: Any, chooser: TokenChooser, prompt: int, most: int, stops: Sequence[str]) -> None:
-        """`prompt`: how many tokens were read; `most`: how many to generate."""
+    def __init__(
+        self, detokenizer: Detokenizer, chooser: TokenChooser, parameters: Parameters, ends: frozenset[int], prompt: int
+    ) -> None:
+        """`ends`: the tokens that end it, besides those of the parameters; `prompt`: how many tokens were read."""
         self.chooser = chooser
         self.prompt = prompt
-        self.most = most
         self.reason = ""
         self.text = ""  # of the tokens that have been read
-        self._tokenizer = tokenizer
+        self._detokenizer = detokenizer
+        self._cleaner = SpaceCleaner() if detokenizer.cleans else None
+        self._parameters = parameters
+        self._ends = frozenset() if parameters.ignore_eos else ends
         self._read = self._shown = 0  # tokens whose text is in `text`, and those before its last piece
-        self._cut = False
         self._sent = 0  # characters of `text`
-        self._stops = stops
-        self._longest_stop = max(map(len, stops), default=0)
+        self._longest_stop = max(map(len, parameters.stop), default=0)
 
     @property
     def tokens(self) -> int:
         return self.chooser.count
 
     @property
+    def most(self) -> int:
+        """How many tokens it may have."""
+        return self.chooser.most
+
+    @property
     def last(self) -> int:
         """The token to read next."""
         return self.chooser.ids[-1]
 
-    def add(self, token: int, ends: frozenset[int]) -> None:
+    def add(self, token: int) -> None:
         """Its next token."""
         self.chooser.ids.append(token)
-        if token in ends or (self._stops and self._stopped()):
+        if token in self._ends or token in self._parameters.stop_token_ids:
             self.reason = STOP
         elif self.tokens >= self.most:
             self.reason = LENGTH
-        if self.reason:
-            self.read(whole=True)
+        if self._parameters.stop:
+            self._end_at_stop()
+        elif self.reason:
+            self._extend()
 
-    def read(self, *, whole: bool = False) -> None:
-        """Extend `text` up to the last whole character: one may consist of several tokens.
-
-        A token is decoded together with those before it, because its leading space depends on them. `whole`: no more
-        tokens follow.
-        """
-        if whole and self._cut:
-            return
-        ids = self.chooser.written
-        before = self._tokenizer.decode(ids[self._shown : self._read])
-        after = self._tokenizer.decode(ids[self._shown :])
-        if len(after) > len(before) and (whole or not after.endswith(_BROKEN)):
-            self.text += after[len(before) :]
-            self._shown, self._read = self._read, len(ids)
-
-    def _stopped(self) -> bool:
-        """Whether the text now holds one of its stop strings; if so, cut it before the first."""
+    def _end_at_stop(self) -> None:
+        """End the text before the first of its stop strings, if it holds one now."""
         before = max(0, len(self.text) - self._longest_stop)
-        self.read()
-        places = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
+        self._extend()
+        places = [(place, stop) for stop in self._parameters.stop if (place := self.text.find(stop, before)) >= 0]
         if places:
-            self.text = self.text[: min(places)]
-            self._cut = True
-        return bool(places)
+            place, stop = min(places)
+            self.text = self.text[: place + (len(stop) if self._parameters.include_stop_str_in_output else 0)]
+            self.reason = STOP
+
+    def _extend(self) -> None:
+        """Extend `text` up to the last whole character, or to the end of a text that has ended.
+
+        A token is decoded together with those before it, because its leading space depends on them.
+        """
+        ids, last = self.chooser.written, bool(self.reason)
+        if last and ids[-1] in self._parameters.stop_token_ids:
+            ids.pop()
+        special = self._parameters.skip_special_tokens
+        before = self._detokenizer.decode(ids[self._shown : self._read], special)
+        after = self._detokenizer.decode(ids[self._shown :], special)
+        piece = ""
+        if len(after) > len(before) and (last or not after.endswith(BROKEN)):
+            piece = after[len(before) :]
+            self._shown, self._read = self._read, len(ids)
+        self.text += piece if self._cleaner is None else self._cleaner.clean(piece, last=last)
 
     def piece(self) -> str:
         """The text since the last call, without an end that may become a stop string."""
         if not self.reason:
-            self.read()
+            self._extend()
         end = len(self.text)
-        if self._stops and not self.reason:
+        if self._longest_stop and not self.reason:
             held = range(min(self._longest_stop - 1, end), 0, -1)
-            end -= next((n for n in held if any(stop.startswith(self.text[-n:]) for stop in self._stops)), 0)
+            stops = self._parameters.stop
+            end -= next((n for n in held if any(stop.startswith(self.text[-n:]) for stop in stops)), 0)
         piece, self._sent = self.text[self._sent : end], max(self._sent, end)
         return piece
 
 
 class TextDecoder(nn.Module):
-    """`forward` generates the texts of a whole batch; `start`, `decoder.reading` and `step` do so in pieces.
+    """`forward` generates the texts of a whole batch; `start`, `decoder.reading` and `step` do so in pieces."""
 
-    `max_tokens`: of a prompt, or of an encoder's input; `most`: tokens of a text.
-    """
-
-    def __init__(self, decoder: DecoderModel, tokenizer: Any, max_tokens: int, most: int) -> None:
-        """`tokenizer`: of the tokenizers library."""
+    def __init__(self, decoder: DecoderModel, detokenizer: Detokenizer, bounds: Bounds) -> None:
         super().__init__()
         self.decoder = decoder
-        self.max_tokens = max_tokens
-        self.most = most
-        self.defaults = Defaults.of(decoder.model.generation_config, most, encodes=decoder.encodes)
-        self._tokenizer = tokenizer
+        self.bounds = bounds
+        self.defaults = Defaults.of(decoder.model.generation_config)
+        self._detokenizer = detokenizer
 
     def read_parameters(self, given: Mapping[str, Any] | None) -> Parameters:
         """Raises BadRequest naming the parameter."""
-        return Parameters.read(given, self.most)
+        return Parameters.read(given)
 
     def start(self, ids: Sequence[int], given: Mapping[str, Any] | None) -> Text:
-        """A new text, before its prompt is read."""
+        """A new text, before its prompt is read. It gets as many tokens as were asked for, or as there is room for."""
         parameters = self.read_parameters(given)
-        most = parameters.max_new_tokens or self.defaults.max_new_tokens
-        prompt = [self.decoder.start] if self.decoder.encodes else ids
-        chooser = TokenChooser(parameters, self.defaults, prompt, most)
-        return Text(self._tokenizer, chooser, len(ids), most, parameters.stop)
+        encodes = self.decoder.encodes
+        room = self.bounds.room(0 if encodes else len(ids))
+        most = min(parameters.max_new_tokens or self.bounds.usual, room)
+        chooser = TokenChooser(parameters, self.defaults, [self.decoder.start] if encodes else ids, most)
+        return Text(self._detokenizer, chooser, parameters, self.defaults.ends, len(ids))
 
     def step(
         self, tokens: Sequence[int], cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
@@ -133,7 +141,7 @@ class TextDecoder(nn.Module):
         """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
         likeliest: list[int] = logits.argmax(-1).tolist()
         for row, (text, token) in enumerate(zip(texts, likeliest, strict=True)):
-            text.add(token if text.chooser.plain else text.chooser.choose(logits[row]), self.defaults.ends)
+            text.add(token if text.chooser.plain else text.chooser.choose(logits[row]))
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, *, parameters: Sequence[Mapping[str, Any]]

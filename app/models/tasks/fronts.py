@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from app.contract import Array, Front, Model, ModelInfo, SampleRow, TensorSpec, Translated
+from app.contract import Array, Cut, Front, Model, ModelInfo, SampleRow, TensorSpec, Translated
 from app.models.tasks.answers import Answers
 
 
@@ -18,6 +18,7 @@ class Reader:
     sent: tuple[TensorSpec, ...]
     inputs: tuple[TensorSpec, ...]
     reads_texts = True
+    read_cut: Callable[[Sequence[Array], Cut], Translated] | None = None  # see contract.Front
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """See contract.Front."""
@@ -28,8 +29,9 @@ class Reader:
         return None
 
 
-def front_of(reader: Reader, answers: Answers, embedder: Front | None = None, chat: Front | None = None) -> Front:
-    """A front of these parts. Its example is made up, unless [warmup] gives real rows."""
+def front_of(reader: Reader, answers: Answers, **fronts: Front | None) -> Front:
+    """A front of these parts; `fronts`: those that belong to it. Its example is made up, unless [warmup] gives real
+    rows."""
     return Front(
         sent=reader.sent,
         answered=answers.outputs,
@@ -39,8 +41,8 @@ def front_of(reader: Reader, answers: Answers, embedder: Front | None = None, ch
         reads_texts=reader.reads_texts,
         quick=answers.quick,
         example=reader.example(),
-        embedder=embedder,
-        chat=chat,
+        read_cut=reader.read_cut,
+        **fronts,
     )
 
 
@@ -52,11 +54,11 @@ def task_model(
     outputs: tuple[TensorSpec, ...],
     samples: tuple[SampleRow, ...] = (),
     *,
-    embedder: Front | None = None,
-    chat: Front | None = None,
     read_parameters: Callable[[Mapping[str, Any]], object] | None = None,
+    **fronts: Front | None,
 ) -> Model:
-    """`outputs`: the module's own. `samples`: rows to try it with. `read_parameters`: of a model that writes."""
+    """`outputs`: the module's own. `samples`: rows to try it with. `read_parameters`: of a model that writes. `fronts`:
+    see `front_of`."""
     return Model(
         info=replace(info, inputs=reader.inputs, outputs=outputs),
         call=module.eval(),
@@ -65,5 +67,5 @@ def task_model(
         read_parameters=read_parameters,
         writes=read_parameters is not None,
         samples=samples,
-        front=front_of(reader, answers, embedder, chat),
+        front=front_of(reader, answers, **fronts),
     )

@@ -33,7 +33,9 @@ class ReadContext:
 
 
 class QuestionReader(TextReader):
-    """Questions and contexts to windows; the note has a ReadContext for each row."""
+    """Questions and contexts to windows; the note has a ReadContext for each row. All of a context is read: no cuts."""
+
+    read_cut = None  # type: ignore[assignment]
 
     def __init__(
         self, tokenizer: Any, vocabulary: int, reading: Reading, sent: tuple[TensorSpec, ...], keep: None = None

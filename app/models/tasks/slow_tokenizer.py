@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class SlowEncoding(NamedTuple):
-    """A text as tokens."""
+class TokenIds(NamedTuple):
+    """A text as tokens, where no more is known of them."""
 
     ids: list[int]
     type_ids: list[int]
@@ -38,20 +38,32 @@ class SlowTokenizer:
         """Cut texts on that side, by default the tokenizer's own."""
         self._most = most
 
-    def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool = True) -> list[SlowEncoding]:
+    def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool = True) -> list[TokenIds]:
         """Encode single texts: tasks that read pairs do not use slow tokenizers."""
         return [self._encoded(text, add_special_tokens) for text in texts]
 
-    def _encoded(self, text: str, special: bool) -> SlowEncoding:
+    def _encoded(self, text: str, special: bool) -> TokenIds:
         found = self._tokenizer(
             text, add_special_tokens=special, truncation=self._most is not None, max_length=self._most, verbose=False
         )
-        return SlowEncoding(found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"]))
+        return TokenIds(found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"]))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, without special ones."""
-        # removing spaces would change a part of the text that was sent already
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def num_special_tokens_to_add(self, pair: bool) -> int:
+        return int(self._tokenizer.num_special_tokens_to_add(pair))
+
+    def cut(self, text: str, most: int, left: bool, special: bool) -> TokenIds:
+        """Encode a text and cut it to so many tokens; `special`: then add the special ones."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        ids = ids[-most:] if left else ids[:most]
+        if special:
+            ids = self._tokenizer.build_inputs_with_special_tokens(ids)
+        return TokenIds(ids, [0] * len(ids))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of tokens, before spaces are removed (`Detokenizer.cleans`)."""
+        text: str = self._tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
         return text
 
 

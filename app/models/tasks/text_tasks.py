@@ -22,7 +22,7 @@ from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHe
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, kept_tokens, mask_places, most_tokens
-from app.models.tasks.writing import most_written, open_writing, prefix_of
+from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
 
@@ -45,7 +45,7 @@ class TextModel:
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
         keep: Callable[[Any], Any] | None = None,
         kind: type[TextReader] = TextReader,
-        **reading: str,
+        **reading: Any,
     ) -> TextReader:
         """A reader of this kind; `reading`: fields of Reading. Raises ConfigError for a tokenizer that does not fit."""
         model, tokenizer, options = self.model, self.tokenizer, self.options
@@ -156,13 +156,21 @@ def _zero_shot(text: TextModel) -> Model:
 
 
 def _writing(task: str, text: TextModel) -> Model:
-    model, options = text.model, text.options
-    encodes, positions = bool(model.config.is_encoder_decoder), _positions(model)
-    most = most_written(model, options.max_new_tokens, positions, encodes=encodes)
-    if not encodes and positions is not None and options.max_tokens is None:  # both have to fit
-        options = options.model_copy(update={"max_tokens": positions - most})
+    model, options, tokenizer = text.model, text.options, text.tokenizer
+    positions, read = _positions(model), options.max_tokens
+    encodes = bool(model.config.is_encoder_decoder)
+    most_read = most_tokens(positions if encodes or read is not None else None, tokenizer, None, read)
+    bounds = bounds_of(model, options, positions, most_read)
+    options = options.model_copy(update={"max_tokens": bounds.prompt})
     prompt = prefix_of(model, task) if options.prompt is None else options.prompt
-    return open_writing(text.info, model, replace(text, options=options).reader(prompt=prompt), text.tokenizer, most)
+    adds_bos = tokenizer.bos_token_id is not None and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
+    reader = replace(text, options=options).reader(
+        prompt=prompt,
+        positions=bounds.both,
+        cut=None if bounds.both is None else max(1, bounds.both - bounds.usual),
+        bos=tokenizer.bos_token_id if adds_bos else None,
+    )
+    return open_writing(text.info, model, reader, tokenizer, bounds)
 
 
 _OPENED: dict[str, Callable[[TextModel], Model]] = {

@@ -7,7 +7,7 @@ time, which is not thread-safe.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, SampleRow, TensorSpec, Translated
+from app.contract import Array, Cut, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.answers import Tokens
+from app.models.tasks.cutting import CutTooShort, encode_cut
 from app.models.tasks.fronts import Reader
 from app.models.tasks.heads import MASK, MOST_MASKS
-from app.models.tasks.slow_tokenizer import backend_of, copied
+from app.models.tasks.slow_tokenizer import TokenIds, backend_of, copied
 
 TOKENS = "tokens"  # the variable axis
 #: The name of an input in messages, or a function that names each of its texts by place.
@@ -48,7 +49,9 @@ class Reading:
     """How texts are read. `pad`: the id of padding; `prompt` is put before each text.
 
     A text of more than `most` tokens, special ones included, is refused, or cut if `truncate` is set; of a pair the
-    longer text is cut. `example`: the text of the reader's example.
+    longer text is cut. `cut`: where a request says that long texts are to be cut, and not to how many tokens; None:
+    `most`. `example`: the text of the reader's example. Of a model that writes: `positions` are shared by a prompt and
+    its text; `bos` is the token that the tokenizer puts before a text, which may have it already.
     """
 
     most: int
@@ -56,6 +59,9 @@ class Reading:
     truncate: bool = False
     prompt: str = ""
     example: str = EXAMPLE
+    cut: int | None = None
+    positions: int | None = None
+    bos: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,7 @@ class TextReader(Reader):
         #: The fast encoding has no offsets of characters, which are only needed for `keep`.
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
+        self._cuts_left = tokenizer.truncation_side == "left" or reading.positions is not None
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
         self.inputs = self._inputs(vocabulary)
@@ -127,23 +134,65 @@ class TextReader(Reader):
     def texts(self, array: Array, name: Names) -> list[str]:
         """The texts of an input. Raises BadText."""
         values = array.reshape(-1)
-        return [self._text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
+        return [_text(value, partial(_wrong, name, row, len(values))) for row, value in enumerate(values)]
 
     def translated(self, calls: Sequence[CallTexts], *, whole: bool = False) -> list[Translated]:
         """The model's rows of each call; all texts are tokenized at once. Raises BadText.
 
         `whole`: the texts already have their prompt and special tokens.
         """
-        prompt = "" if whole else self.reading.prompt
-        texts = [prompt + text if prompt else text for call in calls for text in call.texts]
-        found = iter(self._encode(texts, add_special_tokens=not whole))
+        texts = [text for call in calls for text in self._bounded(call, whole)]
+        found = map(self._with_one_bos, self._encode(texts, add_special_tokens=not whole))
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
+
+    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+        """As `read` for one call, whose long texts are cut."""
+        return self.cut_rows(self.call_texts(arrays), cut)
+
+    def cut_rows(self, call: CallTexts, cut: Cut, *, whole: bool = False) -> Translated:
+        """The model's rows of a call whose long texts are cut. Raises BadText, and BadRequest naming `cut.name`."""
+        prompt, (most, left) = "" if whole else self.reading.prompt, self.cutting(cut)
+        texts = [prompt + text if prompt else text for text in call.texts]
+        try:
+            found = [encode_cut(self.plain, text, cut, most, left, special=not whole) for text in texts]
+        except CutTooShort as error:
+            wrong = f"expected at least {error.least} tokens, as special ones count, got {most}"
+            raise BadRequest(f"{cut.name}: {wrong}", param=cut.name) from None
+        return self.call_rows(call, [*map(self._with_one_bos, found)])
+
+    def cutting(self, cut: Cut) -> tuple[int, bool]:
+        """How many tokens of a text are kept, and whether it is cut at the beginning."""
+        reading, most = self.reading, None if cut.last else cut.most
+        if most is None or most > reading.most:
+            most = reading.cut or reading.most
+        return most, self._cuts_left if cut.left is None else cut.left
+
+    def _bounded(self, call: CallTexts, whole: bool) -> Iterator[Any]:
+        """The texts of a call, with their prompt. One that is far too long is cut, or refused without tokenizing it."""
+        prompt = "" if whole else self.reading.prompt
+        for row, text in enumerate(call.texts):
+            several = text if isinstance(text, tuple) else (text,)
+            longest = max(map(len, several))
+            if longest > self._longest and not self.reading.truncate:
+                wrong = f"expected at most {self.reading.most} tokens, got {longest} characters"
+                raise _wrong(call.name, row, len(call.texts), wrong)
+            cut = tuple(one[: self._longest] for one in several)
+            yield cut if isinstance(text, tuple) else prompt + cut[0]
+
+    def _with_one_bos(self, one: Any) -> Any:
+        """The encoding of a text without the BOS token that the tokenizer put before the text's own."""
+        bos = self.reading.bos
+        if bos is None or one.ids[:2] != [bos, bos]:
+            return one
+        return TokenIds(one.ids[1:], one.type_ids[1:])
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """The rows of a call's encodings, with the note for its answer. Raises BadText."""
         for row, one in enumerate(found):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
+                if len(one) and self.reading.positions is not None:
+                    expected += f", as the model has {self.reading.positions} positions for prompt and answer"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
         return self.stacked(found, call.note if self._keep is None else [self._keep(one) for one in found])
 
@@ -154,18 +203,6 @@ class TextReader(Reader):
         if self._types:
             read.append(_stacked([one.type_ids for one in found], lengths, self._pad_type))
         return Translated(read, {TOKENS: max(lengths)}, {TOKENS: lengths} if len(lengths) > 1 else None, note)
-
-    def _text(self, value: Any, wrong: Callable[[str], BadText]) -> str:
-        """Decode a text; cut it if it is far too long and may be truncated."""
-        try:
-            text = value.decode() if isinstance(value, bytes) else str(value)
-        except UnicodeDecodeError as error:
-            raise wrong(f"expected UTF-8, got byte {error.object[error.start]:#04x} in it") from None
-        if len(text) <= self._longest:
-            return text
-        if not self.reading.truncate:
-            raise wrong(f"expected at most {self.reading.most} tokens, got {len(text)} characters")
-        return text[: self._longest]
 
     def example(self) -> SampleRow | None:
         """As many words of a short sentence as fit. None if not even one does."""
@@ -219,6 +256,9 @@ class WrappingReader(Reader):
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         return self.reader.translated([self.call_texts(arrays) for arrays in calls], whole=self.whole)
 
+    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+        return self.reader.cut_rows(self.call_texts(arrays), cut, whole=self.whole)
+
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """The texts of a call. Raises BadText."""
         raise NotImplementedError
@@ -241,6 +281,13 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
         return asked
     bounds = [bound for bound in (positions, own, tokenizer.model_max_length) if bound is not None and bound < _NONE]
     return min(bounds, default=_DEFAULT_MOST)
+
+
+def _text(value: Any, wrong: Callable[[str], BadText]) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise wrong(f"expected UTF-8, got byte {error.object[error.start]:#04x} in it") from None
 
 
 def _wrong(name: Names, row: int, rows: int, wrong: str) -> BadText:

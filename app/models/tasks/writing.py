@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Array, Model, ModelInfo
+from app.contract import Array, Cut, Model, ModelInfo, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
-from app.models.decoders.parameters import usual_length
+from app.models.decoders.detokenizer import Detokenizer
+from app.models.decoders.parameters import Bounds, usual_length
 from app.models.decoders.texts import TextDecoder
+from app.models.description.tables import TaskTable
 from app.models.tasks import task_specs
 from app.models.tasks.answers import Answers
 from app.models.tasks.fronts import front_of, task_model
+from app.models.tasks.slow_tokenizer import TokenIds
 from app.models.tasks.texts import CallTexts, TextReader, WrappingReader
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
@@ -46,28 +49,56 @@ class ConversationReader(WrappingReader):
         """`tokenizer`: transformers' own, with a chat template."""
         super().__init__(reader)
         self._render = tokenizer.apply_chat_template
+        # few templates know OpenAI's newer name of the role system
+        self._renamed = {} if "developer" in str(tokenizer.chat_template) else {"developer": "system"}
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         """Raises BadText for a conversation that the template refuses."""
         return CallTexts([self._text(json.loads(value)) for value in arrays[0].reshape(-1)], "messages")
 
     def _text(self, messages: Any) -> str:
+        for message in messages:
+            message["role"] = self._renamed.get(message["role"], message["role"])
         try:
             return str(self._render(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template is the model's own code and may raise anything
             raise BadText("messages", None, f"refused by the model's chat template: {one_line(error)}") from None
 
 
-def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, most: int) -> Model:
-    """`tokenizer`: transformers' own; `most`: tokens of a text.
+class IdsReader(WrappingReader):
+    """Reads prompts that are tokens already, each the JSON of a list of ids."""
 
-    Raises ConfigError for an architecture that cannot run step by step.
-    """
+    sent = (task_specs.TEXT,)
+
+    def __init__(self, reader: TextReader) -> None:
+        super().__init__(reader)
+        (self._ids, *_) = reader.inputs
+
+    def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
+        """Raises BadText for ids that the model does not know, and for too many."""
+        return [self.read_cut(arrays, None) for arrays in calls]
+
+    def read_cut(self, arrays: Sequence[Array], cut: Cut | None) -> Translated:
+        rows: list[list[int]] = [json.loads(value) for value in arrays[0].reshape(-1)]
+        most = self._ids.maximum or 0
+        for row, ids in enumerate(rows):
+            wrong = next((one for one in ids if not 0 <= one <= most), None)
+            if wrong is not None:
+                raise BadText("prompt", row if len(rows) > 1 else None, f"expected ids of 0 to {most}, got {wrong}")
+        if cut is not None:
+            kept, left = self.reader.cutting(cut)
+            rows = [ids[-kept:] if left else ids[:kept] for ids in rows]
+        found = [TokenIds(ids, [0] * len(ids)) for ids in rows]
+        return self.reader.call_rows(CallTexts((), "prompt"), found)
+
+
+def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any, bounds: Bounds) -> Model:
+    """`tokenizer`: transformers' own. Raises ConfigError for an architecture that cannot run step by step."""
     from app.models.decoders.decoder import DecoderModel  # which imports transformers
 
-    module = TextDecoder(DecoderModel(model), reader.plain, reader.reading.most, most)
+    module = TextDecoder(DecoderModel(model), Detokenizer(tokenizer, reader.plain), bounds)
     samples = tuple(replace(row, parameters=_TRIED) for row in reader.samples())
-    chat = None
+    ids, chat = front_of(IdsReader(reader), WrittenTexts()), None
     if tokenizer.chat_template is not None:
         chat = front_of(ConversationReader(reader, tokenizer), WrittenTexts())
     return task_model(
@@ -78,23 +109,33 @@ def open_writing(info: ModelInfo, model: Any, reader: TextReader, tokenizer: Any
         task_specs.WRITTEN,
         samples,
         chat=chat,
+        ids=ids,
         read_parameters=module.read_parameters,
     )
 
 
-def most_written(model: Any, asked: int | None, positions: int | None, *, encodes: bool) -> int:
-    """The most tokens of a text: `asked`, or as generation_config.json says.
+def bounds_of(model: Any, options: TaskTable, positions: int | None, most_read: int) -> Bounds:
+    """The bounds of a model with so many `positions` (None: any number). `most_read`: tokens that its tokenizer allows.
 
-    Raises ConfigError if the model has too few positions.
+    Prompt and text share the positions of a decoder without an encoder. Raises ConfigError if there are too few.
     """
-    length = asked or usual_length(model.generation_config, encodes=encodes)
-    most = length or (MOST if positions is None else min(MOST, positions // 2))
-    room = most if positions is None else positions - 1
-    if most > room:
+    encodes = bool(model.config.is_encoder_decoder)
+    asked, read = options.max_new_tokens, options.max_tokens
+    if positions is not None and asked is not None and asked >= positions:
         raise ConfigError(
-            f"task_options.max_new_tokens: expected fewer than the model's {positions} positions, got {most}"
+            f"task_options.max_new_tokens: expected fewer than the model's {positions} positions, got {asked}"
         )
-    return int(most)
+    usual = asked or usual_length(model.generation_config, encodes=encodes)
+    usual = usual or (MOST if positions is None else min(MOST, positions // 2))
+    if encodes:
+        text = asked or max(usual, MOST)
+        text = text if positions is None else min(text, positions - 1)
+        return Bounds(most_read, text, None, min(usual, text))
+    both = positions if read is None and positions is not None else (read or most_read) + usual
+    both = both if positions is None else min(both, positions)
+    usual = min(usual, both - 1)
+    left = usual if options.truncate and read is None else 1  # what is cut leaves room for a usual text
+    return Bounds(min(read or both, both - left), min(asked or both, both - 1), both, usual)
 
 
 def prefix_of(model: Any, task: str) -> str:

@@ -20,7 +20,7 @@ from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
 from app.scheduler import prefill as reading_module
 from tests import tiny_decoders
-from tests.tiny_decoders import KINDS
+from tests.tiny_decoders import KINDS, POSITIONS
 
 MOST = 20
 PLACES = 6
@@ -140,6 +140,22 @@ def test_every_text_is_that_of_generate_under_random_joins_and_leaves(
     assert [got for got, _ in texts.values()] == [text for _, text in texts.values()]
     assert len({got for got, _ in texts.values()}) > 6  # they are not all alike
     assert decoding.free == PLACES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompt_and_text_share_the_positions_of_a_row(kind: str, tmp_path: Path) -> None:
+    """Rows of any proportion, asked for more than fits, beside each other; behind an encoder a text has its own."""
+    random.seed(9)
+    model = tiny_decoders.save(tmp_path, kind, None)
+    decoding = Decoding(tmp_path, 3)
+    alone = {"t5": 256, "marian": POSITIONS - 1}.get(kind)
+    rows = {}
+    for length in (3, 60, POSITIONS - 1):
+        ids = [random.randrange(2, 200) for _ in range(length)]
+        rows[decoding.add(ids, max_new_tokens=10_000)] = ids, alone or POSITIONS - length
+    decoding.write(rows, 7)
+    assert decoding.texts == texts_of(model, rows)
+    assert decoding.free == 3
 
 
 def reads_for(monkeypatch: pytest.MonkeyPatch, ns: int) -> None:

@@ -1,0 +1,143 @@
+"""From tokens to text: characters of several bytes, spaces that are removed, one BOS; streamed as whole."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_decoders as tiny
+import transformers
+from tokenizers import Tokenizer, decoders, normalizers, processors
+from tokenizers.models import BPE, WordLevel
+
+from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
+from app.models.decoders.parameters import Defaults, Parameters
+from app.models.decoders.sampling import TokenChooser
+from app.models.decoders.texts import Text
+from app.models.loading import load
+
+from .folders import source_of
+
+BOS, EOS, FIRST_BYTE = 1, 2, 3
+
+
+def llamas() -> Any:
+    """A tokenizer with byte fallback, as Llama's: letters are tokens, all other characters are bytes."""
+    words = {"<unk>": 0, "<s>": BOS, "</s>": EOS}
+    words |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}
+    words |= {letter: len(words) + place for place, letter in enumerate("\u2581abcdefghijklmnopqrstuvwxyz")}
+    made = Tokenizer(BPE(words, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<unk>"
+    )
+
+
+def written(tokenizer: Any, ids: list[int], **asked: Any) -> tuple[str, list[str], str]:
+    """The whole text of these tokens, its pieces when streamed, and why it ended."""
+    texts = []
+    for _ in range(2):
+        parameters = Parameters.read(asked)
+        defaults = Defaults(frozenset({EOS}), False, {})
+        chooser = TokenChooser(parameters, defaults, [5], len(ids))
+        backend = tokenizer.backend_tokenizer
+        texts.append(Text(Detokenizer(tokenizer, backend), chooser, parameters, defaults.ends, 1))
+    whole, streamed = texts
+    pieces = []
+    for token in ids:
+        if not whole.reason:
+            whole.add(token)
+            streamed.add(token)
+            pieces.append(streamed.piece())
+    assert streamed.reason == whole.reason
+    return whole.text, pieces, whole.reason
+
+
+def bytes_of(text: str) -> list[int]:
+    return [FIRST_BYTE + byte for byte in text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        (bytes_of("\u20ac") + bytes_of("\u20ac")[:2], "\u20ac\ufffd\ufffd"),  # one character and a half
+        (bytes_of("a\u20acb\u00df"), "a\u20acb\u00df"),
+        (bytes_of("\U0001f600")[:3], "\ufffd\ufffd\ufffd"),
+        ([FIRST_BYTE + 0xFF, *bytes_of("\u20ac")], "\ufffd\u20ac"),
+    ],
+)
+def test_bytes_that_are_characters_are_kept_whatever_follows(ids: list[int], text: str) -> None:
+    whole, pieces, _ = written(llamas(), ids)
+    assert (whole, "".join(pieces)) == (text, text)
+    assert all("\ufffd" not in piece for piece in pieces[:-1] if piece != "\ufffd\u20ac")
+
+
+def test_texts_with_byte_fallback_are_those_of_decode() -> None:
+    """Where all bytes are of characters, and where the last character is cut off after a letter."""
+    words = llamas()
+    random.seed(1)
+    for _ in range(200):
+        text = "".join(random.choices("ab c\u20ac\u00df\U0001f600", k=12))
+        ids = words(text, add_special_tokens=False).input_ids
+        for part in (ids, ids[: 1 + max(at for at, one in enumerate(ids) if one >= FIRST_BYTE + 256)]):
+            whole, pieces, _ = written(words, part)
+            assert whole == "".join(pieces) == words.decode(part, skip_special_tokens=True)
+
+
+def test_what_ends_a_text() -> None:
+    words = llamas()
+    ids = words("ab cd ef", add_special_tokens=False).input_ids
+    for asked, wanted in (
+        ({"stop_words": ["d"]}, ("ab c", "stop")),
+        ({"stop": "d", "include_stop_str_in_output": True}, ("ab cd", "stop")),
+        ({"stop_token_ids": [ids[4]]}, ("ab ", "stop")),
+        ({}, ("ab cd ef", "length")),
+    ):
+        whole, pieces, reason = written(words, ids, **asked)
+        assert (whole, reason) == wanted
+        assert "".join(pieces) == whole
+    ends = [*ids[:3], EOS, *ids[3:]]
+    assert written(words, ends)[::2] == ("ab", "stop")
+    assert written(words, ends, ignore_eos=True)[::2] == ("ab cd ef", "length")
+    assert written(words, ends, skip_special_tokens=False)[0] == "ab</s>"
+
+
+def test_spaces_are_removed_as_transformers_does_it_in_streams_too() -> None:
+    pieces = ["it", " '", " s", " ", "don", " n't", " .", " ,", " ?", "x", "'", " ve"]
+    words = Tokenizer(WordLevel({piece: 3 + place for place, piece in enumerate(pieces)}, unk_token="it"))
+    words.decoder = decoders.Fuse()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, clean_up_tokenization_spaces=True)
+    random.seed(2)
+    removed = 0
+    for _ in range(300):
+        ids = random.choices(range(3, 3 + len(pieces)), k=9)
+        whole, streamed, _ = written(fast, ids)
+        assert whole == "".join(streamed) == fast.decode(ids)
+        removed += whole != fast.decode(ids, clean_up_tokenization_spaces=False)
+    assert removed > 200
+    cleaner, text = SpaceCleaner(), "'  ' rex"
+    found = "".join(cleaner.clean(letter, last=False) for letter in text) + cleaner.clean("", last=True)
+    assert found == fast.clean_up_tokenization(text)
+
+
+def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
+    made = tiny.model("llama")
+    made.resize_token_embeddings(300)
+    made.save_pretrained(tmp_path / "weights")
+    llamas().save_pretrained(tmp_path / "weights")
+    (tmp_path / "model.toml").write_text('source = "hf:weights"\ntask = "text-generation"\n')
+    front = load(source_of(tmp_path)).front
+    assert front is not None
+    read = [
+        front.read([[np.array([text], object)]])[0].arrays[0][0].tolist() for text in (b"ab", b"<s>ab", b"<s><s>ab")
+    ]
+    assert [ids.count(BOS) for ids in read] == [1, 1, 2]
+    assert read[0] == llamas()("ab").input_ids
+    assert read[1] == llamas()("<s>ab", add_special_tokens=False).input_ids
