@@ -84,6 +84,16 @@ def test_texts_are_ranked_as_v2_scores_them(texts: Server) -> None:
             [score["data"][index] for index in order[:2]], abs=1e-5
         )
         assert found["usage"] == {"total_tokens": 3 * 6 + 5 + 2 + 1}
+    long = {**asked, "documents": ["the cat", "the cat " * 40]}
+    assert texts.post("/v1/rerank", long).status == 400
+    assert texts.post("/v1/rerank", {**long, "max_tokens_per_doc": 2}).json()["usage"] == {"total_tokens": 2 * 8}
+    vectors = {"model": "vectors", "input": "the cat " * 40}
+    for field in ("truncate", "truncate_prompt_tokens"):
+        found = texts.post("/v1/embeddings", {**vectors, field: 9 if "_" in field else True}).json()
+        assert found["usage"]["prompt_tokens"] == (9 if "_" in field else 32)
+    inputs[0]["data"], inputs[1]["data"] = ["the cat"] * 3, ["the cat " * 40] * 3
+    sent = {"inputs": inputs, "parameters": {"truncate": True}}
+    assert texts.post("/v2/models/ranker/infer", sent).status == 200
     found = texts.post("/rerank", {"query": query, "texts": documents, "raw_scores": True}).json()
     assert [one["index"] for one in found] == order
     assert [one["score"] for one in found] == pytest.approx([raw["data"][index] for index in order], abs=1e-5)
@@ -162,19 +172,40 @@ def test_a_conversation_by_its_own_client(texts: Server, client: openai.OpenAI) 
 
 def test_errors_are_read_by_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
-        client.chat.completions.create(model="writer", messages=TALK, max_completion_tokens=MOST + 1)
+        client.chat.completions.create(model="writer", messages=TALK, max_completion_tokens=0)
     assert raised.value.param == "max_completion_tokens"
-    with pytest.raises(openai.BadRequestError, match="at most"):
+    with pytest.raises(openai.BadRequestError, match=r"expected at most 95 tokens, as the model has 96 .*, got 240"):
         client.completions.create(model="writer", prompt=TEXT * 10, stream=True)
     assert client.models.retrieve("writer").id == "writer"
+    with pytest.raises(openai.NotFoundError, match="model 'nobody' is not known"):
+        client.models.retrieve("nobody")
+    with pytest.raises(openai.NotFoundError, match=r"no such route: /v1/responses; call POST /v1/chat/completions"):
+        client.responses.create(model="writer", input=TEXT)
+
+
+def test_what_fits_is_given(texts: Server, client: openai.OpenAI) -> None:
+    """Of 96 positions; the model's own bound of a text is MOST."""
+    for prompt, asked, got in (("a" * 60, 10, 10), ("a" * 60, 1000, 36), ("a" * 95, 5, 1), ("a", 1000, MOST)):
+        found = client.completions.create(model="writer", prompt=prompt, max_tokens=asked, temperature=0)
+        assert found.usage is not None
+        assert (found.usage.completion_tokens, found.choices[0].finish_reason) == (got, "length")
+        assert text_of(texts, prompt, max_tokens=asked)["generated_tokens"] == got
+    ids = [2 + byte for byte in range(20)]  # of tokens
+    several = client.completions.create(model="writer", prompt=[ids, ids[:3]], max_tokens=4, temperature=0)
+    assert several.usage is not None
+    assert (several.usage.prompt_tokens, several.usage.completion_tokens) == (23, 8)
+    cut = client.completions.create(
+        model="writer", prompt=TEXT * 10, max_tokens=4, temperature=0, extra_body={"truncate_prompt_tokens": 24}
+    )
+    assert cut.choices[0].text == text_of(texts, TEXT, max_tokens=4)["text_output"]
 
 
 async def test_pieces_by_our_own_client(texts: Server) -> None:
     expected = text_of(texts, TEXT)["text_output"]
     with Client(f"http://{texts.host}") as client:
         pieces = list(client.stream("writer", TEXT))
-        with pytest.raises(BadRequest, match=r"parameters\.max_new_tokens: expected at most"):
-            next(client.stream("writer", TEXT, parameters={"max_new_tokens": MOST + 1}))
+        with pytest.raises(BadRequest, match=r"parameters\.max_new_tokens: expected greater than or equal to 1"):
+            next(client.stream("writer", TEXT, parameters={"max_new_tokens": 0}))
     assert ("".join(pieces), len(pieces) > 1) == (expected, True)
     async with AsyncClient(f"http://{texts.host}") as client_of_a_loop:
         assert "".join([piece async for piece in client_of_a_loop.stream("writer", TEXT)]) == expected

@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from app.contract import Array, Translated
+from app.contract import Array, Cut, Translated
 from app.errors import BadText, ModelFailed
 from app.models.decoders.parameters import Parameters
 
@@ -26,20 +26,30 @@ HELLO = [{"role": "user", "content": "one two"}]
 class Talk(Words):
     """Reads a conversation as the words of its messages; `no` is what its template refuses."""
 
+    messages: Any = None  # of the last call
+
     def read(self, calls: Any) -> list[Translated]:
         return [self._conversation(json.loads(value)) for (values,) in calls for value in values]
 
     def _conversation(self, messages: Any) -> Translated:
+        self.messages = messages
         if messages[-1]["content"] == "no":
             raise BadText("messages", None, "refused by the model's chat template: no")
         lengths: Array = np.array([sum(len(one["content"].split()) for one in messages)], np.int64)
         return Translated([lengths])
 
 
+class Ids(Words):
+    """Reads the tokens of prompts."""
+
+    def read(self, calls: Any) -> list[Translated]:
+        return [Translated([np.array([len(json.loads(value)) for value in values], np.int64)]) for (values,) in calls]
+
+
 @pytest.fixture
 def model() -> Writer:
     made = writer()
-    made.model.front.chat = Talk()  # type: ignore[union-attr, misc]
+    made.model.front.chat, made.model.front.ids = Talk(), Ids()  # type: ignore[union-attr, misc]
     return made
 
 
@@ -104,6 +114,90 @@ async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
         assert [one["delta"] for one in choices[1:]] == [{"content": " four"}, {"content": " five"}, {}]
     else:
         assert [one["text"] for one in choices] == ["three", " four", " five", ""]
+
+
+async def test_prompts_may_be_tokens(caller: MakeCaller, model: Writer) -> None:
+    """As lm-eval sends them, several at a time."""
+    asking = caller(model)
+    for prompt, rows in (([5, 6, 7], 1), ([[5, 6, 7], [8]], 2)):
+        found = await answered(asking, model, PLAIN, body(prompt=prompt, max_tokens=3), *["a"] * rows)
+        assert found["usage"]["prompt_tokens"] == (3 if rows == 1 else 4)
+    error = (await asking(PLAIN, body(prompt=[[1], "a"]))).json()["error"]
+    assert error["param"] == "prompt[0]"
+
+
+#: Bodies of vllm bench serve, guidellm, lm-eval and AIPerf.
+BENCHMARKS: list[tuple[str, dict[str, Any]]] = [
+    (PLAIN, {"prompt": "one", "temperature": 0.0, "repetition_penalty": 1.0, "max_tokens": 9, "logprobs": None,
+             "ignore_eos": True, "stream_options": {"include_usage": True}}),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "one"}]}], "temperature": 0.0,
+            "max_completion_tokens": 9, "stream_options": {"include_usage": True}, "ignore_eos": False,
+            "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}),
+    (PLAIN, {"prompt": "one", "max_tokens": 9, "stop": None, "ignore_eos": True,
+             "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+    (PLAIN, {"prompt": [[5, 6]], "max_tokens": 9, "temperature": 0, "stop": ["\n\n", "</s>"], "seed": 1234}),
+    (CHAT, {"messages": HELLO, "max_tokens": 9, "temperature": 0, "stop": ["\n"], "seed": 1234}),
+    (PLAIN, {"prompt": ["one"], "max_tokens": 9, "min_tokens": 9, "ignore_eos": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "asked"), BENCHMARKS)
+async def test_bodies_of_benchmarks(caller: MakeCaller, model: Writer, path: str, asked: dict[str, Any]) -> None:
+    if "stream_options" not in asked:
+        found = await answered(caller(model), model, path, body(**asked), "two")
+        assert found["usage"]["completion_tokens"] == 1
+        return
+    reader = Reader(model)
+    reader.send(path, body(stream=True, **asked))
+    await model.ran.wait()
+    model.last.piece("two", 1)
+    await reader.more()
+    model.last.end("two")
+    await reader.connection.done()
+    first, *_, last, done = reader.events
+    assert (last["usage"]["completion_tokens"], done) == (1, "[DONE]")
+    each = asked["stream_options"].get("continuous_usage_stats")
+    assert first["usage"] == ({"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3} if each else None)
+
+
+async def test_conversations_as_other_servers_keep_them(caller: MakeCaller, model: Writer) -> None:
+    """The template gets each content as one text, and the arguments of tools as objects."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    talk = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "be brief"}]},
+        {"role": "user", "content": "one", "name": "me"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "never"}]},
+        {"role": "assistant", "content": None, "refusal": "no more"},
+        {"role": "user", "content": "three"},
+    ]
+    await answered(caller(model), model, CHAT, body(messages=talk, add_special_tokens=False), "four")
+    messages = model.model.front.chat.messages  # type: ignore[union-attr]
+    assert [one["content"] for one in messages] == ["be brief", "one", "", "two", "never", "no more", "three"]
+    assert messages[2]["tool_calls"] == [{**call, "function": {"name": "f", "arguments": {"a": 1}}}]
+    assert (messages[1]["name"], messages[3]["tool_call_id"]) == ("me", "c")
+    for one in ({"role": "user", "content": None}, {"role": "assistant"}, {"role": "assistant", "tool_calls": [3]}):
+        error = (await caller(model)(CHAT, body(messages=[one]))).json()["error"]
+        assert error["param"] in ("messages[0].content", "messages[0].tool_calls"), error
+
+
+@pytest.mark.parametrize(
+    ("asked", "cut"),
+    [
+        ({"truncate_prompt_tokens": 7}, Cut(7, name="truncate_prompt_tokens")),
+        ({"truncate_prompt_tokens": -1}, Cut(name="truncate_prompt_tokens")),
+        ({"truncate_prompt_tokens": 7, "truncation_side": "right"}, Cut(7, False, name="truncate_prompt_tokens")),
+        ({"truncate": True}, Cut()),
+        ({"truncate": "START"}, Cut(left=True)),
+        ({"truncate": False}, None),
+        ({"truncation_side": "left"}, None),
+    ],
+)
+async def test_how_a_prompt_is_cut(caller: MakeCaller, model: Writer, asked: dict[str, Any], cut: Cut | None) -> None:
+    await answered(caller(model), model, PLAIN, body(prompt="one two", **asked), "three")
+    assert model.model.front.cut == cut  # type: ignore[union-attr]
+    assert model.asked["parameters"] == {"do_sample": True}
 
 
 async def test_a_stream_of_several_prompts(model: Writer) -> None:
@@ -173,6 +267,9 @@ async def test_what_the_model_is_asked(
         (PLAIN, {"prompt": ["a", ""]}, "prompt[1]", "expected at least one token, got 0"),
         (PLAIN, {"prompt": "a", "n": 2}, "n", "expected 1, got 2"),
         (PLAIN, {"prompt": "a", "logprobs": 0}, "logprobs", "expected False, got 0: probabilities of"),
+        (PLAIN, {"prompt": "a", "truncate": "MIDDLE"}, "truncate", "expected true, false, NONE, START, END or a"),
+        (PLAIN, {"prompt": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "expected a number of at"),
+        (PLAIN, {"prompt": "a", "max_tokens_per_doc": 9}, "max_tokens_per_doc", "not accepted: this model reads"),
         (PLAIN, {"prompt": "a", "max_tokens": 0}, "max_tokens", "expected greater than or equal to 1, got 0"),
         (PLAIN, {"prompt": "a", "min_p": 0.1}, "min_p", "expected 0, got 0.1: there are top_k and top_p"),
         (PLAIN, {"prompt": "a", "seed": 1, "random_seed": 2}, "random_seed", "expected the value of seed, got 2"),

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from connections import Connection
 
+from app.contract import Cut
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
 from app.http.cors import Cors
+from app.models.decoders.parameters import Parameters
 from app.observe.tracing.tracer import Tracer
 
 from .echo import Caller, MakeCaller
@@ -97,6 +99,50 @@ async def test_the_text_in_one_answer(caller: MakeCaller, model: Writer) -> None
     }  # fmt: skip
     assert answer.headers[b"content-type"] == b"application/json"
     assert (model.asked["parameters"], model.asked["priority"]) == ({"max_new_tokens": 5}, 3)
+
+
+async def test_lists_of_one_element_and_fields_of_tensorrt_llm(caller: MakeCaller, model: Writer) -> None:
+    """As genai-perf and the clients of Triton's backends send them."""
+    sent = {
+        "model": "echo", "text_input": ["one two"], "max_tokens": [5], "min_length": [5], "stop_words": [""],
+        "bad_words": "", "stream": [False], "beam_width": 1, "random_seed": [3], "return_log_probs": False,
+        "accumulate_tokens": True, "parameters": {"priority": [3], "length_penalty": 1.0, "end_id": 2},
+    }  # fmt: skip
+    reply = asyncio.create_task(caller(model)(GENERATE, json.dumps(sent).encode()))
+    await model.ran.wait()
+    model.last.end("three")
+    assert (await reply).json()["text_output"] == "three"
+    asked = Parameters.read(model.asked["parameters"]).model_dump(exclude_unset=True)
+    assert asked == {"max_new_tokens": 5, "min_new_tokens": 5, "seed": 3, "stop_token_ids": frozenset({2})}
+    assert model.asked["priority"] == 3
+
+
+async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: Writer, reader: Reader) -> None:
+    sent = {
+        "inputs": "one two",
+        "parameters": {
+            "max_new_tokens": 5, "do_sample": True, "temperature": 0.01, "top_p": 0.99, "truncate": 7,
+            "ignore_eos_token": False, "details": True, "return_full_text": False, "watermark": False,
+        },
+    }  # fmt: skip
+    reader.send(STREAM, json.dumps(sent).encode())
+    await model.ran.wait()
+    model.last.piece("three", 1)
+    await reader.more()
+    model.last.end("three four")
+    await reader.connection.done()
+    first, last = reader.events
+    assert (first["token"]["text"], first["generated_text"], last["token"]["text"]) == ("three", None, " four")
+    assert last["generated_text"] == "three four"
+    assert (last["details"]["finish_reason"], last["details"]["generated_tokens"]) == ("eos_token", 2)
+    assert model.model.front.cut == Cut(7)  # type: ignore[union-attr]
+    model.ran.clear()
+    reply = asyncio.create_task(caller(model)(GENERATE, json.dumps(sent).encode()))
+    await model.ran.wait()
+    model.last.end("three", reason="length")
+    assert (await reply).json()["generated_text"] == "three"
+    error = await caller(model)(GENERATE, b'{"inputs": 3}')
+    assert error.json() == {"error": "inputs: expected a text, got 3"}
 
 
 async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader) -> None:

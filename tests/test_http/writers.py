@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, ModelInfo, Translated
+from app.contract import Array, Cut, ModelInfo, Translated
 from app.errors import BadText
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
@@ -22,12 +22,19 @@ class Words:
 
     reads_texts, quick, example, embedder = True, True, None, None
     chat: Any = None
+    ids: Any = None
+    sent = (TEXT,)
+    cut: Cut | None = None  # of the last call
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         return replace(info, inputs=(TEXT,), outputs=WRITTEN)
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         return [self._read([text.decode() for text in texts]) for (texts,) in calls]
+
+    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+        self.cut = cut
+        return self.read([arrays])[0]
 
     def _read(self, texts: Sequence[str]) -> Translated:
         counts = [len(text.split()) for text in texts]

@@ -44,6 +44,8 @@ class DecodedCall:
     own_lengths: Mapping[str, Sequence[int]] | None = None
     note: Any = None
     total_timeout_us: int | None = None
+    #: Of a route whose bodies have several forms: that of this one, for the answer.
+    form: str = ""
     #: Set if the answer is streamed.
     stream: Stream | None = None
 

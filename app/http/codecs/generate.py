@@ -64,6 +64,7 @@ class Generate(TextGeneration):
             raise bad_field("parameters.stream", f"expected {str(self.streams).lower()} here, got {shown(streams)}; "
                         f"the other route is {other}")  # fmt: skip
         take_parameters({"parameters": given}, call)
+        call.form = self._sent
         call.id = self.body.get("id")
         if call.id is not None and not isinstance(call.id, str):
             raise BadRequest("id: expected a string")
@@ -71,13 +72,13 @@ class Generate(TextGeneration):
     def events(self, served: Served, call: DecodedCall, row: int, piece: GeneratedText, first: bool) -> bytes:
         if not piece.text:  # the last event has the reason
             return b""
-        if self._sent == _INPUTS:
+        if call.form == _INPUTS:
             return event(orjson.dumps(_token(piece, None, None)))
         return event(orjson.dumps(_object(served, call, piece.text)))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         (one,) = self.texts(call, answer)
-        if self._sent == _INPUTS:
+        if call.form == _INPUTS:
             whole = answer.outputs[0].item().decode()
             details = {"finish_reason": _REASONS[one.reason], "generated_tokens": one.written, "seed": None}
             found = {"generated_text": whole, "details": details}

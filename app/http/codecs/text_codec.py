@@ -15,7 +15,7 @@ from app.contract import Array, Catalog, Served
 from app.errors import BadRequest, BadText, StarlingError, TooLarge
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_ROWS, Codec, DecodedCall
-from app.http.codecs.truncation import NAMES
+from app.http.codecs.truncation import NAMES, cut_of
 from app.http.codecs.v2_decode import load_json
 from app.values.tensors import shown
 from app.values.text_fields import refuse_unknown
@@ -82,10 +82,12 @@ class TextCodec(Codec):
         if self.fields is not None:
             refuse_unknown(self.body, self.fields | NAMES)
         arrays = [_as_bytes(texts) for texts in self.columns(served)]
+        cutting = {name: self.body[name] for name in NAMES & self.body.keys()}
         if self.front(served) is None:
+            cut_of(cutting, None)  # raises if it asks for a cut
+            cutting = {}
             specs = served.info.client_inputs
             arrays = [array.reshape(-1, *spec.shape) for array, spec in zip(arrays, specs, strict=True)]
-        cutting = {name: self.body[name] for name in NAMES & self.body.keys()}
         return DecodedCall(len(arrays[0]), list(arrays), {}, parameters=cutting or None)
 
     def bad_text_error(self, error: BadText) -> StarlingError:

@@ -27,7 +27,7 @@ def take_cut(call: DecodedCall, front: Front) -> Cut | None:
     return cut_of(given, front)
 
 
-def cut_of(given: Mapping[str, Any], front: Front) -> Cut | None:
+def cut_of(given: Mapping[str, Any], front: Front | None) -> Cut | None:
     """What the fields of NAMES among these say; None: long texts are refused. Raises BadRequest."""
     left: bool | None = None
     for name in ("truncation_direction", "truncation_side"):
@@ -42,7 +42,7 @@ def cut_of(given: Mapping[str, Any], front: Front) -> Cut | None:
     if len(cuts) > 1:
         raise _bad(cuts[0].name, f"expected nothing beside {cuts[1].name}")
     (cut,) = cuts
-    if front.read_cut is None or (cut.last and len(front.sent) < 2):
+    if front is None or front.read_cut is None or (cut.last and len(front.sent) < 2):
         raise _bad(cut.name, "not accepted: this model reads texts whole")
     return Cut(cut.most, cut.left if left is None else left, cut.last, cut.name)
 

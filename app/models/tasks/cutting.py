@@ -49,4 +49,4 @@ def _shortened(lengths: list[int], room: int) -> list[int]:
         return [room]
     shorter = min(*lengths, room // 2)
     longer = room - shorter
-    return [shorter, longer] if lengths[0] < lengths[1] else [longer, shorter]
+    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

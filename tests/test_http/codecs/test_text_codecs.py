@@ -87,6 +87,11 @@ async def test_errors_of_the_server_have_it_too(caller: MakeCaller, model: Echo)
     assert model.finished == ["queue_full", "model_failed"]
 
 
+async def test_text_models_that_cannot_cut_say_so(caller: MakeCaller, model: Echo) -> None:
+    reply = await caller(model)(PATH, body(truncate=True))
+    assert (reply.status, reply.json()["error"]["param"]) == (400, "truncate")
+
+
 TEXT, VECTOR = (spec("text", "BYTES"),), (spec("embedding", "FP32", 3),)
 VECTORS = served("vectors", TEXT, VECTOR)
 OTHER = served("other", (spec("x", "FP32", 4),), VECTOR)
@@ -135,6 +140,8 @@ def test_answers() -> None:
     assert found == np.array(values, np.float32).tolist()
     cut = embedded({"input": ["a", "b"], "dimensions": 2}, values)
     assert [one["embedding"] for one in cut["data"]] == [pytest.approx([0.6, 0.8]), [0.0, 1.0]]
+    one = embedded({"input": "a", "normalize": True, "user": "me", "priority": 0, "truncate": None}, values[:1])
+    assert one["data"][0]["embedding"] == pytest.approx((np.array(values[0]) / np.linalg.norm(values[0])).tolist())
     with pytest.raises(OutputNotJson, match="'embedding' holds NaN"):
         embedded({"input": "a"}, [[0, float("nan"), 0]])
 
@@ -168,7 +175,7 @@ def test_coheres(body: dict[str, Any], expected: list[Any]) -> None:
 
 
 def test_those_of_text_embeddings_inference() -> None:
-    body = {"query": "q", "texts": TEXTS, "truncate": True}
+    body = {"query": "q", "texts": TEXTS, "truncate": False}
     order = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}, {"index": 2, "score": 0.25}]
     assert ranked(body) == order
     assert ranked({**body, "return_text": True})[0] == {"index": 1, "text": "b", "score": 0.75}
@@ -190,6 +197,9 @@ def test_those_of_text_embeddings_inference() -> None:
         ),
         (Embeddings(), {"input": "a", "dimensions": 4}, VECTORS, "dimensions", "expected 1 to 3, as the model's"),
         (Embeddings(), {"input": "a"}, OTHER, "model", "expected a model that makes a vector of a text, got 'other'"),
+        (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "unknown field; expected one of"),
+        (Embeddings(), {"input": "a", "normalize": False}, VECTORS, "normalize", "expected true"),
+        (Rerank(), {"query": "q", "documents": TEXTS, "rank_fields": ["a"]}, RANKER, "rank_fields", "unknown field"),
         (Rerank(), {"documents": TEXTS}, RANKER, "query", "missing; expected a text"),
         (Rerank(), {"query": "q", "texts": []}, RANKER, "texts", "expected a list of at least one text"),
         (Rerank(), {"query": "q", "documents": ["a", {"t": "b"}]}, RANKER, "documents[1]", "expected a text"),

@@ -202,7 +202,7 @@ async def test_names_that_no_model_can_have(http: httpx.AsyncClient, name: str) 
     for method, path in [*(("GET", path) for path in paths), *(("POST", path) for path in posts)]:
         answer = await http.send(httpx.Request(method, httpx.URL("http://test", raw_path=path.encode())))
         assert (path, answer.status_code, list(answer.json())) == (path, 404, ["error"])
-        assert len(answer.json()["error"]) < 5000
+        assert len(str(answer.json()["error"])) < 5000
 
 
 async def test_a_body_that_does_not_arrive_or_is_too_long(catalog: FakeCatalog) -> None:
@@ -215,6 +215,39 @@ async def test_a_body_that_does_not_arrive_or_is_too_long(catalog: FakeCatalog) 
     async with client(make_app(), catalog=catalog, settings=settings) as opened:
         for content, status in ((stuck(), 408), (long, 413)):
             assert (await opened.post("/v2/repository/index", content=content)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/nowhere", 404, "no such route: /v1/nowhere"),
+        ("POST", "/v1/responses", 404, "no such route: /v1/responses; call POST /v1/chat/completions"),
+        ("GET", "/v1/responses/r_1", 404, "no such route: /v1/responses/r_1; call POST /v1/chat/completions"),
+        ("POST", "/v1/audio/speech", 404, "no such route: /v1/audio/speech; call POST /predict/{model} of a model of"),
+        ("POST", "/v1/chat/completions/", 404, "no such route: /v1/chat/completions/; call POST /v1/chat/completions"),
+        ("GET", "/v1/models/nobody", 404, "unknown model 'nobody'"),
+        ("DELETE", "/v1/models/echo", 405, "DELETE is not allowed on /v1/models/echo"),
+    ],
+)
+async def test_errors_under_v1_have_the_form_of_openai(
+    http: httpx.AsyncClient, method: str, path: str, status: int, message: str
+) -> None:
+    answer = await http.request(method, path)
+    error = answer.json()["error"]
+    assert (answer.status_code, sorted(error)) == (status, ["code", "message", "param", "type"])
+    assert (error["message"][: len(message)], error["type"]) == (message, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/embed", "/v1/embeddings"), ("/generate_stream", "/v2/models/{model}/generate_stream"),
+        ("/chat/completions", "/v1/chat/completions"), ("/api/chat", "/v1/chat/completions"),
+    ],
+)  # fmt: skip
+async def test_routes_of_other_servers_say_what_to_call(http: httpx.AsyncClient, path: str, instead: str) -> None:
+    answer = await http.post(path)
+    assert (answer.status_code, answer.json()["error"]) == (404, f"no such route: {path}; call POST {instead}")
 
 
 @pytest.mark.parametrize(
