@@ -19,6 +19,7 @@ from app.models.description.tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
 from app.models.tasks.task_specs import TASKS
 from app.settings import Settings
+from app.values.text_fields import page_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPS = ("app", "clients", "docs", "experiments", "loadtest", "tests", "deploy")
@@ -215,3 +216,8 @@ def test_picture_is_well_formed_and_names_files_that_exist() -> None:
     ElementTree.fromstring(picture)
     for name in re.findall(r"(?:\w+/)+\w+\.py", picture):
         assert (ROOT / "app" / name).exists(), name
+
+
+def test_the_fields_of_other_servers_are_listed() -> None:
+    table = "\n".join(page_rows())
+    assert table in read("docs/writing.md"), f"in docs/writing.md:\n{table}"
