@@ -91,6 +91,30 @@ def test_token_classification_answers_as_the_pipeline_does(tmp_path):
     assert answered(model, ["", "the cat"])[0] == {"entities": [], "tokens": []}
 
 
+def test_tokens_of_a_long_text_are_those_of_its_windows(tmp_path):
+    """Each token is that of the window which shows most around it."""
+    original = tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    words = [word for word in tiny.WORDS if word.isalpha()]
+    text = " ".join(np.random.default_rng(1).choice(words, 90))
+    model = opened(tmp_path, "token-classification")
+    short, found, one = answered(model, ["the cat", text, "anna"])
+    assert [len(each["tokens"]) for each in (short, found, one)] == [2, 90, 1]
+    assert [text[each["start"] : each["end"]] for each in found["tokens"]] == text.split()
+    alone = answered(model, [text])[0]
+    assert [each["label"] for each in alone["tokens"]] == [each["label"] for each in found["tokens"]]
+    room, stride = tiny.MOST - 2, (tiny.MOST - 2) // 2
+    for start in range(0, 90 - stride, room - stride):
+        window = " ".join(text.split()[start : start + room])
+        logits = forward(original, tmp_path / "weights", window).logits[0, 1:-1].softmax(-1)
+        first, last = (start + stride // 2 if start else 0), min(90, start + room) - (stride - stride // 2)
+        last = last if start + room < 90 else 90
+        for place in range(first, last):
+            best = float(logits[place - start].max())
+            assert float(found["tokens"][place]["score"]) == pytest.approx(best, rel=1e-4)
+    cut = answered(opened(tmp_path, "token-classification", "truncate = true"), [text])[0]
+    assert len(cut["tokens"]) == room
+
+
 def test_image_classification_answers_as_transformers_does(tmp_path):
     original = tiny.save_vit(tmp_path / "weights")
     model = opened(tmp_path, "image-classification")

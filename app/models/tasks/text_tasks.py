@@ -22,6 +22,7 @@ from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHe
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
 from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, kept_tokens, mask_places, most_tokens
+from app.models.tasks.windows import WindowAnswers, WindowReader
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
 TOP = 5  # labels of an answer, unless model.toml says how many
@@ -77,11 +78,11 @@ def _text_classification(text: TextModel) -> Model:
 
 
 def _token_classification(text: TextModel) -> Model:
-    reader = text.reader(keep=kept_tokens)
+    reader = text.reader(keep=kept_tokens, kind=WindowReader)
     labels = labels_of(text.model.config)
     module = ScoreHead(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
-    return task_model(text.info, module, reader, Tags(labels), (each,), reader.samples())
+    return task_model(text.info, module, reader, WindowAnswers(Tags(labels)), (each,), reader.samples())
 
 
 def _feature_extraction(text: TextModel) -> Model:

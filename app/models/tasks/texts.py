@@ -194,7 +194,11 @@ class TextReader(Reader):
                 if len(one) and self.reading.positions is not None:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
-        return self.stacked(found, call.note if self._keep is None else [self._keep(one) for one in found])
+        return self.stacked(found, self.kept(call, found))
+
+    def kept(self, call: CallTexts, found: Sequence[Any]) -> Any:
+        """The note for the answer to these encodings."""
+        return call.note if self._keep is None else [self._keep(one) for one in found]
 
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
