@@ -58,6 +58,19 @@ def test_the_template_writes_all_of_a_text(words: Any, reader: ConversationReade
         assert expected.count(tiny.END) == len(talk)
 
 
+def test_a_template_that_does_not_know_developers_gets_them_as_system(words: Any, reader: ConversationReader) -> None:
+    talk = [{"role": "developer", "content": "x"}]
+    assert reader.call_texts(sent(talk)).texts == ["x</s>a:"]
+    for template, role in (
+        ("{{ messages[0].role }}", "system"),
+        ("{{ messages[0].role }}{# developer #}", "developer"),
+    ):
+        other = tiny.tokenizer()
+        other.chat_template = template
+        read = ConversationReader(TextReader(words, len(words), Reading(24, tiny.PAD)), other)
+        assert read.call_texts(sent(talk)).texts == [role]
+
+
 @pytest.mark.parametrize(
     ("talk", "wrong"),
     [

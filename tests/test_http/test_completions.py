@@ -126,6 +126,15 @@ async def test_prompts_may_be_tokens(caller: MakeCaller, model: Writer) -> None:
     assert error["param"] == "prompt[0]"
 
 
+async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:
+    asking, path = caller(model), "/v1/models/echo:predict"
+    sent = json.dumps({"instances": ["one"], "parameters": {"max_tokens": 3, "truncate": 5}}).encode()
+    await answered(asking, model, path, sent, "two")
+    assert model.asked["parameters"] == {"max_tokens": 3}
+    assert model.model.front.cut == Cut(5)  # type: ignore[union-attr]
+    assert (await asking(path, b'{"instances": ["one"], "parameters": [1]}')).status == 400
+
+
 #: Bodies of vllm bench serve, guidellm, lm-eval and AIPerf.
 BENCHMARKS: list[tuple[str, dict[str, Any]]] = [
     (PLAIN, {"prompt": "one", "temperature": 0.0, "repetition_penalty": 1.0, "max_tokens": 9, "logprobs": None,

@@ -1,7 +1,8 @@
 """V1, the predict route of TensorFlow Serving and KServe, in the row format.
 
 `{"instances": [...]}` has one element per row: the row itself if the model has one input, else an object by input name.
-As in TensorFlow Serving, strings may be `{"b64": "..."}`; so may files, for a model with a `decode`.
+As in TensorFlow Serving, strings may be `{"b64": "..."}`; so may files, for a model with a `decode`. `parameters` are
+those of a model that takes some.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ class V1(Codec):
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
             raise too_much_json("body", limits.json, len(body), served.info)
-        return decode_v1(served, load_json(body), has_bools(body))
+        value = load_json(body)
+        call = decode_v1(served, value, has_bools(body))
+        call.parameters = value.get("parameters") or None
+        if not isinstance(call.parameters, dict | None):
+            raise BadRequest("parameters: expected an object")
+        return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         outputs = own_rows(served.info, answer)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from app.lifecycle import Lifecycle
 
 LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
-READY_PATHS = ("/v2/health/ready", "/readyz", "/ping")
+READY_PATHS = ("/v2/health/ready", "/readyz", "/ping", "/health")
 ROOT = "/"
 
 router = APIRouter()

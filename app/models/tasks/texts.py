@@ -191,7 +191,7 @@ class TextReader(Reader):
         for row, one in enumerate(found):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
-                if len(one) and self.reading.positions is not None:
+                if len(one) and self.reading.positions == self.reading.most + 1:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
         return self.stacked(found, self.kept(call, found))

@@ -21,11 +21,11 @@ _STRIDE = 128  # tokens that two windows share at most, as for questions
 
 
 class Window(NamedTuple):
-    """A row of the model. Its `count` tokens from `column` on answer for those of the text from `first` on."""
+    """A row of the model. Its `length` tokens from `column` on answer for those of the text from `first` on."""
 
     first: int
     column: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class WindowAnswers(Answers):
     def answer(self, outputs: Sequence[Array], note: WindowedTexts) -> Outputs:
         (values,) = outputs
         if len(values) > len(note.windows):
-            longest = max(own[-1].first + own[-1].count for own in note.windows)
+            longest = max(own[-1].first + own[-1].length for own in note.windows)
             whole = np.zeros((len(note.windows), longest, values.shape[-1]), values.dtype)
             rows = iter(values)
             for text, own in zip(whole, note.windows, strict=True):
-                for first, column, count in own:
-                    text[first : first + count] = next(rows)[column : column + count]
+                for first, column, length in own:
+                    text[first : first + length] = next(rows)[column : column + length]
             values = whole
         return self._inner.answer([values], note.kept)
 

@@ -17,7 +17,7 @@ from app.lifecycle import Lifecycle
 from ..catalog import FakeCatalog, client
 
 LIVE = ["/v2/health/live", "/livez", "/healthz"]
-READY = ["/v2/health/ready", "/readyz", "/ping"]
+READY = ["/v2/health/ready", "/readyz", "/ping", "/health"]
 
 
 @pytest.fixture
