@@ -142,7 +142,8 @@ class TextReader(Reader):
         `whole`: the texts already have their prompt and special tokens.
         """
         texts = [text for call in calls for text in self._bounded(call, whole)]
-        found = map(self._with_one_bos, self._encode(texts, add_special_tokens=not whole))
+        encoded = self._encode(texts, add_special_tokens=not whole)
+        found = iter(encoded if whole else map(self._with_one_bos, encoded))
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
     def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
@@ -158,7 +159,7 @@ class TextReader(Reader):
         except CutTooShort as error:
             wrong = f"expected at least {error.least} tokens, as special ones count, got {most}"
             raise BadRequest(f"{cut.name}: {wrong}", param=cut.name) from None
-        return self.call_rows(call, [*map(self._with_one_bos, found)])
+        return self.call_rows(call, found if whole else [*map(self._with_one_bos, found)])
 
     def cutting(self, cut: Cut) -> tuple[int, bool]:
         """How many tokens of a text are kept, and whether it is cut at the beginning."""
