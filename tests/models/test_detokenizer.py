@@ -131,7 +131,7 @@ def test_spaces_are_removed_as_transformers_does_it_in_streams_too() -> None:
 
 def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
     made = tiny.model("llama")
-    made.resize_token_embeddings(300)
+    made.resize_token_embeddings(300, mean_resizing=False)
     made.save_pretrained(tmp_path / "weights")
     llamas().save_pretrained(tmp_path / "weights")
     (tmp_path / "model.toml").write_text('source = "hf:weights"\ntask = "text-generation"\n')

@@ -197,7 +197,7 @@ def test_those_of_text_embeddings_inference() -> None:
         ),
         (Embeddings(), {"input": "a", "dimensions": 4}, VECTORS, "dimensions", "expected 1 to 3, as the model's"),
         (Embeddings(), {"input": "a"}, OTHER, "model", "expected a model that makes a vector of a text, got 'other'"),
-        (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "unknown field; expected one of"),
+        (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "expected nothing, got"),
         (Embeddings(), {"input": "a", "normalize": False}, VECTORS, "normalize", "expected true"),
         (Rerank(), {"query": "q", "documents": TEXTS, "rank_fields": ["a"]}, RANKER, "rank_fields", "unknown field"),
         (Rerank(), {"documents": TEXTS}, RANKER, "query", "missing; expected a text"),
