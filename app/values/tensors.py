@@ -56,8 +56,8 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
     Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or `lengths`
     has another length for an axis already.
     """
-    if spec.datatype == "BYTES" and spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
-        shape = [*shape[:1], *spec.shape]  # one text a row: clients write [rows] or [rows, 1]
+    if spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
+        shape = [*shape[:1], *spec.shape]  # one value a row: clients write [rows] or [rows, 1]
     if len(shape) != len(spec.shape) + 1:
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
     rows = shape[0]
@@ -68,6 +68,10 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         if spec.fixed:
             return (rows, *spec.shape)
         raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")
+    if 0 in row and len(row) == len(spec.axes) and spec.axes[row.index(0)]:
+        raise BadRequest(
+            f"{field}: expected {_shape_text(spec)} with at least 1 along each axis, got {shown([*shape])}"
+        )
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
         if type(length) is not int or (not 1 <= length <= (bound or length) if axis else length != expected):
             raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
@@ -112,7 +116,8 @@ def pack_values(
     if spec.datatype == "BF16":
         raise BadRequest(f"{field}: BF16 travels as binary only")
     flat = _flatten(data, field)
-    check_count(len(flat), shape, field)
+    if len(flat) != prod(shape):
+        raise _wrong_count(data, len(flat), shape, field)
     try:
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
@@ -179,7 +184,13 @@ def _parse_bools(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
 
 def check_count(count: int, shape: tuple[int, ...], field: str) -> None:
     if count != prod(shape):
-        raise BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}")
+        raise _wrong_count([], count, shape, field)
+
+
+def _wrong_count(data: list[Any], count: int, shape: tuple[int, ...], field: str) -> BadRequest:
+    differ = len({len(row) for row in data if type(row) is list}) > 1
+    why = " in rows of different lengths: send each as a request of its own, or all to V1 or /predict" if differ else ""
+    return BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}{why}")
 
 
 def shown(value: object, most: int = 60) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+from app.contract import Answer, Array, Served, TensorSpec
 from app.errors import ModelFailed, OutputNotJson, StarlingError
 from app.http.codecs.base import DecodedCall
 from app.values.tensors import has_null, to_json
@@ -18,14 +18,20 @@ Rows = Array | list[Array]
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
-def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
-    """The outputs, with each row cut to its own length."""
-    outputs, lengths = answer.outputs, answer.lengths
-    if lengths is None or len(lengths) == 1:
-        return list(outputs)
+def own_rows(served: Served, call: DecodedCall, answer: Answer) -> list[Rows]:
+    """The outputs, with each row cut to its own lengths: those of its inputs, and the steps that it ran."""
+    own = dict((served.model.front is None and call.own_lengths) or {})
+    if answer.lengths is not None and len(answer.lengths) > 1:
+        own |= dict.fromkeys(served.info.own_axes, answer.lengths)
+    return [_cut(spec, values, own) for spec, values in zip(served.info.outputs, answer.outputs, strict=True)]
+
+
+def _cut(spec: TensorSpec, values: Array, own: Mapping[str, Sequence[int]]) -> Rows:
+    if own.keys().isdisjoint(spec.axes):
+        return values
     return [
-        [row[:length] for row, length in zip(values, lengths, strict=True)] if info.has_own_length(spec) else values
-        for spec, values in zip(info.outputs, outputs, strict=True)
+        row[tuple(slice(own[axis][place] if axis in own else None) for axis in spec.axes)]
+        for place, row in enumerate(values)
     ]
 
 

@@ -32,7 +32,7 @@ class V1(Codec):
         return decode_v1(served, load_json(body), has_bools(body))
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        outputs = own_rows(served.info, answer)
+        outputs = own_rows(served, call, answer)
         if served.model.front is not None and served.model.present is not None:
             predictions = {"predictions": present_rows(served, outputs, call)}
         else:
@@ -58,13 +58,12 @@ def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
     if files is not None:
         return decode_files(served, files)
     inputs = served.info.client_inputs
-    lengths: dict[str, int] = {}
     if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
-        arrays = record_columns(served.info, instances, "instances", lengths, bools)
+        arrays = record_columns(served.info, instances, "instances", bools)
     else:
-        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", lengths, many=True, bools=bools)}
+        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", many=True, bools=bools)}
     check_rows_agree(arrays, "instances")
-    return stacked([arrays], lengths)
+    return stacked(inputs, [arrays], "instances")
 
 
 def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,19 @@ class Reading:
     example: str = EXAMPLE
 
 
+class _Begin(NamedTuple):
+    """The encoding of an empty text, if the tokenizer adds nothing to a text: the token that begins one."""
+
+    ids: list[int]
+    type_ids: Sequence[int] = (0,)
+    special_tokens_mask: Sequence[int] = (1,)
+    tokens: Sequence[str] = ("",)
+    offsets: Sequence[tuple[int, int]] = ((0, 0),)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 @dataclass(frozen=True, slots=True)
 class CallTexts:
     """The texts, or pairs of texts, of one call; their names in messages; and the note for the answer."""
@@ -97,6 +110,8 @@ class TextReader(Reader):
         #: The fast encoding has no offsets of characters, which are only needed for `keep`.
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
+        #: What is read for an empty text; None: nothing can be.
+        self._begin = None if tokenizer.bos_token_id is None else _Begin([tokenizer.bos_token_id])
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
         self.inputs = self._inputs(vocabulary)
@@ -141,6 +156,8 @@ class TextReader(Reader):
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """The rows of a call's encodings, with the note for its answer. Raises BadText."""
+        if self._begin is not None:
+            found = [one if len(one) else self._begin for one in found]
         for row, one in enumerate(found):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
