@@ -126,6 +126,18 @@ def gray() -> bytes:
     return out.getvalue()
 
 
+def test_an_image_of_16_bits_is_answered_as_in_8(tmp_path):
+    tiny.save_vit(tmp_path / "weights")
+    model, files = opened(tmp_path, "image-classification"), []
+    gray = np.asarray(Image.open(io.BytesIO(tiny.photo(1))).convert("L"))
+    for values, kind in ((gray, "PNG"), (gray.astype(np.uint16) * 257, "PNG"), (gray.astype(np.uint16) * 257, "TIFF")):
+        file = io.BytesIO()
+        Image.fromarray(values).save(file, kind)
+        files.append(file.getvalue())
+    first, *others = [scores_of(found) for found in answered(model, files)]
+    assert others == [first, first]
+
+
 def test_images_that_cannot_be_read(tmp_path, monkeypatch):
     tiny.save_vit(tmp_path / "weights")
     folder = write_model(tmp_path, toml("image-classification"), None)
