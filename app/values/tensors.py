@@ -36,11 +36,6 @@ def has_bools(text: bytes) -> bool:
     return (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
 
 
-def has_null(text: bytes) -> bool:
-    """Whether a JSON text contains null, even within a string."""
-    return IN_NULL in text and b"null" in text
-
-
 @lru_cache(maxsize=256)
 def packer(datatype: str, count: int) -> Callable[..., bytes]:
     """A function that packs `count` numbers, given as arguments, into the little-endian bytes of `datatype`.
@@ -218,17 +213,21 @@ def _kind(value: object) -> str:
 def to_json(values: Array, name: str) -> Any:
     """An output in a form that orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
 
-    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson for NaN and infinities. Raises BadRequest
-    for bytes that are not UTF-8: the output is right, but the request asked for it in the wrong form.
+    float32 stays float32, so that 0.1 is written as 0.1; NaN and infinities are written as null. Raises BadRequest for
+    bytes that are not UTF-8: the output is right, but the request asked for it in the wrong form.
     """
     if values.dtype == object:
         try:
             return _texts(values.tolist())
         except UnicodeDecodeError:
             raise BadRequest(f"output {name!r} holds bytes that are not UTF-8: ask for it as binary, with V2") from None
+    return np.ascontiguousarray(values)
+
+
+def check_finite(values: Array, name: str) -> None:
+    """Raise OutputNotJson if an output of V2, which has a binary form, holds NaN or infinity."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise OutputNotJson(f"output {name!r} holds NaN or infinity, which JSON has not: ask for it as binary")
-    return np.ascontiguousarray(values)
 
 
 def _texts(value: Any) -> Any:

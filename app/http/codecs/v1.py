@@ -67,10 +67,7 @@ def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
 
 
 def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them.
-
-    Raises OutputNotJson for NaN and infinities.
-    """
+    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them."""
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
     if len(columns) == 1:
         return {"predictions": next(iter(columns.values()))}

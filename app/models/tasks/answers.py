@@ -37,9 +37,10 @@ class Answers:
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
-    """The best text and its score, and all of them under `top`, the best first."""
+    """The best text (null if its score is NaN) and its score, and all of them under `top`, the best first."""
     top = [{name: text.decode(), "score": score} for text, score in zip(texts, scores, strict=True)]
-    return {**top[0], "top": top}
+    best = None if np.isnan(scores[0]) else top[0][name]
+    return {**top[0], name: best, "top": top}
 
 
 class Labels(Answers):

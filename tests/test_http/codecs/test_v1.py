@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from app.contract import Answer
-from app.errors import BadRequest, ModelFailed, OutputNotJson
+from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.v1 import decode_v1, encode_v1
@@ -185,15 +185,24 @@ def test_present_sees_one_row_without_the_batch_dimension() -> None:
     assert encoded(present_rows(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_is_never_a_silent_null(bad: float) -> None:
-    rows = np.array([[bad, 2, 3, 4]], np.float32)
-    with pytest.raises(OutputNotJson, match="'y'"):
-        present_rows(VECTOR, [rows], call_of(1, single=True))
-    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_number_that_json_has_not_is_null_and_the_others_stay(bad: float) -> None:
+    """V2, which has a binary form, refuses it: test_v2_encode.py."""
+    rows = np.array([[bad, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+    wanted = [[None, 2, 3, 4], [5, 6, 7, 8]]
+    assert encoded(encode_v1(VECTOR, [rows])) == {"predictions": wanted}
+    assert encoded(present_rows(VECTOR, [rows], call_of(2, single=False))) == [{"y": one} for one in wanted]
+    for value in (rows[0], {"deep": [float(bad), b"x"]}, np.float32(bad)):
         model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
-        with pytest.raises(OutputNotJson, match="answer"):
-            encoded(present_rows(model, [rows], call_of(1, single=True)))
+        found = encoded(present_rows(model, [rows], call_of(1, single=True)))
+        assert found in (wanted[0], {"deep": [None, "x"]}, None)
+
+
+def test_a_row_of_nan_has_no_label() -> None:
+    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 2, labels=("a", "b")),))
+    rows = np.array([[np.nan, np.nan], [0, np.inf]], np.float32)
+    found = [row["y"] for row in encoded(present_rows(labelled, [rows], call_of(2, single=False)))]
+    assert found == [{"label": None, "scores": [None, None]}, {"label": "b", "scores": [0, None]}]
 
 
 def test_what_json_does_not_have() -> None:
