@@ -181,6 +181,8 @@ class Call(AnsweredCall):
                 except BadText as error:
                     raise codec.bad_text_error(error) from None
                 decoded.take_translated(read)
+                if decoded.parameters and front.with_parameters is not None:
+                    decoded.note = front.with_parameters(decoded.note, decoded.parameters)
             if not self.ended:
                 self.start(served, decoded)
         except Exception as exc:

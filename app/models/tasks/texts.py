@@ -19,7 +19,6 @@ import numpy as np
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
-from app.models.tasks.answers import Tokens
 from app.models.tasks.fronts import Reader
 from app.models.tasks.heads import MASK, MOST_MASKS
 from app.models.tasks.slow_tokenizer import backend_of, copied
@@ -83,8 +82,8 @@ class CallTexts:
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
-    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns the part of a
-    row's encoding that the answer needs.
+    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns what the
+    answer needs of a row's encoding and text.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class TextReader(Reader):
         vocabulary: int,
         reading: Reading,
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        keep: Callable[[Any], Any] | None = None,
+        keep: Callable[[Any, str], Any] | None = None,
     ) -> None:
         """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
         backend = backend_of(tokenizer)
@@ -162,7 +161,9 @@ class TextReader(Reader):
             if not 1 <= len(one) <= self.reading.most:
                 expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
-        return self.stacked(found, call.note if self._keep is None else [self._keep(one) for one in found])
+        keep = self._keep
+        kept = call.note if keep is None else [keep(one, text) for one, text in zip(found, call.texts, strict=True)]
+        return self.stacked(found, kept)
 
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
@@ -273,18 +274,6 @@ def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) ->
     return values
 
 
-def kept_tokens(one: Any) -> Tokens:
-    """The tokens of an encoding without special ones."""
-    places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
-    pieces, offsets = one.tokens, one.offsets
-    return Tokens(
-        np.array(places, np.int64),
-        [pieces[place] for place in places],
-        [offsets[place][0] for place in places],
-        [offsets[place][1] for place in places],
-    )
-
-
-def mask_places(mask: int, one: Any) -> Array:
+def mask_places(mask: int, one: Any, text: str) -> Array:
     """The places of the masks in an encoding."""
     return np.flatnonzero(np.array(one.ids) == mask)
