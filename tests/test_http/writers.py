@@ -23,6 +23,7 @@ class Words:
 
     reads_texts, quick, example, embedder = True, True, None, None
     chat: Any = None
+    with_parameters = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         return replace(info, inputs=(TEXT,), outputs=WRITTEN)

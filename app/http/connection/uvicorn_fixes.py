@@ -11,8 +11,8 @@
 - A client that is still sending receives the last answer before the connection closes.
 - A TLS connection also closes if its client does not answer (`TlsClose`).
 - Malformed requests are answered in JSON, like all errors, and only after the requests before them.
-- The size of a head is limited; httptools has no limit. Heads without Host or with two, of
-  another version, and transfer codings other than chunked, are refused.
+- The size of a head is limited; httptools has no limit. Heads of another version, without
+  Host or with two, and transfer codings other than chunked, are refused.
 - Trailers are not added to the headers.
 """
 

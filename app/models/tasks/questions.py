@@ -168,8 +168,8 @@ def _characters(context: str, window: Any, first: int, last: int) -> tuple[int, 
         start -= 1
     while end < stop and not _UNSPACED.search(context[end - 1 : end + 1]):
         end += 1
-    answer = context[start:end]
-    return start + len(answer) - len(answer.lstrip()), end - len(answer) + len(answer.rstrip())
+    start = end - len(context[start:end].lstrip())
+    return start, start + len(context[start:end].rstrip())
 
 
 def _word(window: Any, token: int) -> tuple[int, int]:
