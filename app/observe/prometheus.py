@@ -126,6 +126,8 @@ def of_server(
     if (expires := lifecycle.certificate_expires()) is not None:
         text = "When the certificate is no longer valid, in seconds since the epoch."
         yield _family("gauge", "certificate_expiry_seconds", text, expires)
+    text = "Lines to standard output or error that could not be written."
+    yield _family("counter", "lost_log_lines", text, lifecycle.lost_lines())
     counts = {**dict.fromkeys(_REASONS, 0), **rejected, "malformed": lifecycle.malformed()}
     text = "Requests that count for no model, by why they were refused."
     yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(counts.items())))

@@ -161,7 +161,7 @@ def test_what_the_server_is_and_how() -> None:
     lifecycle = Lifecycle()
     entries = [IndexEntry("echo", "1", "READY"), IndexEntry("m", "2", "LOADING", required=True)]
     lifecycle.catalog = SimpleNamespace(index=lambda: entries)  # type: ignore[assignment]
-    lifecycle.connections, lifecycle.malformed = lambda: 3, lambda: 2
+    lifecycle.connections, lifecycle.malformed, lifecycle.lost_lines = lambda: 3, lambda: 2, lambda: 4
     build = {"version": "1.2.3", "device": 'a "fast" one'}
     server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5})
     text, _ = Metrics(lambda: Snapshot([], []), server).render()
@@ -174,6 +174,7 @@ def test_what_the_server_is_and_how() -> None:
         'starling_model_ready{model="m",version="2"} 0.0',
         "starling_open_connections 3.0",
         "starling_held_bytes 7.0",
+        "starling_lost_log_lines_total 4.0",
         'starling_rejected_total{reason="bad_request"} 5.0',
         'starling_rejected_total{reason="malformed"} 2.0',
         'starling_rejected_total{reason="not_found"} 0.0',
