@@ -199,7 +199,7 @@ class Server:
         return 0.0
 
     def outcomes(self, model: str) -> Counter[str]:
-        """Requests so far by outcome, of all versions of a model."""
+        """Requests so far by outcome, of all versions of a model; only outcomes that there were."""
         lines = re.findall(
             r'^starling_requests_total{class="\w+",model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M
         )
@@ -207,7 +207,7 @@ class Server:
         for name, outcome, count in lines:
             if name == model:
                 counted[outcome] += int(float(count))
-        return counted
+        return +counted
 
     def waiting(self, model: str) -> int:
         """Rows in a model's queues."""

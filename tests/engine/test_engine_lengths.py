@@ -120,7 +120,7 @@ async def test_statistics_and_metrics_have_the_stage():
             'starling_stage_queue_length{model="m",stage="1",version="1"} 0.0',
         ):
             assert line in text
-        assert 'starling_batch_size_sum{class="realtime",model="whole"' not in text  # it has had no batch
+        assert 'starling_batch_size_sum{class="realtime",model="whole",version="1"} 0.0' in text
         assert 'starling_activation_rows{model="whole"' not in text
         await running
 
