@@ -141,6 +141,11 @@ class DeadlineExceeded(StarlingError):
     status, code = 504, "deadline_exceeded"
 
 
+def codes(kind: type[StarlingError] = StarlingError) -> set[str]:
+    """The codes of all errors that are `kind`."""
+    return {kind.code}.union(*(codes(leaf) for leaf in kind.__subclasses__()))
+
+
 class ConfigError(Exception):
     """A setting, model.toml or model file is wrong. The message names file, key and what was expected.
 

@@ -16,7 +16,8 @@ class Lifecycle:
     """Shared by the server, the engine and the probes. Server and engine replace its functions when they exist.
 
     `stuck` returns why the engine makes no progress, or None. `abort` answers all requests with 503. `connections`
-    counts open connections, `malformed` requests that were not valid HTTP. `certificate_expires` returns seconds since
+    counts open connections, `malformed` requests that were not valid HTTP, `lost_lines` those of the log and of models'
+    output that could not be written. `certificate_expires` returns seconds since
     the epoch. `tick_callbacks` run at each tick of the rate monitor, about once a second: they check files for changes,
     or keep a sample. They raise nothing.
     """
@@ -26,6 +27,7 @@ class Lifecycle:
         self.abort: Callable[[str], None] = lambda why: None
         self.connections: Callable[[], int] = lambda: 0
         self.malformed: Callable[[], int] = lambda: 0
+        self.lost_lines: Callable[[], int] = lambda: 0
         self.certificate_expires: Callable[[], float | None] = lambda: None
         self.tick_callbacks: list[Callable[[], None]] = []
         self.catalog: Catalog | None = None

@@ -84,6 +84,18 @@ def allow_open_files(connections: int) -> int | None:
     return None if needed >= connections + _OTHER_FILES else needed
 
 
+def never_blocking(fd: int) -> int:
+    """Another descriptor of the same file, whose writes fail where they would wait; `fd` itself where there is none.
+
+    The flag belongs to the open file, which other processes may share, so the file is opened again. A socket, as
+    systemd gives, and some systems' pipes cannot be.
+    """
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return fd
+
+
 def thread_stacks(*names: str) -> str:
     """The present stacks of all threads whose names begin with one of `names`."""
     frames = sys._current_frames()

@@ -45,9 +45,14 @@ _FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit;
 
 
 class Server(uvicorn.Server):
-    """Stops in two steps. SIGINT, which a person sends, skips the grace period."""
+    """Stops in two steps. SIGINT, which a person sends, skips the grace period.
 
-    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, grace_s: float, limit_s: float) -> None:
+    `crash_output`: descriptor for the stacks of all threads if the event loop stands still.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, lifecycle: Lifecycle, grace_s: float, limit_s: float, crash_output: int = 2
+    ) -> None:
         super().__init__(config)
         self._lifecycle = lifecycle
         self._grace_s = grace_s
@@ -55,6 +60,7 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
         self._reported_stuck = False
+        self._crash_output = crash_output
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
@@ -101,7 +107,7 @@ class Server(uvicorn.Server):
 
     def _check_progress(self) -> None:
         """Runs at each tick of the rate monitor. Logs a hung batch; while draining, gives up on it."""
-        faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
+        faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True, file=self._crash_output)
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._reported_stuck:
             log.error(
@@ -203,8 +209,10 @@ def serve(
         log.warning(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections
         )
-    server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
-    faulthandler.enable()  # a crash in native code leaves the stacks, which name the model of the batch that ran
+    crash_output = process.never_blocking(2)  # else a process whose stderr nobody reads would not end
+    server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s, crash_output)
+    # A crash in native code leaves the stacks, which name the model of the batch that ran.
+    faulthandler.enable(crash_output)
     try:
         server.run(sockets=listeners(sock))
     finally:

@@ -96,6 +96,22 @@ def test_paths_in_backticks_exist() -> None:
                 assert (ROOT / text).exists(), f"{page}: {text}"
 
 
+def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> None:
+    """A promise without a test, a test that has gone, a figure that was measured again."""
+    promises = read("docs/promises.md").split("\n\n**")[1:]
+    assert len(promises) > 12
+    for promise in promises:
+        assert "::test_" in promise, promise
+    for page in ("docs/promises.md", "docs/threats.md"):
+        for text in quoted(page):
+            if "::" in text:
+                path, _, name = text.partition("::")
+                assert f"def {name}(" in read(path), text
+        for figure, place in re.findall(r"\[([^\]]+)\]\((bench/[\w-]+\.md)\)", read(page)):
+            for number in re.findall(r"[+\d][\d.,]*%?", figure):
+                assert number in read(f"docs/{place}"), f"{page}: {figure}"
+
+
 def test_architecture_names_files_and_functions_that_there_are() -> None:
     """There, paths are below app/, and `Class.member` is a member of that class."""
     source = {path: path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")}

@@ -93,7 +93,7 @@ def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(
     stopping: Stopping, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed: list[tuple[float, bool]] = []
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda after, exit: armed.append((after, exit)))
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda after, exit, file: armed.append((after, exit)))
     (look,) = stopping.lifecycle.tick_callbacks
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait, name="worker-0")

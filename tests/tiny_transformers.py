@@ -58,6 +58,27 @@ def save_roberta(folder: Path) -> Any:
     return _saved(folder, transformers.RobertaForSequenceClassification, made, 0, most=10_000)
 
 
+def save_byte_level(folder: Path, **config: Any) -> Any:
+    """A RoBERTa that tags the tokens of a byte-level tokenizer, which knows a few pairs of bytes."""
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "an", "na", "in", "is", "\u0120i", "\u0120a", "\u0120p"]
+    vocabulary = {word: n for n, word in enumerate(["<s>", "</s>", "<pad>", "<unk>", *words])}
+    merges = [(word[:1], word[1:]) for word in words if len(word) == 2]
+    tokenizer = Tokenizer(BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=False)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>",
+        pad_token="<pad>", unk_token="<unk>", model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+    fast.save_pretrained(folder)
+    made = transformers.RobertaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=100, pad_token_id=2, type_vocab_size=1, initializer_range=0.4, id2label=TAGS,
+        label2id={name: n for n, name in TAGS.items()}, **config,
+    )  # fmt: skip
+    return _saved(folder, transformers.RobertaForTokenClassification, made, 0, tokenizer=False)
+
+
 def save_gpt2(folder: Path) -> Any:
     """Reads the last token that is no padding, and has a tokenizer without a token for padding."""
     made = transformers.GPT2Config(

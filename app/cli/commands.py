@@ -18,7 +18,7 @@ from rich.table import Table
 from app import __version__
 from app.cli import bench, new, optimum, profile, simulate, size
 from app.errors import ConfigError
-from app.observe import logs
+from app.observe import logs, standard_streams
 from app.settings import RowCheck, Settings, repeated_models, settings_from, unknown_variables
 
 _PANELS = {
@@ -83,6 +83,14 @@ def _serve(**given: Any) -> None:
     from app import process
 
     process.prepare()
+    with standard_streams.never_waiting() as lost_lines:
+        status = _run(settings, lost_lines)
+    sys.exit(status)
+
+
+def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
+    """Serve until told to stop; the exit status."""
+    from app import process
     from app.cli.banner import announce, starting
     from app.http.tls import Certificate
     from app.lifecycle import Lifecycle
@@ -98,6 +106,7 @@ def _serve(**given: Any) -> None:
         from app.models.scaffold.bare import with_model_toml
 
         lifecycle = Lifecycle()
+        lifecycle.lost_lines = lost_lines
 
         def ready(registry: Registry) -> None:
             process.tune_garbage_collector()
@@ -105,8 +114,7 @@ def _serve(**given: Any) -> None:
 
         with with_model_toml(settings.models, settings.model) as changed:
             app = create_app(settings.model_copy(update=changed), lifecycle, on_ready=ready)
-            status = serve(app, settings, lifecycle, sock, tls)
-    sys.exit(status)
+            return serve(app, settings, lifecycle, sock, tls)
 
 
 def _flagged(function: Callable[..., None]) -> Callable[..., None]:

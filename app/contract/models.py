@@ -59,6 +59,8 @@ class Front:
     answered: tuple[TensorSpec, ...]
     read: Callable[[Sequence[Sequence[Array]]], list[Translated]]
     answer: Callable[[Sequence[Array], Any], tuple[list[Array], list[int] | None]]
+    #: Adds to the note of a call what its parameters ask of the answer. Raises BadRequest. None: it has no parameters.
+    with_parameters: Callable[[Any, Mapping[str, Any]], Any] | None = None
     own_axes: tuple[str, ...] = ()
     #: Whether it reads texts: reading several calls at once is faster, and 100 bytes take some 50 us.
     reads_texts: bool = True

@@ -134,8 +134,7 @@ class Served(Protocol):
         """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
 
         `own_lengths`: if rows differ in length, the length of each row along those axes; `lengths` is then the longest.
-        What lies beyond a row's own length, in its inputs and outputs, is padding. Only for inputs whose axes have a
-        bound.
+        What lies beyond a row's own length, in its inputs and outputs, is padding. All variable axes are then given.
 
         `timeout_us` bounds the time to the first piece of a streamed answer, `total_timeout_us` the time to the end.
         Without streaming the shorter one counts. Both start at `arrived_ns` (monotonic; now if None). Raises what

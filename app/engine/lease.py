@@ -99,8 +99,8 @@ class Lease(CallWithOutputs):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close", "on_piece",
-        "slots", "submitted",
+        "_closed", "_differ", "_lengths", "_placed", "_waiter", "cause", "end_by", "entered", "error", "on_close",
+        "on_piece", "slots", "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,7 @@ class Lease(CallWithOutputs):
         self._placed = placed
         self.slots = slots
         self._lengths = lengths
+        self._differ = False  # rows have different lengths
         self._closed = False
         self.submitted = False
         self.entered = 0  # when it was submitted, after it had been read and decoded
@@ -148,6 +149,7 @@ class Lease(CallWithOutputs):
 
     def set_own_lengths(self, own: Mapping[str, Sequence[int]]) -> None:
         """Schedule each row by its own length, if the rows differ."""
+        self._differ = True
         for row, lengths in zip(self.rows, zip(*own.values(), strict=True), strict=True):
             row.length = max(lengths)
 
@@ -222,8 +224,7 @@ class Lease(CallWithOutputs):
         else:
             runs = neighbours(places)
             slowest = max((batch for batch, _, _ in runs), key=lambda batch: batch.ended)
-            differ = bool(self._lengths) and len({row.length for row in self.rows}) > 1
-            outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=differ)
+            outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=self._differ)
             size = max(batch.size for batch, _, _ in runs)
             answer = Answer(outputs, 0, slowest.times, size, lengths=lengths)
         answer.queue_ns = queue_ns = max(0, slowest.ended - self.entered - sum(slowest.times))

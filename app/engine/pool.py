@@ -149,7 +149,8 @@ class Pool:
         """Copy the values of input number `index` into the slots, or keep the array if the input has no slab.
 
         `values` is an array [rows, *shape] within the input's bounds, which is cast to its dtype, or the bytes of an
-        array of that dtype whose variable axes have the given `lengths`.
+        array of that dtype whose variable axes have the given `lengths`. What lies beyond a row's own length (see
+        `set_lengths`) is padding.
         """
         spec = self.specs[index]
         if isinstance(values, memoryview):
@@ -175,8 +176,10 @@ class Pool:
     def _write_objects(self, slots: Slots, index: int, values: Array) -> None:
         target = self.objects[index]
         assert target is not None  # an input has a slab or objects, see __init__
+        axes = () if self.specs[index].fixed else self.specs[index].axes
         for slot, value in zip(slots, np.asarray(values, self.specs[index].dtype), strict=True):
-            target[slot] = value
+            own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in axes)
+            target[slot] = value[own] if own else value
 
     def row(self, slot: int) -> SampleRow:
         """A copy of the row in a slot."""

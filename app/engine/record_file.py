@@ -13,6 +13,7 @@ from app.scheduler.record import Entry
 log = logging.getLogger("starling.record")
 
 _WAITING = 65_536  # entries in memory; a disk that falls further behind ends the record
+_END_S = 10.0  # for the disk to take what waits
 
 
 class RecordFile:
@@ -28,7 +29,8 @@ class RecordFile:
         self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._dropped = 0
         self._failed = False
-        self._thread = threading.Thread(target=self._write, name="record")
+        # A daemon: the process can end although the file, which may be a pipe, takes nothing more.
+        self._thread = threading.Thread(target=self._write, name="record", daemon=True)
 
     def __enter__(self) -> RecordFile:
         self._thread.start()
@@ -36,7 +38,9 @@ class RecordFile:
 
     def __exit__(self, *exc: object) -> None:
         self._entries.put(None)
-        self._thread.join()
+        self._thread.join(_END_S)
+        if self._thread.is_alive():
+            log.warning("the record is not complete: its file took nothing more for %g s", _END_S)
 
     def sink(self, entry: Entry) -> None:
         """Take an entry. Never blocks."""

@@ -51,6 +51,7 @@ class Reports:
             else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
             regression=(line.alpha, line.beta, line.residual),
             at_stages=self._at_stages(),
+            workers=len(self._scheduler.device.workers),
         )
 
     def _oldest_ns(self) -> int:

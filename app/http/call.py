@@ -177,6 +177,8 @@ class Call(AnsweredCall):
             decoded = await self._decode_slowly(served, body, klass)
             if (front := codec.front(served)) is not None:
                 decoded.take_translated(await self._read(front, decoded, klass, len(body)))
+                if decoded.parameters and front.with_parameters is not None:
+                    decoded.note = front.with_parameters(decoded.note, decoded.parameters)
             if not self.ended:
                 self.start(served, decoded)
         except Exception as exc:

@@ -11,15 +11,25 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
-from app.contract import Times
+from app.contract import CLASSES, Times
+from app.errors import codes
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Outcomes of calls that were refused at admission.
 REFUSALS = frozenset({"queue_full", "too_many_connections", "deadline_unreachable", "not_ready"})
+#: How a call may end: ok, or an error's code but for those of requests that name no model.
+OUTCOMES = ("ok", *sorted(codes() - {"unauthorized", "not_found", "method_not_allowed"}))
 BEST_EFFORT = "best_effort"
+
+
+@cache
+def _bounds(bounds: Sequence[float]) -> list[str]:
+    return [*map(str, bounds), "+Inf"]
 
 
 class Histogram:
@@ -36,13 +46,9 @@ class Histogram:
         self.counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
-    def buckets(self) -> list[tuple[str, float]]:
+    def buckets(self) -> list[tuple[str, int]]:
         """Cumulative counts by upper bound, as Prometheus has them."""
-        seen, rows = 0, []
-        for bound, count in zip([*map(str, self._bounds), "+Inf"], self.counts, strict=True):
-            seen += count
-            rows.append((bound, float(seen)))
-        return rows
+        return list(zip(_bounds(self._bounds), accumulate(self.counts), strict=True))
 
 
 @dataclass(slots=True)
@@ -111,6 +117,9 @@ class BatchStats:
         for rows, parts in self.by_size.items():
             sizes.observe(rows, parts.count)
         return sizes
+
+
+_NO_BATCHES = BatchStats()
 
 
 class BatchesByClass(defaultdict[str, BatchStats]):
@@ -231,11 +240,11 @@ class ModelStats:
 
     def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
         """The labels `class`, and `stage` for a model in stages, each with the statistics of its batches."""
-        for klass, of_class in self.whole.items() if not self.stages else ():
-            yield {"class": klass}, of_class
-        for stage, of_stage in enumerate(self.stages):
-            for klass, of_class in of_stage.items():
-                yield {"stage": str(stage), "class": klass}, of_class
+        for klass in CLASSES:
+            for stage, of_stage in enumerate(self.stages):
+                yield {"stage": str(stage), "class": klass}, of_stage.get(klass, _NO_BATCHES)
+            if not self.stages:
+                yield {"class": klass}, self.whole.get(klass, _NO_BATCHES)
 
     # sums over all classes
 

@@ -37,6 +37,7 @@ class Gauges:
     demand_ns: Mapping[str, int] = field(default_factory=dict)  # device time asked for since start, by class
     at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
+    workers: int = 1  # of the device
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """The statistics of each class in `shown`."""

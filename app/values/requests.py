@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from app.contract import SampleRow, TensorSpec
-from app.values.tensors import to_json
+from app.values.tensors import check_finite, to_json
 
 
 def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
@@ -17,6 +17,8 @@ def row_values(specs: Sequence[TensorSpec], row: SampleRow) -> dict[str, Any]:
 
     Raises OutputNotJson for NaN and infinities.
     """
+    for spec, array in zip(specs, row.arrays, strict=True):
+        check_finite(array, spec.name)
     named = {
         spec.name: [_texts(array.tolist())] if spec.datatype == "BYTES" else to_json(array[None], spec.name)
         for spec, array in zip(specs, row.arrays, strict=True)

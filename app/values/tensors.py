@@ -36,11 +36,6 @@ def has_bools(text: bytes) -> bool:
     return (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
 
 
-def has_null(text: bytes) -> bool:
-    """Whether a JSON text contains null, even within a string."""
-    return IN_NULL in text and b"null" in text
-
-
 @lru_cache(maxsize=256)
 def packer(datatype: str, count: int) -> Callable[..., bytes]:
     """A function that packs `count` numbers, given as arguments, into the little-endian bytes of `datatype`.
@@ -56,8 +51,8 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
     Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or `lengths`
     has another length for an axis already.
     """
-    if spec.datatype == "BYTES" and spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
-        shape = [*shape[:1], *spec.shape]  # one text a row: clients write [rows] or [rows, 1]
+    if spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
+        shape = [*shape[:1], *spec.shape]  # one value a row: clients write [rows] or [rows, 1]
     if len(shape) != len(spec.shape) + 1:
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
     rows = shape[0]
@@ -68,6 +63,10 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         if spec.fixed:
             return (rows, *spec.shape)
         raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")
+    if 0 in row and len(row) == len(spec.axes) and spec.axes[row.index(0)]:
+        raise BadRequest(
+            f"{field}: expected {_shape_text(spec)} with at least 1 along each axis, got {shown([*shape])}"
+        )
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
         if type(length) is not int or (not 1 <= length <= (bound or length) if axis else length != expected):
             raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(list(shape))}")
@@ -112,7 +111,8 @@ def pack_values(
     if spec.datatype == "BF16":
         raise BadRequest(f"{field}: BF16 travels as binary only")
     flat = _flatten(data, field)
-    check_count(len(flat), shape, field)
+    if len(flat) != prod(shape):
+        raise _wrong_count(data, len(flat), shape, field)
     try:
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
@@ -179,7 +179,13 @@ def _parse_bools(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
 
 def check_count(count: int, shape: tuple[int, ...], field: str) -> None:
     if count != prod(shape):
-        raise BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}")
+        raise _wrong_count([], count, shape, field)
+
+
+def _wrong_count(data: list[Any], count: int, shape: tuple[int, ...], field: str) -> BadRequest:
+    differ = len({len(row) for row in data if type(row) is list}) > 1
+    why = " in rows of different lengths: send each as a request of its own, or all to V1 or /predict" if differ else ""
+    return BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}{why}")
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -207,17 +213,21 @@ def _kind(value: object) -> str:
 def to_json(values: Array, name: str) -> Any:
     """An output in a form that orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
 
-    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson for NaN and infinities. Raises BadRequest
-    for bytes that are not UTF-8: the output is right, but the request asked for it in the wrong form.
+    float32 stays float32, so that 0.1 is written as 0.1; NaN and infinities are written as null. Raises BadRequest for
+    bytes that are not UTF-8: the output is right, but the request asked for it in the wrong form.
     """
     if values.dtype == object:
         try:
             return _texts(values.tolist())
         except UnicodeDecodeError:
             raise BadRequest(f"output {name!r} holds bytes that are not UTF-8: ask for it as binary, with V2") from None
+    return np.ascontiguousarray(values)
+
+
+def check_finite(values: Array, name: str) -> None:
+    """Raise OutputNotJson if an output of V2, which has a binary form, holds NaN or infinity."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise OutputNotJson(f"output {name!r} holds NaN or infinity, which JSON has not: ask for it as binary")
-    return np.ascontiguousarray(values)
 
 
 def _texts(value: Any) -> Any:

@@ -97,7 +97,9 @@ class Child:
             self.log.close()
 
     def last_output(self, characters: int = 800) -> str:
-        """The last characters that the process wrote."""
+        """The last characters that the process wrote; "" if they went to somebody else."""
+        if not self.log.seekable():
+            return ""
         self.log.seek(0)
         return self.log.read().decode("utf-8", "replace").strip()[-characters:]
 

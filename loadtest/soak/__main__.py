@@ -1,8 +1,9 @@
 """Half an hour of load with faults: `python -m loadtest.soak`. Writes docs/bench/soak.md, .json and a plot.
 
-One server, the steady one, has open-loop load at 60 % of the rate that `starling bench` finds to be its peak, while
-clients leave, send what is wrong and what fails in the model, and the model is loaded again and again. Beside it a
-replica with a little load gets a SIGTERM and is replaced, over and over. All that was asked must have been
+One server, the steady one, has two workers and open-loop load at 60 % of the rate that `starling bench` finds to be its
+peak, while clients leave, read slowly, send what is wrong and what fails in the model; while the model is loaded again,
+another comes and goes, and a third cannot be loaded; and while its log is read only now and then. Beside it a replica
+of three workers with a little load gets a SIGTERM and is replaced, over and over. All that was asked must have been
 answered rightly, and the steady server's memory must be flat. The exit status is 1 otherwise.
 """
 
@@ -20,7 +21,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
@@ -30,7 +31,8 @@ from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, starling
-from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
+from loadtest.soak.faults import MODEL, MODELS, Told, add_models, inject, prepare, rehearse, schedule
+from loadtest.soak.log_reader import READ_S, STALL_S, LogReader
 from loadtest.soak.memory import Trend, trend
 
 SHARE = 0.6  # of the peak
@@ -44,8 +46,9 @@ LIFE_S = 30.0  # its mean life
 GRACE_S = 3.0  # for which a replica that was told to end takes requests
 AFTER_S = 1.0  # for which it still gets some: a balancer notices so late
 END_S = 30.0
-HERE = Path(__file__).parent / "model"
-FLAGS = ("--model", f"{MODEL}={HERE}", "--threads", "1", "--profile-budget-s", "0", "--model-control")
+HERE = MODELS / MODEL
+#: The queue holds what comes while the machine is busy with something else for seconds, so that nothing is refused.
+FLAGS = ("--threads", "1", "--profile-budget-s", "0", "--model-control", "--max-queue", "16384")
 
 
 @dataclass
@@ -69,8 +72,14 @@ class Load:
         self.stretches.append({"at_s": at_s, "requests": len(repeat.intended_ns), **latencies})
 
 
-def start(folder: Path) -> Server:
-    return starling(("--profile-dir", str(folder), "--drain-grace-s", str(GRACE_S), *FLAGS))
+def start_steady(profiles: Path, repository: Path, output: IO[bytes]) -> Server:
+    flags = ("--models", str(repository), "--workers", "2x32", "--access-log", *FLAGS)
+    return starling(("--profile-dir", str(profiles), *flags), log=output)
+
+
+def start_replica(profiles: Path) -> Server:
+    flags = ("--model", f"{MODEL}={HERE}", "--workers", "3x32", "--drain-grace-s", str(GRACE_S), *FLAGS)
+    return starling(("--profile-dir", str(profiles), *flags))
 
 
 def plan_of(server: Server, rate: float, seed: int) -> Plan:
@@ -143,7 +152,7 @@ class Soak:
         """A replica lives for a while, gets a SIGTERM under load, and is followed by another."""
         draw = random.Random(f"{self.seed} replace")
         while self._now_s() < self.seconds:
-            server = await asyncio.to_thread(start, self.folder)
+            server = await asyncio.to_thread(start_replica, self.folder)
             try:
                 ready_s = await asyncio.to_thread(server.wait_ready)
                 # At least one comes to its end in a short soak too.
@@ -191,13 +200,16 @@ def left_over(server: Server) -> dict[str, float]:
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     with tempfile.TemporaryDirectory(prefix="starling-soak-") as name, ExitStack() as stack:
-        folder = Path(name)
+        folder, repository = Path(name) / "profiles", Path(name) / "models"
+        repository.mkdir()
+        prepare(repository)
         if chosen.budget:
             # Before: under load it would be found idle now and then for minutes, and tables solved in between.
             command.profile(MODEL, HERE, folder, chosen.budget)
-        steady = stack.enter_context(start(folder))
-        stack.callback(steady.process.send_signal, signal.SIGINT)  # the grace would only be waited for
+        reader = stack.enter_context(LogReader())
+        steady = stack.enter_context(start_steady(folder, repository, reader.output))
         steady.wait_ready()
+        add_models(repository)
         in_loop(rehearse(steady, chosen.rehearse))
         peak = chosen.peak
         if peak is None:
@@ -207,16 +219,18 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         soak = Soak(steady, folder, rate, chosen, run.say)
         in_loop(soak.run())
         rest = left_over(steady)
+        log = reader.settled(steady)
         steady.process.send_signal(signal.SIGINT)
         status = steady.process.wait(END_S)
     settings = {
         "seconds": soak.seconds, "seed": soak.seed, "share": SHARE, "slo_ms": SLO_MS, "beside": BESIDE,
         "grace": GRACE_S, "rehearsed": chosen.rehearse, "settle_s": min(SETTLE_S, soak.seconds / 2),
-        "given": chosen.peak is not None,
+        "given": chosen.peak is not None, "read_s": READ_S, "stall_s": STALL_S,
     }  # fmt: skip
     data: Data = {
         "settings": settings, "peak": peak, "rate": rate, "load": vars(soak.load), "beside": vars(soak.beside),
-        "faults": vars(soak.told), "replacements": soak.replacements, "memory": soak.samples, "left": rest,
+        "faults": soak.told.figures(), "log": log,
+        "replacements": soak.replacements, "memory": soak.samples, "left": rest,
         "exit": status,
     }  # fmt: skip
     parsed: Data = json.loads(json.dumps(data))
@@ -260,6 +274,9 @@ def missed(data: Data) -> list[str]:
     if data["exit"] != 0:
         found.append(f"the steady server ended with {data['exit']}")
     found += [f"{name} is {value:g} when all is answered" for name, value in data["left"].items() if value]
+    log = data["log"]
+    if log["counted"] != log["told"]:
+        found.append(f"{log['counted']:,} lines of the log were lost, and the log says {log['told']:,}")
     line = trend_of(data)
     if line is not None and not line.flat:
         found.append(f"memory grows by {line.per_hour:.2f} MiB an hour ({line.low:.2f} to {line.high:.2f})")

@@ -14,15 +14,30 @@ from typing import Any
 import pytest
 
 from .kustomize import documents
-from .scraped import TARGET, Series, faults, parsed, scrape
+from .scraped import TARGET, Series, faults, names, parsed, scrape, series_of
 from .server_facts import DEPLOY
 
 MONITORING = DEPLOY / "monitoring"
 
 
 @pytest.fixture(scope="module")
-def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return asyncio.run(scrape(tmp_path_factory.mktemp("repository")))
+
+
+@pytest.fixture(scope="module")
+def series(pages: list[str]) -> Series:
+    """Of the page before any call: all that rules and panels ask for must be there then."""
+    return series_of(pages[0])
+
+
+def test_series_come_with_a_model_and_go_with_it(pages: list[str]) -> None:
+    """`increase` does not see the step with which a series appears, and a value that stays would be an old one."""
+    first, later, gone = (names(page) for page in pages)
+    assert later == first
+    assert {name for name in first - gone if 'model="echo"' not in name} == set()
+    assert {name for name in gone if 'model="echo"' in name} == {'starling_model_ready{model="echo",version="1"}'}
+    assert not [line for page in pages for line in page.splitlines() if line.lower().endswith((" nan", "inf"))]
 
 
 def groups() -> list[dict[str, Any]]:

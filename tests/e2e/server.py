@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
@@ -109,6 +110,8 @@ class Server:
         else:
             self.process = Forked(arguments, ROOT, env)
         self.lines: list[str] = []
+        self._reads = threading.Event()
+        self._reads.set()
         self._told = threading.Condition()
         self._reader = threading.Thread(target=self._read, name="server-output")
         self._reader.start()
@@ -126,12 +129,20 @@ class Server:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._reads.wait()
             with self._told:
                 self.lines.append(line.rstrip("\n"))
                 self._told.notify_all()
         with self._told:
             self.lines.append("")
             self._told.notify_all()
+
+    def stop_reading(self) -> None:
+        """Its output is not read any more until it is stopped, and a few lines fill the pipe."""
+        assert self.process.stdout is not None
+        self._reads.clear()
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            fcntl.fcntl(self.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
 
     def line(self, pattern: str) -> re.Match[str]:
         """Wait until the server has written a line like this."""
@@ -188,7 +199,7 @@ class Server:
         return 0.0
 
     def outcomes(self, model: str) -> Counter[str]:
-        """Requests so far by outcome, of all versions of a model."""
+        """Requests so far by outcome, of all versions of a model; only outcomes that there were."""
         lines = re.findall(
             r'^starling_requests_total{class="\w+",model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M
         )
@@ -196,7 +207,7 @@ class Server:
         for name, outcome, count in lines:
             if name == model:
                 counted[outcome] += int(float(count))
-        return counted
+        return +counted
 
     def waiting(self, model: str) -> int:
         """Rows in a model's queues."""
@@ -229,6 +240,7 @@ class Server:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
+            self._reads.set()
             self._reader.join()
             if self.process.stdout is not None:
                 self.process.stdout.close()

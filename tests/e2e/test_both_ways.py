@@ -61,7 +61,7 @@ async def test_answers(server: Server, protocol: str, way: dict[str, str]) -> No
         ("/v2/models/marked/infer", tensor(3, 2, [1, 1, -1, 0, 2, 2]), 500,
          "model 'marked' failed on row 1: ValueError: a marked row"),
         ("/predict/marked", b"[-1,0]", 500, "model 'marked' failed: ValueError: a marked row"),
-        ("/v1/models/marked:predict", b'{"instances":[[-2,1]]}', 500, NAN),
+        ("/v2/models/marked/infer", tensor(2, 2, [-2, 1, 2, 2]), 500, NAN),
     ],
 )  # fmt: skip
 async def test_mistakes(server: Server, path: str, body: bytes, status: int, message: str, way: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from background import eventually
 
 from .server import PATIENCE_S, Reply, Server
+from .wire import TYPED, tensor
 
 
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:
@@ -68,3 +69,20 @@ def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor
     server.gate.open()
     assert [answer.status for answer in answers()] == [200] * 3
     assert server.get("/v2/health/live").json() == {"live": True}
+
+
+def test_nobody_reads_its_output(start: Callable[..., Server]) -> None:
+    """The log, a model that prints and a hung batch's stacks fill the pipe. The server works on, and ends with 0."""
+    server = start("gate", "talking", flags=("--access-log", "--hang-floor-s", "0.5"))
+    server.stop_reading()
+    for _ in range(300):
+        assert server.post("/v2/models/talking/infer", tensor(1, 1, [1]), TYPED).status == 200
+    with ThreadPoolExecutor(1) as pool:
+        answers = in_flight(server, pool, 1)
+        eventually(lambda: server.get("/v2/health/live").status == 503)
+        assert server.gate is not None
+        server.gate.open()
+        assert [answer.status for answer in answers()] == [200]
+    assert server.get("/v2/health/live").status == 200
+    server.tell()
+    assert server.ended() == 0

@@ -28,3 +28,13 @@ def test_digits_reads_its_samples(server: Server, way: str) -> None:
         assert answer.status == 200, answer.body
         found = answer.json()
         assert (str(found["label"]), found["probability"]) == (sample.stem, max(found["scores"].values()))
+
+
+def test_rows_of_different_lengths_are_answered_as_alone(server: Server) -> None:
+    rows = [{"ids": [7, 8, 9], "mask": [1, 1, 0]}, {"ids": [7], "mask": [1]}, {"ids": [5, 6], "mask": [0, 1]}]
+    alone = [server.post("/v1/models/tokens:predict", {"instances": [row]}).json()["predictions"][0] for row in rows]
+    assert alone[0] == {"doubled": [14, 16, 18], "total": 15}
+    assert server.post("/v1/models/tokens:predict", {"instances": rows}).json() == {"predictions": alone}
+    assert server.post("/predict/tokens", rows).json() == alone
+    columns = {name: [row[name] for row in rows] for name in ("ids", "mask")}
+    assert server.post("/predict/tokens", columns).json() == alone

@@ -49,6 +49,23 @@ async def test_rows_of_one_call_may_differ_in_length() -> None:
         rig.assert_settled()
 
 
+@virtual
+async def test_rows_may_differ_along_any_axis_with_or_without_a_bound() -> None:
+    def both(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a + 1, b + 1
+
+    a, b = tensor("a", "FP32", ("n", 0)), tensor("b", "FP32", ("m", 8))
+    outputs = [tensor("c", "FP32", ("n", 0)), tensor("d", "FP32", ("m", 8))]
+    async with serving(make_model(both, [a, b], outputs, max_batch=1)) as rig:
+        own = {"n": [1, 3], "m": [3, 1]}  # each row's longest is 3
+        with rig.served.lease(2, lengths={"n": 3, "m": 3}, own_lengths=own) as lease:
+            lease.write(0, np.array([[1, 9, 9], [2, 3, 4]], np.float32))
+            lease.write(1, np.array([[5, 6, 7], [8, 9, 9]], np.float32))
+            answer = await lease.run()
+        assert [array.tolist() for array in answer.outputs] == [[[2, 0, 0], [3, 4, 5]], [[6, 7, 8], [9, 0, 0]]]
+        rig.assert_settled()
+
+
 # Models in stages, from the call to the answer: rows join and leave at boundaries; nothing is left between.
 
 
@@ -103,7 +120,7 @@ async def test_statistics_and_metrics_have_the_stage():
             'starling_stage_queue_length{model="m",stage="1",version="1"} 0.0',
         ):
             assert line in text
-        assert 'starling_batch_size_sum{class="realtime",model="whole"' not in text  # it has had no batch
+        assert 'starling_batch_size_sum{class="realtime",model="whole",version="1"} 0.0' in text
         assert 'starling_activation_rows{model="whole"' not in text
         await running
 

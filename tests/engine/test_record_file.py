@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def test_what_is_too_much_is_dropped_and_nothing_is_written_behind_the_hole(tmp_
     entries = entries_of(path)
     assert (len(entries), entries[-2:]) == (BOUND + 1, [{"t": BOUND - 1}, {"dropped": 10}])
     assert caplog.text.count("the record ends here") == 1
+
+
+def test_a_file_that_takes_nothing_more_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as a pipe that nobody reads."""
+    monkeypatch.setattr("app.engine.record_file._END_S", 0.01)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with RecordFile(tmp_path / "pipe") as record:
+        for number in range(50_000):
+            record.sink({"n": number})
+    os.close(reader)
+    assert "not complete" in caplog.text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -71,6 +71,7 @@ WORSE = [
     ("sliced", ("cells", 0, "above"), 0.5, "mlp, 2 of equal time, load 0.1: +50.00"),
     ("soak", ("load", "completed"), 0, "load: "),
     ("soak", ("faults", "wrong"), {"bad row: 200": 3}, "3 x bad row: 200"),
+    ("soak", ("log", "told"), -1, "lines of the log were lost, and the log says -1"),
     ("soak", ("exit",), 1, "the steady server ended with 1"),
     ("soak", ("left", "*"), 2, "starling_"),
     ("texts", ("tasks", "vectors", "many", "by length", "rows_per_s"), [1.0], "vectors: fewer rows/s by length"),

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,20 @@ def test_scores_follow_the_kind_of_problem(tmp_path, problem, function):
     (found,) = answered(model, TEXTS[:1])
     expected = function(forward(original, tmp_path / "weights", TEXTS[0]).logits)[0].sort(descending=True).values
     assert [float(each["score"]) for each in found["top"]] == pytest.approx(expected.tolist()[:2], rel=1e-4)
+
+
+def test_an_empty_text_is_read_as_the_token_that_begins_texts(tmp_path: Path) -> None:
+    """Where the tokenizer has one, and adds nothing by itself; otherwise the message has its row."""
+    original = tiny.save_gpt2(tmp_path / "weights")
+    with pytest.raises(BadRequest, match=r"^text of row 1: expected at least one token, got 0"):
+        answered(opened(tmp_path, "text-classification"), ["a", ""])
+    file = tmp_path / "weights" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bos_token": "<end>"}))
+    found = answered(opened(tmp_path, "text-classification"), ["", "a"])
+    for ids, each in zip(([0], [1]), found, strict=True):
+        with torch.inference_mode():
+            expected = original(torch.tensor([ids])).logits.softmax(dim=-1)
+        assert float(each["score"]) == pytest.approx(float(expected.max()), rel=1e-4)
 
 
 @pytest.mark.parametrize("save", [tiny.save_roberta, tiny.save_gpt2])
@@ -133,6 +148,18 @@ def gray() -> bytes:
     out = io.BytesIO()
     Image.new("L", (20, 20), 77).save(out, "PNG")
     return out.getvalue()
+
+
+def test_an_image_of_16_bits_is_answered_as_in_8(tmp_path):
+    tiny.save_vit(tmp_path / "weights")
+    model, files = opened(tmp_path, "image-classification"), []
+    gray = np.asarray(Image.open(io.BytesIO(tiny.photo(1))).convert("L"))
+    for values, kind in ((gray, "PNG"), (gray.astype(np.uint16) * 257, "PNG"), (gray.astype(np.uint16) * 257, "TIFF")):
+        file = io.BytesIO()
+        Image.fromarray(values).save(file, kind)
+        files.append(file.getvalue())
+    first, *others = [scores_of(found) for found in answered(model, files)]
+    assert others == [first, first]
 
 
 def test_images_that_cannot_be_read(tmp_path, monkeypatch):

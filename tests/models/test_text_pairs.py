@@ -283,6 +283,23 @@ def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> Non
     assert read.own_lengths == {"tokens": [5, 4, 8, 12, 4, 6]}
 
 
+@pytest.mark.parametrize("task", ["sentence-similarity", "zero-shot-classification"])
+def test_rows_of_one_request_may_have_different_numbers_of_texts(tmp_path: Path, task: str) -> None:
+    """None beyond a row's own, as the codecs write it."""
+    tiny.save_bert(tmp_path / "weights", "SequenceClassification" if task.startswith("zero") else "", id2label=NLI)
+    model = opened(tmp_path, task)
+    (read,) = model.front.read([[texts(["a cat", "a dog"]), texts([["a", "the cat"], ["bad", None]])]])
+    made = np.random.default_rng(3).normal(size=(len(read.arrays[0]), 3)).astype(np.float32)
+    outputs, lengths = model.front.answer([made], read.note)
+    size = 1 if task.startswith("zero") else 2
+    (alone,) = model.front.read([[texts(["a dog"]), texts([["bad"]])]])
+    expected, none = model.front.answer([made[-size:]], alone.note)
+    assert (lengths, none) == ([2, 1], None)
+    assert [array[1, :1].tolist() for array in outputs] == [array[0].tolist() for array in expected]
+    with pytest.raises(BadRequest, match=r"\[0\] of row 1: expected UTF-8"):
+        model.front.read([[texts(["a", "a"]), texts([["a", "a"], [b"\xff", None]])]])
+
+
 def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path) -> None:
     tiny.save_bert(tmp_path / "weights", "")
     front = opened(tmp_path, "sentence-similarity", "max_tokens = 5").front

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.contract import IndexEntry
+from app.errors import codes
 from app.lifecycle import Lifecycle
 from app.observe.metrics import Histogram, ModelStats
 from app.observe.prometheus import Metrics, of_server
 from app.observe.snapshot import ActivationMemory, Gauges, Snapshot
+from app.scheduler.types import Formed
 
 MS = 1_000_000
+BEFORE_MODEL = {"unauthorized", "not_found", "method_not_allowed"}  # these count for no model
 
 
 def used() -> ModelStats:
@@ -87,7 +92,7 @@ def test_our_names_and_tritons() -> None:
         "starling_arrival_rate{}": 12.5,
         "starling_pool_slots_used{}": 9,
         "starling_demand_seconds_total{realtime}": 1.5,
-        "starling_demand_seconds_total{best_effort}": None,
+        "starling_demand_seconds_total{best_effort}": 0,
         "starling_worker_busy_seconds_total{0}": 1.5,
         "nv_inference_request_success{}": 2,
         "nv_inference_request_failure{REJECTED}": 2,
@@ -106,12 +111,34 @@ def test_our_names_and_tritons() -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_classes_show_where_there_are_calls_of_them() -> None:
+@pytest.mark.parametrize("stages", [0, 2])
+def test_no_series_appears_with_the_first_call(stages: int) -> None:
+    """`increase` does not see the step with which a series appears, nor does a ratio whose divisor is not there."""
+    stats = ModelStats("echo", "1", stages)
+    first = samples(stats, workers=2)
+    assert not any(math.isnan(value) for value in first.values())
+    for klass in ("realtime", "best_effort"):
+        for outcome in ("ok", *codes()):
+            assert outcome in BEFORE_MODEL or first[f"starling_requests_total{{{klass},{outcome}}}"] == 0
+            if outcome not in BEFORE_MODEL:
+                stats.call_answered(outcome, MS, klass)
+        for number, reason in enumerate(Formed):
+            for batches in [(stats.whole[klass], ""), *((one[klass], "new") for one in stats.stages)]:
+                batches[0].ran(number % 2, reason, batches[1], 3, (MS, 5 * MS, 2 * MS))
+        stats.call_ran(4 * MS, (MS, 5 * MS, 2 * MS), klass)
+        if stages:
+            stats.first_piece(MS, klass)
+            stats.next_piece(MS, 2, klass)
+    assert samples(stats, workers=2).keys() == first.keys()
+    kinds = ("request", "queue", "compute") + (("first", "token") if stages else ())
+    assert {name.split("_")[1] for name in first if "_bucket{" in name} == {*kinds, "refusal", "batch"}
+
+
+def test_calls_by_class() -> None:
     stats = used()
-    assert not [name for name in samples(stats) if "best_effort" in name]
     found = samples(stats, {"realtime": 0, "best_effort": 3}, 250 * MS)  # none of them has ended yet
     assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
-    assert "starling_request_duration_seconds_count{best_effort}" not in found
+    assert found["starling_request_duration_seconds_count{best_effort}"] == 0
 
     stats.call_ran(6 * MS, (1 * MS, 5 * MS, 2 * MS), "best_effort")
     stats.call_answered("ok", 20 * MS, "best_effort")
@@ -144,7 +171,7 @@ def test_batches_by_class_and_by_stage() -> None:
         "starling_compute_duration_seconds_sum{best_effort,1}": 0.003,
     }
     assert {name: found.get(name) for name in expected} == expected
-    assert "starling_batch_size_sum{best_effort,0}" not in found
+    assert found["starling_batch_size_sum{best_effort,0}"] == 0
     stats.wrote(5, 3)
     found = samples(stats, activations=ActivationMemory(2, 64, places=8), at_stages=[(1, 2)])
     expected = {
@@ -161,7 +188,7 @@ def test_what_the_server_is_and_how() -> None:
     lifecycle = Lifecycle()
     entries = [IndexEntry("echo", "1", "READY"), IndexEntry("m", "2", "LOADING", required=True)]
     lifecycle.catalog = SimpleNamespace(index=lambda: entries)  # type: ignore[assignment]
-    lifecycle.connections, lifecycle.malformed = lambda: 3, lambda: 2
+    lifecycle.connections, lifecycle.malformed, lifecycle.lost_lines = lambda: 3, lambda: 2, lambda: 4
     build = {"version": "1.2.3", "device": 'a "fast" one'}
     server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5})
     text, _ = Metrics(lambda: Snapshot([], []), server).render()
@@ -174,6 +201,7 @@ def test_what_the_server_is_and_how() -> None:
         'starling_model_ready{model="m",version="2"} 0.0',
         "starling_open_connections 3.0",
         "starling_held_bytes 7.0",
+        "starling_lost_log_lines_total 4.0",
         'starling_rejected_total{reason="bad_request"} 5.0',
         'starling_rejected_total{reason="malformed"} 2.0',
         'starling_rejected_total{reason="not_found"} 0.0',

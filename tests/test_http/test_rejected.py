@@ -15,6 +15,7 @@ import pytest
 from lifespan import with_state
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.errors import codes
 from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
@@ -51,7 +52,9 @@ async def test_what_no_model_counts_is_counted(tmp_path: Path) -> None:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    rejected = {reason: value for (name, reason), value in found.items() if name == "starling_rejected_total"}
+    counts = {reason: value for (name, reason), value in found.items() if name == "starling_rejected_total"}
+    assert counts.keys() == {*codes(), "malformed"}
+    rejected = {reason: count for reason, count in counts.items() if count}
     assert rejected == {
         "unauthorized": 2, "not_found": 2, "too_many_connections": 1, "malformed": 3,
     }  # fmt: skip

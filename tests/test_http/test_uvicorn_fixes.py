@@ -54,6 +54,68 @@ async def test_answers_without_a_body_and_in_parts() -> None:
     assert connection.transport.closing
 
 
+@pytest.mark.parametrize("parts", [[b"one", b"two"], [b"a" * 20], []])
+async def test_a_client_of_http_1_0_gets_no_chunks(parts: list[bytes]) -> None:
+    """The end of the connection is the end of an answer without a length."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    for more in (b"", b"Connection: keep-alive\r\n"):
+        connection = Connection(app)
+        connection.send(b"GET / HTTP/1.0\r\n" + more + b"\r\n")
+        await connection.done()
+        head = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
+        assert connection.transport.written == head + b"".join(parts)
+        assert connection.transport.closing
+    connection = Connection(ok)
+    connection.send(b"GET / HTTP/1.0\r\n\r\n")
+    await connection.done()
+    assert connection.transport.written.endswith(b"content-length: 2\r\nconnection: close\r\n\r\nok")
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /\r\n", b"GET /\n", b"GET /\r\n\r\n", b"POST /a\r\nContent-Length: 2\r\n\r\nok"]
+)
+async def test_a_request_without_a_version_is_refused(line: bytes) -> None:
+    """At once: HTTP/0.9 has one line, and nothing need follow."""
+    connection = Connection(ok)
+    connection.send(line)
+    await connection.done()
+    head, _, sent = connection.transport.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(sent) == {"error": "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0"}
+    assert connection.transport.closing
+
+
+async def test_a_request_line_may_come_in_parts() -> None:
+    connection = Connection(ok)
+    for part in (b"GE", b"T /", b" HTT", b"P/1.1\r\n", b"Host: a\r\n", b"\r\n"):
+        connection.send(part)
+    await connection.done()
+    assert connection.transport.written.endswith(b"\r\n\r\nok")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505), (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400), (b"get / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+        (b"GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 200),
+    ],
+)  # fmt: skip
+async def test_other_versions_methods_and_targets(head: bytes, status: int) -> None:
+    connection = Connection(ok)
+    connection.send(head)
+    await connection.done()
+    assert connection.transport.written.startswith(b"HTTP/1.1 %d " % status)
+    assert status == 200 or list(json.loads(connection.transport.written.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
 CHUNKED = b"2\r\nok\r\n0\r\n\r\n"
 
 

@@ -25,6 +25,7 @@ class Words:
     ids: Any = None
     sent = (TEXT,)
     cut: Cut | None = None  # of the last call
+    with_parameters = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         return replace(info, inputs=(TEXT,), outputs=WRITTEN)

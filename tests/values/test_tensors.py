@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.contract import DATATYPES, TensorSpec
 from app.errors import BadRequest
-from app.values.tensors import has_bools, has_null, parse_values, to_json
+from app.values.tensors import has_bools, parse_values, to_json
 
 
 def spec(name: str, datatype: str, *shape: int, missing: bool = False) -> TensorSpec:
@@ -98,4 +98,3 @@ def test_floats_go_round(numbers: list[float]) -> None:
 def test_words_are_found_in_a_text(values: list[Any]) -> None:
     text = orjson.dumps(values)
     assert has_bools(text) == any(type(value) is bool for value in values)
-    assert has_null(text) == (None in values)

@@ -96,6 +96,9 @@ def lay_out(executor: Executor, slots: Slots, rows: Sequence[SampleRow], length:
 
 def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
     """Write the rows into the slots, again from the first if there are more slots. Not for the event loop."""
+    for slot, row in zip(slots, cycle(rows), strict=False):
+        pool.set_lengths((slot,), row.lengths)
+        pool.parameters[slot] = row.parameters
     alike = all(row is rows[0] for row in rows)
     for index in range(len(pool.specs)):
         if alike:
@@ -104,9 +107,6 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
             continue
         for slot, row in zip(slots, cycle(rows), strict=False):
             pool.write(range(slot, slot + 1), index, row.arrays[index][None])
-    for slot, row in zip(slots, cycle(rows), strict=False):
-        pool.set_lengths((slot,), row.lengths)
-        pool.parameters[slot] = row.parameters
 
 
 def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:

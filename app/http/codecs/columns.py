@@ -1,6 +1,7 @@
 """Reads the rows of each input from JSON values or arrays, for the friendly route and V1. Pure functions.
 
-The shape decides: a value with the shape of a row is one row; one more leading dimension means several rows.
+The shape decides: a value with the shape of a row is one row; one more leading dimension means several rows, which may
+differ in length along variable axes.
 """
 
 from __future__ import annotations
@@ -21,30 +22,46 @@ from app.values.tensors import check_shape, is_base64, parse_values, shown
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The rows of one input. `single`: it was one row without a leading dimension."""
+    """The rows of one input, as arrays [rows, ...]; more than one if rows differ in length.
 
-    array: Array
+    `single`: it was one row without a leading dimension.
+    """
+
+    parts: Sequence[Array]
     single: bool
 
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.parts))
 
-def json_column(
-    spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False, bools: bool = True
-) -> Column:
+
+def json_column(spec: TensorSpec, value: Any, field: str, *, many: bool = False, bools: bool = True) -> Column:
     """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
 
     `many`: there is a leading dimension. `bools`: the parsed text may contain booleans. Raises BadRequest.
     """
     if not spec.shape and not many and not isinstance(value, list):  # a text: nothing to measure
-        return Column(parse_values([value], spec, (1,), field, may_hold_bools=bools), True)
+        return Column([parse_values([value], spec, (1,), field, may_hold_bools=bools)], True)
+    if spec.count == 1 and spec.fixed and isinstance(value, list) and {*map(type, value)} > {list}:
+        value = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in value]  # [1, [2]]
     dims = _measure(value, len(spec.shape) + 1)
     rows, row = _split(spec, dims, field, flat=True, many=many)
+    if rows is not None and not spec.fixed and len({_measure(one, len(spec.shape)) for one in value}) > 1:
+        return Column([_json_row(spec, one, f"{field}[{place}]", bools) for place, one in enumerate(value)], False)
     _check_even(value, dims, field)
-    shape = check_shape(spec, (1 if rows is None else rows, *row), field, lengths)
+    shape = check_shape(spec, (1 if rows is None else rows, *row), field, {})
     data = value if isinstance(value, list) else [value]
-    return Column(parse_values(data, spec, shape, field, may_hold_bools=bools), rows is None)
+    return Column([parse_values(data, spec, shape, field, may_hold_bools=bools)], rows is None)
 
 
-def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
+def _json_row(spec: TensorSpec, value: Any, field: str, bools: bool) -> Array:
+    """One row [1, ...] of an input with variable axes."""
+    dims = _measure(value, len(spec.shape))
+    _check_even(value, dims, field)
+    return parse_values([value], spec, check_shape(spec, (1, *dims), field, {}), field, may_hold_bools=bools)
+
+
+def json_columns(info: ModelInfo, value: Any, field: str, bools: bool) -> dict[str, Column]:
     """All inputs from one JSON value: rows of the only input, an object by input name, or a table.
 
     `bools`: see `json_column`. Raises BadRequest.
@@ -52,27 +69,23 @@ def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int
     inputs = info.client_inputs
     value = _table(value, inputs, field)
     if isinstance(value, list) and any(by_name(row, inputs[0]) for row in value[:1]):
-        return record_columns(info, value, field, lengths, bools)
+        return record_columns(info, value, field, bools)
     if len(inputs) > 1 or by_name(value, inputs[0]):
         values = named_inputs(info, value, field)
         return {
-            spec.name: json_column(
-                spec, values[spec.name], f"{field}.{spec.name}", lengths, bools=_refuses_bools(spec, bools)
-            )
+            spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", bools=_refuses_bools(spec, bools))
             for spec in inputs
         }
-    return {inputs[0].name: json_column(inputs[0], value, field, lengths, bools=bools)}
+    return {inputs[0].name: json_column(inputs[0], value, field, bools=bools)}
 
 
-def record_columns(
-    info: ModelInfo, rows: Sequence[Any], field: str, lengths: dict[str, int], bools: bool
-) -> dict[str, Column]:
+def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, bools: bool) -> dict[str, Column]:
     """All inputs from a list of objects by input name, one per row. `bools`: see `json_column`. Raises BadRequest."""
     named = [named_inputs(info, row, f"{field}[{place}]") for place, row in enumerate(rows)]
     columns = {}
     for spec in info.client_inputs:
         values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
-        columns[spec.name] = json_column(spec, values, where, lengths, many=True, bools=_refuses_bools(spec, bools))
+        columns[spec.name] = json_column(spec, values, where, many=True, bools=_refuses_bools(spec, bools))
     return columns
 
 
@@ -100,9 +113,7 @@ def _table(value: Any, inputs: Sequence[TensorSpec], field: str) -> Any:
     return [dict(zip(map(str, columns), row, strict=True)) for row in rows]
 
 
-def array_columns(
-    inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str, lengths: dict[str, int]
-) -> dict[str, Column]:
+def array_columns(inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str) -> dict[str, Column]:
     """All inputs from arrays by input name. Raises BadRequest."""
     columns = {}
     for spec in inputs:
@@ -111,30 +122,72 @@ def array_columns(
         # as Python objects, because numpy's string type drops trailing zero bytes
         plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
         rows, row = _split(spec, plain.shape, where, flat=False)
-        shape = check_shape(spec, (1 if rows is None else rows, *row), where, lengths)
-        columns[spec.name] = Column(cast_array(plain, spec, where).reshape(shape), rows is None)
+        shape = check_shape(spec, (1 if rows is None else rows, *row), where, {})
+        columns[spec.name] = Column([cast_array(plain, spec, where).reshape(shape)], rows is None)
     return columns
 
 
 def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
-    """Raise BadRequest unless all inputs have the same number of rows."""
-    counts = {name: None if column.single else len(column.array) for name, column in columns.items()}
-    if len(set(counts.values())) != 1:
-        said = ", ".join(f"{name} {'one row' if n is None else f'a list of {n}'}" for name, n in counts.items())
+    """Raise BadRequest unless all inputs have the same number of rows. One row equals a list of one."""
+    if len({column.rows for column in columns.values()}) != 1:
+        said = ", ".join(
+            f"{name} {'one row' if column.single else f'a list of {column.rows}'}" for name, column in columns.items()
+        )
         raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
 
 
-def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> DecodedCall:
-    """One call with the rows of all parts (files) in order. Each part has the inputs in declared order.
+def stacked(inputs: Sequence[TensorSpec], parts: Sequence[Mapping[str, Column]], field: str) -> DecodedCall:
+    """One call with the rows of all parts (files) in order.
 
-    Within each part the inputs must have equal numbers of rows: see `check_rows_agree`.
+    Within each part the inputs must have equal numbers of rows: see `check_rows_agree`. Raises BadRequest if a row's
+    inputs differ in the length of an axis that they share.
     """
-    first = parts[0]
-    arrays: list[Array | memoryview] = [column.array for column in first.values()]
-    if len(parts) > 1:
-        arrays = [np.concatenate([part[name].array for part in parts]) for name in first]
-    single = len(parts) == 1 and next(iter(first.values())).single
-    return DecodedCall(len(arrays[0]), arrays, lengths, single=single)
+    columns = [[array for part in parts for array in part[spec.name].parts] for spec in inputs]
+    own = _row_lengths(inputs, columns, field)
+    arrays: list[Array | memoryview] = [_padded(column) for column in columns]
+    single = len(parts) == 1 and all(column.single for column in parts[0].values())
+    lengths = {axis: max(each) for axis, each in own.items()}
+    differ = any(len(set(each)) > 1 for each in own.values())
+    return DecodedCall(len(arrays[0]), arrays, lengths, single=single, own_lengths=own if differ else None)
+
+
+def _row_lengths(inputs: Sequence[TensorSpec], columns: Sequence[Sequence[Array]], field: str) -> dict[str, list[int]]:
+    """The length of every row along each variable axis. Raises BadRequest if inputs disagree on it."""
+    own: dict[str, list[int]] = {}
+    for spec, column in zip(inputs, columns, strict=True):
+        for place, axis in enumerate(spec.axes, 1):
+            if not axis:
+                continue
+            each = [array.shape[place] for array in column for _ in array]
+            before = own.setdefault(axis, each)
+            if each != before:
+                row = next(row for row, length in enumerate(each) if length != before[row])
+                raise BadRequest(
+                    f"{field}: axis {axis!r} of row {row} has length {each[row]} in input {spec.name!r}, but "
+                    f"{before[row]} in an input before it"
+                )
+    return own
+
+
+def _padded(column: Sequence[Array]) -> Array:
+    """The rows of a column as one array, padded to the longest.
+
+    Padding is never used. It is a value of the input itself, so that its range is not checked for another; of BYTES it
+    is None, so that a front can count the elements.
+    """
+    first = column[0]
+    if len(column) == 1:
+        return first
+    if all(array.shape[1:] == first.shape[1:] for array in column):
+        return np.concatenate(column)
+    longest = map(max, zip(*(array.shape[1:] for array in column), strict=True))
+    value = None if first.dtype == object else first.flat[0]
+    rows: Array = np.full((sum(map(len, column)), *longest), value, first.dtype)
+    begin = 0
+    for array in column:
+        rows[(slice(begin, begin + len(array)), *map(slice, array.shape[1:]))] = array
+        begin += len(array)
+    return rows
 
 
 def by_name(value: object, spec: TensorSpec) -> bool:
@@ -193,7 +246,7 @@ def _split(
     """The number of rows in a value of these dimensions, and their shape. None: one row without a leading dimension."""
     size = prod(spec.shape)
     bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
-    flat = flat and spec.fixed
+    flat = (flat or size == 1) and spec.fixed  # one number may always have an axis of length 1, or none
     if not many and _fits(spec, dims):
         return None, dims
     if dims and _fits(spec, dims[1:]):

@@ -19,7 +19,10 @@ _LEAST_NORM = 1e-12
 
 
 class Embeddings(TextCodec):
-    """Supports every model with one BYTES input and one vector of floats as output."""
+    """Supports every model with one BYTES input and one vector of floats as output.
+
+    NaN and infinities are null in an answer of floats, and themselves in one of base64.
+    """
 
     kind = "a model that makes a vector of a text"
     fields = frozenset({"model", "input", "encoding_format", "dimensions", "normalize"})
@@ -87,5 +90,6 @@ def _cut(vectors: Array, dimensions: int | None) -> Array:
     vectors = vectors.astype(np.float32, copy=False)
     if dimensions is not None:
         vectors = vectors[:, :dimensions]
-        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=_LEAST_NORM)
+        with np.errstate(invalid="ignore"):  # a vector may hold infinities
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=_LEAST_NORM)
     return vectors

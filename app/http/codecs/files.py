@@ -18,9 +18,9 @@ from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
 from app.values.tensors import from_base64, is_base64
 
 
-def file_columns(served: Served, upload: Upload, lengths: dict[str, int]) -> dict[str, Column]:
+def file_columns(served: Served, upload: Upload) -> dict[str, Column]:
     """The rows of one file (not JSON), by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
-    columns = array_columns(served.info.client_inputs, _arrays(served, upload), upload.field, lengths)
+    columns = array_columns(served.info.client_inputs, _arrays(served, upload), upload.field)
     check_rows_agree(columns, upload.field)
     return columns
 
@@ -45,8 +45,7 @@ def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | Non
 
 def decode_files(served: Served, files: Sequence[Upload]) -> DecodedCall:
     """One call with the rows of all files in order."""
-    lengths: dict[str, int] = {}
-    return stacked([file_columns(served, file, lengths) for file in files], lengths)
+    return stacked(served.info.client_inputs, [file_columns(served, file) for file in files], "body")
 
 
 def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ class Friendly(Codec):
         return served.model.present is not None and call.rows > OFF_LOOP_ROWS
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        rows = present_rows(served, own_rows(served.info, answer), call)
+        rows = present_rows(served, own_rows(served, call, answer), call)
         return json_text(rows, served.info.name), None
 
 
@@ -53,21 +53,20 @@ def decode_friendly(
     if max_json is not None and json_bytes > max_json:
         where = uploads[0].field if len(uploads) == 1 else "body"
         raise too_much_json(where, max_json, json_bytes, served.info)
-    lengths: dict[str, int] = {}
     parts: list[dict[str, Column]] = []
     listed = False
     for upload in uploads:
         if upload.kind != "json":
-            parts.append(file_columns(served, upload, lengths))
+            parts.append(file_columns(served, upload))
             continue
         value = load_json(upload.data, upload.field)
         files = embedded_files(served, value, upload.field)
         if files is None:
-            parts.append(_json_columns(served, value, upload.field, lengths, has_bools(upload.data)))
+            parts.append(_json_columns(served, value, upload.field, has_bools(upload.data)))
         else:
-            parts += [file_columns(served, file, lengths) for file in files]
+            parts += [file_columns(served, file) for file in files]
             listed |= isinstance(value, list)
-    call = stacked(parts, lengths)
+    call = stacked(served.info.client_inputs, parts, uploads[0].field if len(uploads) == 1 else "body")
     call.single &= not listed
     return call
 
@@ -82,8 +81,8 @@ def _check_fields(served: Served, uploads: list[Upload]) -> None:
         raise BadRequest(f"part {name!r}: expected files without form fields beside them, since {why}")
 
 
-def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int], bools: bool) -> dict[str, Column]:
-    """The rows of a JSON value, by input. Variable axes must be as long as in the files before it."""
-    columns = json_columns(served.info, value, field, lengths, bools)
+def _json_columns(served: Served, value: Any, field: str, bools: bool) -> dict[str, Column]:
+    """The rows of a JSON value, by input."""
+    columns = json_columns(served.info, value, field, bools)
     check_rows_agree(columns, field)
     return columns

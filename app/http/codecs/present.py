@@ -8,32 +8,37 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
-from app.errors import ModelFailed, OutputNotJson, StarlingError
+from app.contract import Answer, Array, Served, TensorSpec
+from app.errors import ModelFailed, StarlingError
 from app.http.codecs.base import DecodedCall
-from app.values.tensors import has_null, to_json
+from app.values.tensors import to_json
 
 #: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
 Rows = Array | list[Array]
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
-def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
-    """The outputs, with each row cut to its own length."""
-    outputs, lengths = answer.outputs, answer.lengths
-    if lengths is None or len(lengths) == 1:
-        return list(outputs)
+def own_rows(served: Served, call: DecodedCall, answer: Answer) -> list[Rows]:
+    """The outputs, with each row cut to its own lengths: those of its inputs, and the steps that it ran."""
+    own = dict((served.model.front is None and call.own_lengths) or {})
+    if answer.lengths is not None and len(answer.lengths) > 1:
+        own |= dict.fromkeys(served.info.own_axes, answer.lengths)
+    return [_cut(spec, values, own) for spec, values in zip(served.info.outputs, answer.outputs, strict=True)]
+
+
+def _cut(spec: TensorSpec, values: Array, own: Mapping[str, Sequence[int]]) -> Rows:
+    if own.keys().isdisjoint(spec.axes):
+        return values
     return [
-        [row[:length] for row, length in zip(values, lengths, strict=True)] if info.has_own_length(spec) else values
-        for spec, values in zip(info.outputs, outputs, strict=True)
+        row[tuple(slice(own[axis][place] if axis in own else None) for axis in spec.axes)]
+        for place, row in enumerate(values)
     ]
 
 
 def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> Any:
     """The answer for `json_text`: one value, or a list with one per row.
 
-    `outputs` as `own_rows` has them. Raises OutputNotJson for NaN and infinities in them, ModelFailed if the model's
-    `present` raises.
+    `outputs` as `own_rows` has them. Raises ModelFailed if the model's `present` raises.
     """
     info = served.info
     present = served.model.present
@@ -58,15 +63,12 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
 def json_text(value: Any, model: str) -> bytes:
     """A value as JSON. It may contain arrays, and anything that a model's `present` returned.
 
-    Raises OutputNotJson for NaN and infinities, and ModelFailed for types that JSON does not have.
+    NaN and infinities become null. Raises ModelFailed for types that JSON does not have.
     """
     try:
-        text = orjson.dumps(value, option=_PLAIN)
-        if not has_null(text):  # orjson writes NaN as null; searching the text is faster than walking the value
-            return text
+        return orjson.dumps(value, option=_PLAIN)
     except TypeError:  # bytes, which `_plain` decodes, or a type that JSON does not have
-        pass
-    return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
+        return orjson.dumps(_plain(value, model, "answer"), option=_PLAIN)
 
 
 def json_rows(spec: TensorSpec, array: Rows) -> Any:
@@ -79,10 +81,11 @@ def json_rows(spec: TensorSpec, array: Rows) -> Any:
 
 
 def _labelled(spec: TensorSpec, value: Any) -> Any:
-    """A vector of scores becomes an object with the label of the highest, if the output has labels."""
+    """A vector of scores of an output with labels, as an object with the label of the highest; null if that is NaN."""
     if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
         return value
-    return {"label": spec.labels[int(np.argmax(value))], "scores": value}
+    best = int(np.argmax(value))  # NaN counts as the highest
+    return {"label": None if np.isnan(value[best]) else spec.labels[best], "scores": value}
 
 
 def _plain(value: Any, model: str, path: str) -> Any:
@@ -90,8 +93,6 @@ def _plain(value: Any, model: str, path: str) -> Any:
     if isinstance(value, np.ndarray):
         return to_json(value, path)
     if isinstance(value, float | np.floating):
-        if not np.isfinite(value):
-            raise OutputNotJson(f"model {model}: {path} is NaN or infinite, which JSON has not: ask V2 for binary")
         return value  # float32 is kept, so that 0.1 is written as 0.1
     if isinstance(value, np.generic):
         value = value.item()

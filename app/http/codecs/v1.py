@@ -38,7 +38,7 @@ class V1(Codec):
         return call
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        outputs = own_rows(served.info, answer)
+        outputs = own_rows(served, call, answer)
         if served.model.front is not None and served.model.present is not None:
             predictions = {"predictions": present_rows(served, outputs, call)}
         else:
@@ -64,20 +64,16 @@ def decode_v1(served: Served, body: object, bools: bool = True) -> DecodedCall:
     if files is not None:
         return decode_files(served, files)
     inputs = served.info.client_inputs
-    lengths: dict[str, int] = {}
     if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
-        arrays = record_columns(served.info, instances, "instances", lengths, bools)
+        arrays = record_columns(served.info, instances, "instances", bools)
     else:
-        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", lengths, many=True, bools=bools)}
+        arrays = {inputs[0].name: json_column(inputs[0], instances, "instances", many=True, bools=bools)}
     check_rows_agree(arrays, "instances")
-    return stacked([arrays], lengths)
+    return stacked(inputs, [arrays], "instances")
 
 
 def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them.
-
-    Raises OutputNotJson for NaN and infinities.
-    """
+    """`{"predictions": [...]}`, for `json_text`. `outputs` as `own_rows` has them."""
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
     if len(columns) == 1:
         return {"predictions": next(iter(columns.values()))}

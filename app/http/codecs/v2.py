@@ -26,7 +26,7 @@ from app.http.codecs.v2_decode import (
     too_much_json,
     why_not_json,
 )
-from app.values.tensors import IN_FALSE, IN_NULL, IN_TRUE, packer, to_json
+from app.values.tensors import IN_FALSE, IN_NULL, IN_TRUE, check_finite, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
@@ -78,7 +78,7 @@ class V2(Codec):
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(why_not_json(text, exc)) from None
-        # `has_bools(text)`, written out because this is the hot path; likewise `has_null` below.
+        # `has_bools(text)`, written out because this is the hot path; likewise for null below.
         bools = (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
         if not bools and length is None:
             plain = _decode_plain(request, info)
@@ -216,7 +216,7 @@ def encode_any(
     if b"null" in text:  # orjson writes NaN as null; searching the text is faster than checking all values
         for index, binary in asked:
             if not binary:
-                to_json(answer.outputs[index], info.outputs[index].name)
+                check_finite(answer.outputs[index], info.outputs[index].name)
     if chunks:
         return b"".join([text, *chunks]), len(text)
     return text, None
@@ -240,7 +240,7 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
     if IN_NULL in data and b"null" in data:  # see `encode_any`
-        to_json(values, spec.name)
+        check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 
 

@@ -11,8 +11,8 @@
 - A client that is still sending receives the last answer before the connection closes.
 - A TLS connection also closes if its client does not answer (`TlsClose`).
 - Malformed requests are answered in JSON, like all errors, and only after the requests before them.
-- The size of a head is limited; httptools has no limit. Heads without Host or with two, and transfer codings other than
-  chunked, are refused.
+- The size of a head is limited; httptools has no limit. Heads of another version, without
+  Host or with two, and transfer codings other than chunked, are refused.
 - Trailers are not added to the headers.
 """
 
@@ -30,6 +30,7 @@ from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, TlsClose, 
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may continue to send after its last answer
+_NO_VERSION = ("0.0", "0.9")  # what the parser says of a request line without one
 _LONGEST_HEAD = 64 << 10  # bytes of a head, and of anything else outside bodies, such as trailers
 
 
@@ -44,6 +45,8 @@ _MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
 _HEAD_TOO_LONG = _refusal(
     b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
 )
+_BAD_VERSION = _refusal(b"400 Bad Request", "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0")
+_NEWER = _refusal(b"505 HTTP Version Not Supported", "expected HTTP/1.1 or HTTP/1.0")
 _BAD_HOST = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
 _HEAD_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
 _BAD_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
@@ -99,23 +102,33 @@ class PatchedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._log_malformed()
-            if self._is_behind():
-                self.cycle.keep_alive = False  # close after the last answer that is due; nothing more is parsed
-            elif self._malformed_answer is _HEAD_TOO_LONG:
-                self._refuse_head()
-            else:
-                self.send_400_response("")
+            self._refuse_request()
         except httptools.HttpParserUpgrade as upgrade:
             if self._upgrade_offered:
                 self._decline(data[upgrade.args[0] :])
             else:
                 self._unsupported_upgrade_warning()
         else:
-            if self._bytes_outside_bodies <= _LONGEST_HEAD:
+            if self._in_head and data.endswith(b"\n") and self.url and self.parser.get_http_version() in _NO_VERSION:
+                # HTTP/0.9 has no headers: nothing need follow this line
+                self._log_malformed()
+                self._malformed_answer = _BAD_VERSION
+                self._refuse_request()
+            elif self._bytes_outside_bodies <= _LONGEST_HEAD:
                 return True
-            self._log_malformed()
-            self._refuse_head()
+            else:
+                self._log_malformed()
+                self._refuse_head()
         return False
+
+    def _refuse_request(self) -> None:
+        """The parser cannot continue: answer with `_malformed_answer`."""
+        if self._is_behind():
+            self.cycle.keep_alive = False  # close after the last answer that is due; nothing more is parsed
+        elif self._malformed_answer is _HEAD_TOO_LONG:
+            self._refuse_head()
+        else:
+            self.send_400_response("")
 
     def _is_behind(self) -> bool:
         """Whether the malformed request is a later one than the request being answered, not that request's body."""
@@ -135,7 +148,7 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request again without its offer to upgrade. `rest`: the bytes after its head."""
-        head = without_upgrade(self.parser.get_method(), self.url, self.headers)
+        head = without_upgrade(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self._upgrade_offered = self._parsing = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
@@ -163,8 +176,10 @@ class PatchedProtocol(HttpToolsProtocol):
     def _check_head(self) -> None:
         """Raise ValueError, which stops the parser, for a head that RFC 9112 says to refuse, or a too long one."""
         names = [name for name, _ in self.headers]
-        hosts = names.count(b"host")
-        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+        hosts, version = names.count(b"host"), self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._malformed_answer = _BAD_VERSION if version in _NO_VERSION else _NEWER
+        elif hosts > 1 or (not hosts and version == "1.1"):
             self._malformed_answer = _BAD_HOST
         elif b"transfer-encoding" in names and [
             value.lower() for name, value in self.headers if name == b"transfer-encoding"

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _OFFER = (b"upgrade", b"http2-settings")
+_CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 _WAIT_S = 1.0  # a client that reads has answered by then
 
 
@@ -34,24 +35,32 @@ class OneWrite:
     uvicorn writes the head and the body of an answer separately. Clients that read the status alone (tritonclient.aio's
     `is_model_ready`) never release a connection whose body arrives after its head. So the head is kept here until the
     body is written, or the answer ends without one.
+
+    A client of HTTP/1.0 does not know chunks, in which uvicorn sends an answer without a length. It gets the bytes
+    without their frames; the end of the connection is their end.
     """
 
-    __slots__ = ("_cycle", "_end", "_head", "_transport")
+    __slots__ = ("_chunked", "_cycle", "_end", "_head", "_transport")
 
     def __init__(self, cycle: RequestResponseCycle, end: Callable[[], None]) -> None:
         self._cycle = cycle
         self._end = end
         self._transport = cycle.transport
         self._head: bytes | None = b""  # None: it has been written
+        self._chunked = False  # the data is chunks, for a client of HTTP/1.0
 
     def write(self, data: bytes) -> None:
+        if self._chunked:
+            size, _, chunk = data.partition(b"\r\n")
+            data = chunk[: int(size, 16)]
         if self._head is None or not self._cycle.response_started:  # 100 Continue precedes an answer
             self._transport.write(data)
         elif self._head:
             self._transport.write(self._head + data)
             self._head = None
         else:
-            self._head = data
+            self._chunked = self._cycle.scope["http_version"] == "1.0" and _CHUNKED in data
+            self._head = data.replace(_CHUNKED, b"\r\n", 1) if self._chunked else data
 
     def flush(self) -> None:
         """Write the head of an answer that had no body, such as that to HEAD."""
@@ -67,13 +76,13 @@ class OneWrite:
         self._end()
 
 
-def without_upgrade(method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The head of the same HTTP/1.1 request without its offer to upgrade. Header names are in lower case.
+def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The head of the same request without its offer to upgrade. Header names are in lower case.
 
     Java's client offers HTTP/2 with its first request (RFC 7540, 3.2). A server that declines answers the request as if
     nothing had been offered, but the parser stops at such a head and drops the body after it.
     """
-    lines = [b"%s %s HTTP/1.1" % (method, url)]
+    lines = [b"%s %s HTTP/%s" % (method, url, version.encode())]
     for name, value in headers:
         if name == b"connection":
             value = b", ".join(token.strip() for token in value.split(b",") if token.strip().lower() not in _OFFER)

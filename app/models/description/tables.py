@@ -177,6 +177,8 @@ class TaskTable(Table):
     hypothesis_template: str = "This example is {}."
     multi_label: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1)
+    aggregation: Literal["none", "simple", "first", "average", "max"] | None = None
+    handle_impossible_answer: bool = True
 
     @field_validator("hypothesis_template")
     @classmethod

@@ -6,7 +6,6 @@ Each class has its outputs' specs, computes the outputs, and may present a row a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ class Answers:
 
     own_axes: tuple[str, ...] = ()
     quick = True
+    #: Adds to the reader's note what the parameters of a request ask of its answer. Raises BadRequest.
+    with_parameters: Callable[[Any, Mapping[str, Any]], Any] | None = None
     #: Makes JSON of one row's outputs; None: the outputs themselves are the answer.
     present: Callable[[Mapping[str, Array]], Any] | None = None
 
@@ -37,9 +38,10 @@ class Answers:
 
 
 def best_first(name: str, texts: Array, scores: Array) -> dict[str, Any]:
-    """The best text and its score, and all of them under `top`, the best first."""
+    """The best text (null if its score is NaN) and its score, and all of them under `top`, the best first."""
     top = [{name: text.decode(), "score": score} for text, score in zip(texts, scores, strict=True)]
-    return {**top[0], "top": top}
+    best = None if np.isnan(scores[0]) else top[0][name]
+    return {**top[0], name: best, "top": top}
 
 
 class Labels(Answers):
@@ -57,75 +59,6 @@ class Labels(Answers):
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         return best_first("label", outputs["labels"], outputs["scores"])
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The tokens of one text: their places in the model's row, the word pieces, and where each starts and ends."""
-
-    places: Array
-    pieces: list[str]
-    starts: list[int]
-    ends: list[int]
-
-
-class Tags(Answers):
-    """Scores [rows, tokens, labels] to the best label of each token, without special tokens."""
-
-    own_axes = (task_specs.PIECES,)
-    quick = False
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        super().__init__(task_specs.TOKENS)
-        self._labels = np.array([label.encode() for label in labels], object)
-
-    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens]) -> Outputs:
-        (scores,) = outputs
-        lengths = [len(tokens.pieces) for tokens in note]
-        shape = (len(note), max(lengths))
-        pieces, labels = np.full(shape, b"", object), np.full(shape, b"", object)
-        best, starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for row, (tokens, n) in enumerate(zip(note, lengths, strict=True)):
-            own = scores[row, tokens.places]
-            pieces[row, :n] = [piece.encode() for piece in tokens.pieces]
-            labels[row, :n] = self._labels[own.argmax(axis=1)]
-            best[row, :n] = own.max(axis=1)
-            starts[row, :n], ends[row, :n] = tokens.starts, tokens.ends
-        return [pieces, labels, best, starts, ends], lengths
-
-    def present(self, outputs: Mapping[str, Array]) -> Any:
-        rows = zip(*(outputs[spec.name] for spec in self.outputs), strict=True)
-        tokens = [
-            {"label": label.decode(), "score": score, "start": int(start), "end": int(end), "piece": piece.decode()}
-            for piece, label, score, start, end in rows
-        ]
-        return {"entities": entities(tokens), "tokens": tokens}
-
-
-def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Groups of tokens with the labels `B-X`, `I-X`, `I-X` (or `X`, `X`) as one entity `X`; its score is their mean.
-
-    Tokens labelled `O` are in none. This is the strategy "simple" of transformers.
-    """
-    groups: list[tuple[str, list[Mapping[str, Any]]]] = []
-    for token in tokens:
-        begins, name = token["label"].startswith("B-"), token["label"]
-        if name.startswith(("B-", "I-")):
-            name = name[2:]
-        if groups and groups[-1][0] == name and not begins:
-            groups[-1][1].append(token)
-        else:
-            groups.append((name, [token]))
-    return [
-        {
-            "label": name,
-            "score": np.float32(np.mean([token["score"] for token in group])),
-            "start": group[0]["start"],
-            "end": group[-1]["end"],
-        }
-        for name, group in groups
-        if name != "O"
-    ]
 
 
 class Masks(Answers):

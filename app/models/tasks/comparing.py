@@ -6,7 +6,7 @@ Each text or pair is a row with its own length, so that rows of all clients shar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -20,25 +20,19 @@ _LEAST_NORM = 1e-12  # as torch's normalize has it
 
 
 class SentencesReader(WrappingReader):
-    """A source sentence and others to compare it with, each a row of the model. The note is their number."""
+    """A source sentence and others to compare it with, each a row of the model. The note is how many, by row."""
 
     sent = task_specs.COMPARED
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
         sources = self.reader.texts(arrays[0], "source_sentence")
-        count = arrays[1].shape[1]
-        name = partial(_element, "sentences", count=count, rows=len(sources))
-        others = self.reader.texts(arrays[1], name)
-        texts = []
-        for row, source in enumerate(sources):
-            texts += [source, *others[row * count : (row + 1) * count]]
-
-        def name_of(place: int) -> str:
-            row, index = divmod(place, count + 1)
-            what = f"sentences[{index - 1}]" if index else "source_sentence"
-            return what + _of_row(row, len(sources))
-
-        return CallTexts(texts, name_of, count + 1)
+        given, counts, names = _elements("sentences", arrays[1])
+        others = iter(self.reader.texts(given, names.__getitem__))
+        others_names, texts, all_names = iter(names), [], []
+        for row, (source, count) in enumerate(zip(sources, counts, strict=True)):
+            texts += [source, *islice(others, count)]
+            all_names += ["source_sentence" + _of_row(row, len(sources)), *islice(others_names, count)]
+        return CallTexts(texts, all_names.__getitem__, counts)
 
     def example(self) -> SampleRow | None:
         one = self.reader.example()
@@ -52,7 +46,7 @@ class SentencesReader(WrappingReader):
 class LabelsReader(WrappingReader):
     """A text and candidate labels. Each label is a row of the model: the text, paired with a sentence of the label.
 
-    `template` makes the sentence. The note is the labels.
+    `template` makes the sentence. The note is the labels of each row.
     """
 
     sent = task_specs.LABELLED
@@ -62,12 +56,12 @@ class LabelsReader(WrappingReader):
         self._template = template
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:
-        given, labels = arrays
-        texts, count = self.reader.texts(given, "text"), labels.shape[1]
-        name = partial(_element, "candidate_labels", count=count, rows=len(texts))
-        sentences = [self._template.replace("{}", label) for label in self.reader.texts(labels, name)]
-        pairs = [(texts[place // count], sentence) for place, sentence in enumerate(sentences)]
-        return CallTexts(pairs, lambda place: f"text and {name(place)}", labels)
+        texts = self.reader.texts(arrays[0], "text")
+        labels, counts, names = _elements("candidate_labels", arrays[1])
+        sentences = [self._template.replace("{}", label) for label in self.reader.texts(labels, names.__getitem__)]
+        repeated = chain.from_iterable(repeat(text, count) for text, count in zip(texts, counts, strict=True))
+        pairs = list(zip(repeated, sentences, strict=True))
+        return CallTexts(pairs, lambda place: f"text and {names[place]}", _split(labels, counts))
 
     def example(self) -> SampleRow | None:
         one = self.reader.example()
@@ -81,22 +75,31 @@ class GivenLabels(Answers):
     `entailed`: the class for yes. `several`: labels are scored independently; else exactly one of them applies.
     """
 
+    own_axes = ("candidate_labels",)
+
     def __init__(self, entailed: int, several: bool) -> None:
         super().__init__(task_specs.LABELS_GIVEN)
         self._entailed = entailed
         self._against = -1 if entailed == 0 else 0  # the class for no: contradiction
         self._several = several
 
-    def answer(self, outputs: Sequence[Array], note: Array) -> Outputs:
-        logits = outputs[0].reshape(*note.shape, -1)
-        yes = logits[..., self._entailed]
-        if self._several or note.shape[1] == 1:
-            scores = np.exp(-np.logaddexp(0, logits[..., self._against] - yes))
-        else:
-            raised = np.exp(yes - yes.max(axis=1, keepdims=True))
-            scores = raised / raised.sum(axis=1, keepdims=True)
-        best = np.argsort(-scores, axis=1, kind="stable")
-        return [np.take_along_axis(note, best, axis=1), np.take_along_axis(scores, best, axis=1)], None
+    def answer(self, outputs: Sequence[Array], note: Sequence[Array]) -> Outputs:
+        counts = [len(labels) for labels in note]
+        scores = [self._scores(logits) for logits in _split(outputs[0], counts)]
+        best = [np.argsort(-each, kind="stable") for each in scores]
+        shape = len(note), max(counts)
+        labels_sorted, scores_sorted = np.full(shape, b"", object), np.zeros(shape, np.float32)
+        for row, (order, count) in enumerate(zip(best, counts, strict=True)):
+            labels_sorted[row, :count], scores_sorted[row, :count] = note[row][order], scores[row][order]
+        return [labels_sorted, scores_sorted], _if_different(counts)
+
+    def _scores(self, logits: Array) -> Array:
+        """Of one row's labels, from [labels, classes]."""
+        yes = logits[:, self._entailed]
+        if self._several or len(yes) == 1:
+            return np.asarray(np.exp(-np.logaddexp(0, logits[:, self._against] - yes)))
+        raised = np.exp(yes - yes.max())
+        return np.asarray(raised / raised.sum())
 
     def present(self, outputs: Mapping[str, Array]) -> Any:
         return best_first("label", outputs["labels"], outputs["scores"])
@@ -105,21 +108,41 @@ class GivenLabels(Answers):
 class Similarities(Answers):
     """Vectors [rows, size] to the similarity of the first of each group to the others: cosine or dot product."""
 
+    own_axes = ("sentences",)
+
     def __init__(self, measure: str) -> None:
         super().__init__(task_specs.SIMILARITIES)
         self._measure = measure
 
-    def answer(self, outputs: Sequence[Array], note: int) -> Outputs:
-        vectors = outputs[0].reshape(-1, note, outputs[0].shape[-1])
+    def answer(self, outputs: Sequence[Array], note: Sequence[int]) -> Outputs:
+        vectors = outputs[0]
         if self._measure == "cosine":
             vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=_LEAST_NORM)
-        return [(vectors[:, :1] * vectors[:, 1:]).sum(axis=-1)], None
+        scores = np.zeros((len(note), max(note)), vectors.dtype)
+        for row, group in enumerate(_split(vectors, [count + 1 for count in note])):
+            scores[row, : note[row]] = (group[:1] * group[1:]).sum(axis=-1)
+        return [scores], _if_different(note)
 
 
-def _element(name: str, place: int, count: int, rows: int) -> str:
-    """The name of an element of an input [rows, count] in messages."""
-    row, index = divmod(place, count)
-    return f"{name}[{index}]{_of_row(row, rows)}"
+def _elements(name: str, array: Array) -> tuple[Array, list[int], list[str]]:
+    """The elements of an input [rows, n], how many each row has, and their names in messages. None is no element."""
+    given = [[value for value in row if value is not None] for row in array]
+    names = [
+        f"{name}[{index}]{_of_row(row, len(given))}" for row, each in enumerate(given) for index in range(len(each))
+    ]
+    flat: Array = np.empty(len(names), object)
+    flat[:] = list(chain.from_iterable(given))
+    return flat, [len(each) for each in given], names
+
+
+def _split(values: Array, counts: Sequence[int]) -> list[Array]:
+    """The parts of `values` that have so many elements each."""
+    return np.split(values, np.cumsum(counts[:-1]))
+
+
+def _if_different(counts: Sequence[int]) -> list[int] | None:
+    """Answer.lengths: none where all rows are equally long."""
+    return list(counts) if len(set(counts)) > 1 else None
 
 
 def _of_row(row: int, rows: int) -> str:

@@ -37,6 +37,7 @@ def front_of(reader: Reader, answers: Answers, **fronts: Front | None) -> Front:
         answered=answers.outputs,
         read=reader.read,
         answer=answers.answer,
+        with_parameters=answers.with_parameters,
         own_axes=answers.own_axes,
         reads_texts=reader.reads_texts,
         quick=answers.quick,

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from app.contract import MAX_PIXELS, Array, SampleRow, TensorSpec, Translated
 from app.errors import ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.fronts import Reader
-from app.values.image_files import opened_image
+from app.values.image_files import as_rgb, opened_image
 
 _SIZES = ((48, 32), (33, 65))  # of images that show the processor's output shape
 _RAMP = 16  # pixels of each side of the example image
 
 
 class ImageReader(Reader):
-    """Image files, one a row, to `pixel_values`. As in transformers, EXIF data rotates them, and they become RGB."""
+    """Image files, one a row, to `pixel_values`, as 8-bit RGB: see `as_rgb`."""
 
     sent = (task_specs.IMAGE,)
     reads_texts = False
@@ -51,7 +51,7 @@ class ImageReader(Reader):
 
     def _row(self, data: bytes, what: str) -> Array:
         with opened_image(data, MAX_PIXELS, what=what) as image:
-            return self._pixels(ImageOps.exif_transpose(image).convert("RGB"))
+            return self._pixels(as_rgb(image, what))
 
     def _pixels(self, image: Image.Image) -> Array:
         """[channels, height, width]."""

@@ -6,22 +6,29 @@ all windows is returned.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.contract import Array, SampleRow, TensorSpec, Translated
-from app.errors import BadText
+from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
 from app.models.tasks.answers import Answers, Outputs
 from app.models.tasks.texts import CallTexts, Reading, TextReader
+from app.values.tensors import shown
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline
 _LONGEST_ANSWER = 15  # tokens, as there
 _HIDDEN = -10_000.0  # the logit of tokens outside the context
+_OPTION = "handle_impossible_answer"  # transformers' name
+#: Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, and Chinese characters.
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,50 +78,104 @@ class QuestionReader(TextReader):
         return SampleRow((question, one.arrays[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class ContextsWithOption:
+    """The contexts of a call, and whether their questions may have no answer."""
+
+    contexts: Sequence[ReadContext]
+    impossible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The best answer of a window: its score, its first and last token, and the score of there being none."""
+
+    score: float
+    first: int
+    last: int
+    none: float
+
+
 class SpanAnswers(Answers):
-    """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the CLS token."""
+    """Logits [rows, tokens, 2] of where an answer begins and ends to the best answer. `cls`: the CLS token.
+
+    Models that were trained with unanswerable questions (SQuAD 2) point to CLS if there is no answer. If `impossible`,
+    the answer is empty where in all windows that is likelier than the best answer of any; its score is the least of
+    theirs. Models without such training hardly ever point there.
+    """
 
     quick = False
 
-    def __init__(self, cls: int | None) -> None:
+    def __init__(self, cls: int | None, impossible: bool = True) -> None:
         super().__init__(task_specs.SPAN)
         self._cls = cls
+        self._impossible = impossible
 
-    def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext]) -> Outputs:
+    def with_parameters(self, note: Sequence[ReadContext], parameters: Mapping[str, Any]) -> Any:
+        value = parameters.get(_OPTION)
+        if value is None:
+            return note
+        if type(value) is not bool:
+            raise BadRequest(f"parameters.{_OPTION}: expected true or false, got {shown(value)}")
+        return ContextsWithOption(note, value)
+
+    def answer(self, outputs: Sequence[Array], note: Sequence[ReadContext] | ContextsWithOption) -> Outputs:
         rows = iter(outputs[0])
         found = []
-        for asked in note:
-            spans = [(*self._best(next(rows)[: len(window)], window), window) for window in asked.windows]
-            score, first, last, window = max(spans, key=lambda span: span[0])
-            start, end = _characters(window, first)[0], _characters(window, last)[1]
-            found.append((asked.context[start:end].encode(), score, start, end))
+        contexts, impossible = (
+            (note.contexts, note.impossible) if isinstance(note, ContextsWithOption) else (note, self._impossible)
+        )
+        for asked in contexts:
+            spans = [(self._best(next(rows)[: len(window)], window), window) for window in asked.windows]
+            best, window = max(spans, key=lambda span: span[0].score)
+            none = min(span.none for span, _ in spans)
+            if np.isnan([span.score for span, _ in spans]).any():
+                found.append((b"", np.nan, 0, 0))
+            elif impossible and none > best.score:
+                found.append((b"", none, 0, 0))
+            else:
+                start, end = _characters(asked.context, window, best.first, best.last)
+                found.append((asked.context[start:end].encode(), best.score, start, end))
         answers, scores, starts, ends = zip(*found, strict=True)
         texts: Array = np.empty(len(answers), object)
         texts[:] = answers
         return [texts, np.array(scores, np.float32), np.array(starts, np.int64), np.array(ends, np.int64)], None
 
-    def _best(self, logits: Array, window: Any) -> tuple[float, int, int]:
-        """The score, first and last token of a window's best answer.
-
-        The CLS token takes part in the softmax, because models point to it if there is no answer, but it is never part
-        of an answer.
-        """
+    def _best(self, logits: Array, window: Any) -> _Span:
+        """The best answer of a window. The CLS token takes part in the softmax, but is never part of an answer."""
         own = np.array([sequence == 1 for sequence in window.sequence_ids])
-        seen = own | (np.array(window.ids) == self._cls)
-        shown = np.where(seen[:, None], logits, _HIDDEN)
-        raised = np.exp(shown - shown.max(axis=0))
-        starts, ends = np.where(own[:, None], raised / raised.sum(axis=0), 0).T
+        cls = np.array(window.ids) == self._cls
+        raised = np.exp(np.where((own | cls)[:, None], logits, _HIDDEN) - logits[own | cls].max(axis=0))
+        likely = raised / raised.sum(axis=0)
+        if np.isnan(likely).any():
+            return _Span(np.nan, 0, 0, np.nan)
+        none = float(likely[cls].prod(axis=1).max(initial=0))
+        starts, ends = np.where(own[:, None], likely, 0).T
         best = (-1.0, 0, 0)
         for length in range(min(_LONGEST_ANSWER, len(starts))):
             scores = starts[: len(starts) - length] * ends[length:]
             first = int(scores.argmax())
             best = max(best, (float(scores[first]), first, first + length))
-        return best
+        return _Span(*best, none)
 
 
-def _characters(window: Any, token: int) -> tuple[int, int]:
-    """The characters of the context at which a token's word begins and ends."""
+def _characters(context: str, window: Any, first: int, last: int) -> tuple[int, int]:
+    """Where the words of these tokens begin and end in the context, without blanks around them.
+
+    A piece of a script without spaces between words is no part of a word: it is not widened.
+    """
+    start, end = window.offsets[first][0], window.offsets[last][1]
+    begin, stop = _word(window, first)[0], _word(window, last)[1]
+    while start > begin and not _UNSPACED.search(context[start - 1 : start + 1]):
+        start -= 1
+    while end < stop and not _UNSPACED.search(context[end - 1 : end + 1]):
+        end += 1
+    start = end - len(context[start:end].lstrip())
+    return start, start + len(context[start:end].rstrip())
+
+
+def _word(window: Any, token: int) -> tuple[int, int]:
+    """Where a token's word begins and ends, as the pre-tokenizer cut it."""
     word = window.token_to_word(token)
-    found = None if word is None else window.word_to_chars(word, 1)
-    start, end = window.offsets[token] if found is None else found
+    start, end = window.offsets[token] if word is None else window.word_to_chars(word, 1) or window.offsets[token]
     return start, end

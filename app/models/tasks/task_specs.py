@@ -23,6 +23,8 @@ from app.contract import UNBOUNDED, TensorSpec
 
 #: The axis of token-classification's outputs: the row's tokens without special ones.
 PIECES = "pieces"
+#: How token-classification makes entities of tokens: see entities.py.
+AGGREGATIONS = ("none", "simple", "first", "average", "max")
 #: The axis of fill-mask's outputs: the row's masks.
 MASKS = "masks"
 
@@ -117,10 +119,10 @@ _SEQUENCE, _SEQ2SEQ = "SequenceClassification", ("Seq2SeqLM", ("ForConditionalGe
 #: If several tasks fit an architecture, `starling new` takes the first.
 TASKS = {
     "text-classification": Task((TEXT,), _BEST, _READS | {"top", "pairs"}, _SEQUENCE),
-    "token-classification": Task((TEXT,), TOKENS, _READS, "TokenClassification"),
+    "token-classification": Task((TEXT,), TOKENS, _READS | {"aggregation"}, "TokenClassification"),
     "image-classification": Task((IMAGE,), _BEST, frozenset({"top"}), "ImageClassification"),
     "fill-mask": Task((TEXT,), masks(1), _READS | {"top"}, "MaskedLM"),
-    "question-answering": Task(ASKED, SPAN, frozenset({"max_tokens"}), "QuestionAnswering"),
+    "question-answering": Task(ASKED, SPAN, frozenset({"max_tokens", "handle_impossible_answer"}), "QuestionAnswering"),
     "rerank": Task(RANKED, RANKS, _READS, _SEQUENCE),
     "zero-shot-classification": Task(
         LABELLED, LABELS_GIVEN, _READS | {"hypothesis_template", "multi_label"}, _SEQUENCE

@@ -15,13 +15,14 @@ from app.contract import Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.description.tables import TaskTable
 from app.models.tasks import task_specs
-from app.models.tasks.answers import RANKINGS, Answers, Labels, Masks, Ranks, Tags
+from app.models.tasks.answers import RANKINGS, Answers, Labels, Masks, Ranks
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
+from app.models.tasks.entities import Tags, token_keeper
 from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, kept_tokens, mask_places, most_tokens
+from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, mask_places, most_tokens
 from app.models.tasks.windows import WindowAnswers, WindowReader
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 
@@ -44,7 +45,7 @@ class TextModel:
     def reader(
         self,
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        keep: Callable[[Any], Any] | None = None,
+        keep: Callable[[Any, str], Any] | None = None,
         kind: type[TextReader] = TextReader,
         **reading: Any,
     ) -> TextReader:
@@ -78,11 +79,12 @@ def _text_classification(text: TextModel) -> Model:
 
 
 def _token_classification(text: TextModel) -> Model:
-    reader = text.reader(keep=kept_tokens, kind=WindowReader)
+    reader = text.reader(keep=token_keeper(text.tokenizer), kind=WindowReader)
     labels = labels_of(text.model.config)
     module = ScoreHead(text.model, reader.names, "softmax")
     each = along_tokens("scores", "FP32", len(labels), reader)
-    return task_model(text.info, module, reader, WindowAnswers(Tags(labels)), (each,), reader.samples())
+    answers = WindowAnswers(Tags(labels, text.options.aggregation or ""))
+    return task_model(text.info, module, reader, answers, (each,), reader.samples())
 
 
 def _feature_extraction(text: TextModel) -> Model:
@@ -137,7 +139,7 @@ def _fill_mask(text: TextModel) -> Model:
 def _question_answering(text: TextModel) -> Model:
     reader = text.reader(task_specs.ASKED, kind=QuestionReader)
     module = SpanHead(text.model, reader.names)
-    answers = SpanAnswers(text.tokenizer.cls_token_id)
+    answers = SpanAnswers(text.tokenizer.cls_token_id, text.options.handle_impossible_answer)
     outputs = (along_tokens("spans", "FP32", 2, reader),)
     return task_model(text.info, module, reader, answers, outputs, reader.samples(pairs=True))
 

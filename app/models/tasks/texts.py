@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.contract import Array, Cut, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
-from app.models.tasks.answers import Tokens
 from app.models.tasks.cutting import CutTooShort, encode_cut
 from app.models.tasks.fronts import Reader
 from app.models.tasks.heads import MASK, MOST_MASKS
@@ -64,6 +63,19 @@ class Reading:
     bos: int | None = None
 
 
+class _Begin(NamedTuple):
+    """The encoding of an empty text, if the tokenizer adds nothing to a text: the token that begins one."""
+
+    ids: list[int]
+    type_ids: Sequence[int] = (0,)
+    special_tokens_mask: Sequence[int] = (1,)
+    tokens: Sequence[str] = ("",)
+    offsets: Sequence[tuple[int, int]] = ((0, 0),)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 @dataclass(frozen=True, slots=True)
 class CallTexts:
     """The texts, or pairs of texts, of one call; their names in messages; and the note for the answer."""
@@ -76,8 +88,8 @@ class CallTexts:
 class TextReader(Reader):
     """Texts, one a row, to `input_ids` and, where the model takes them, `token_type_ids`; the server makes the mask.
 
-    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns the part of a
-    row's encoding that the answer needs.
+    `sent`: the inputs of clients; two are read as a pair. `inputs`: the model's, in order. `keep` returns what the
+    answer needs of a row's encoding and text.
     """
 
     def __init__(
@@ -86,7 +98,7 @@ class TextReader(Reader):
         vocabulary: int,
         reading: Reading,
         sent: tuple[TensorSpec, ...] = (task_specs.TEXT,),
-        keep: Callable[[Any], Any] | None = None,
+        keep: Callable[[Any, str], Any] | None = None,
     ) -> None:
         """`tokenizer`: transformers'; `vocabulary`: how many tokens the model knows."""
         backend = backend_of(tokenizer)
@@ -104,6 +116,8 @@ class TextReader(Reader):
         self._encode = backend.encode_batch if keep else getattr(backend, "encode_batch_fast", backend.encode_batch)
         self._keep = keep
         self._cuts_left = tokenizer.truncation_side == "left" or reading.positions is not None
+        #: What is read for an empty text; None: nothing can be.
+        self._begin = None if tokenizer.bos_token_id is None else _Begin([tokenizer.bos_token_id])
         self._types = "token_type_ids" in tokenizer.model_input_names
         self._pad_type = int(tokenizer.pad_token_type_id)
         self.inputs = self._inputs(vocabulary)
@@ -189,17 +203,28 @@ class TextReader(Reader):
 
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         """The rows of a call's encodings, with the note for its answer. Raises BadText."""
+        found = self.not_empty(call, found)
         for row, one in enumerate(found):
-            if not 1 <= len(one) <= self.reading.most:
-                expected = "at least one token" if not len(one) else f"at most {self.reading.most} tokens"
-                if len(one) and self.reading.positions == self.reading.most + 1:
+            if len(one) > self.reading.most:
+                expected = f"at most {self.reading.most} tokens"
+                if self.reading.positions == self.reading.most + 1:
                     expected += f", as the model has {self.reading.positions} positions for prompt and answer"
                 raise _wrong(call.name, row, len(found), f"expected {expected}, got {len(one)}")
         return self.stacked(found, self.kept(call, found))
 
+    def not_empty(self, call: CallTexts, found: Sequence[Any]) -> Sequence[Any]:
+        """The encodings, with the token that begins a text in place of nothing. Raises BadText if there is none."""
+        if self._begin is not None:
+            return [one if len(one) else self._begin for one in found]
+        empty = next((row for row, one in enumerate(found) if not len(one)), None)
+        if empty is not None:
+            raise _wrong(call.name, empty, len(found), "expected at least one token, got 0")
+        return found
+
     def kept(self, call: CallTexts, found: Sequence[Any]) -> Any:
         """The note for the answer to these encodings."""
-        return call.note if self._keep is None else [self._keep(one) for one in found]
+        keep = self._keep
+        return call.note if keep is None else [keep(one, text) for one, text in zip(found, call.texts, strict=True)]
 
     def stacked(self, found: Sequence[Any], note: Any) -> Translated:
         """The model's rows of these encodings."""
@@ -308,18 +333,6 @@ def _stacked(rows: Sequence[Sequence[int]], lengths: Sequence[int], pad: int) ->
     return values
 
 
-def kept_tokens(one: Any) -> Tokens:
-    """The tokens of an encoding without special ones."""
-    places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
-    pieces, offsets = one.tokens, one.offsets
-    return Tokens(
-        np.array(places, np.int64),
-        [pieces[place] for place in places],
-        [offsets[place][0] for place in places],
-        [offsets[place][1] for place in places],
-    )
-
-
-def mask_places(mask: int, one: Any) -> Array:
+def mask_places(mask: int, one: Any, text: str) -> Array:
     """The places of the masks in an encoding."""
     return np.flatnonzero(np.array(one.ids) == mask)

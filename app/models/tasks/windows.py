@@ -6,7 +6,7 @@ A token in two windows is taken from the one that shows more of what is around i
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ class WindowReader(TextReader):
     def call_rows(self, call: CallTexts, found: Sequence[Any]) -> Translated:
         rows: list[Any] = []
         windows = []
+        found = self.not_empty(call, found)
         for one in found:
             if len(one) <= self.reading.most:
                 rows.append(one)
@@ -69,6 +70,10 @@ class WindowAnswers(Answers):
         self._inner = inner
         self.own_axes = inner.own_axes
         self.present = inner.present
+
+    def with_parameters(self, note: WindowedTexts, parameters: Mapping[str, Any]) -> WindowedTexts:
+        inner = self._inner.with_parameters
+        return note if inner is None else replace(note, kept=inner(note.kept, parameters))
 
     def answer(self, outputs: Sequence[Array], note: WindowedTexts) -> Outputs:
         (values,) = outputs

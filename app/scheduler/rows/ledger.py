@@ -70,7 +70,7 @@ class Ledger:
                 self.ready.at(key, call.klass).add(list(group))
 
     def counts(self) -> dict[str, int]:
-        """All counts of calls, rows and units, by name. Each is 0 once the last call has left and its unit has ended."""
+        """All counts of calls, rows and units, by name: 0 once the last call has left and its unit has ended."""
         states = self.states.values()
         return {
             "rows alive": self.alive + sum(state.alive for state in states),

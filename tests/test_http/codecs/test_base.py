@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.contract import UNBOUNDED
+from app.contract import UNBOUNDED, ModelInfo
 from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import Codec, DecodedCall
-from app.http.codecs.friendly import Friendly
+from app.http.codecs.friendly import Friendly, decode_friendly
 from app.http.codecs.v1 import V1
 from app.http.codecs.v2 import V2
 
 from ..catalog import served, spec
 from ..echo import LIMITS
+from .models import TOKENS, decode_v2
 
 
 def v2(name: str, datatype: str, data: list[list[float]]) -> dict[str, Any]:
@@ -90,10 +92,34 @@ def test_a_decoder_gives_what_a_client_would_send() -> None:
         Friendly().decode(made, {b"content-type": b"text/plain"}, b"1", LIMITS)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+@pytest.mark.parametrize("declared", [(), (1,)])
+def test_one_number_a_row_is_a_column_in_v2_and_npy(shape: list[int], declared: tuple[int, ...]) -> None:
+    info = ModelInfo("m", "1", "pytorch", (spec("x", "FP32", *declared),), (spec("y", "FP32"),))
+    tensor: dict[str, Any] = {"name": "x", "shape": shape, "datatype": "FP32"}
+    values = np.array([3, 4], "<f4").reshape(2, *declared)
+    for data in ([3, 4], np.reshape([3, 4], shape).tolist()):
+        call = decode_v2(json.dumps({"inputs": [{**tensor, "data": data}]}).encode(), None, info, 1000)
+        assert (call.rows, bytes(call.arrays[0])) == (2, values.tobytes())
+    head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 8}}]}).encode()
+    call = decode_v2(head + values.tobytes(), len(head), info, 1000)
+    assert (call.rows, bytes(call.arrays[0])) == (2, values.tobytes())
+    file = io.BytesIO()
+    np.save(file, np.reshape([3, 4], shape))
+    model = served("m", info.inputs, info.outputs)
+    assert decode_friendly(model, "application/x-npy", file.getvalue()).arrays[0].tolist() == values.tolist()
+
+
+def test_rows_of_v2_have_one_length() -> None:
+    body = json.dumps({"inputs": [{**v2("ids", "INT64", [[1, 2], [3]]), "shape": [2, 2]}]}).encode()
+    with pytest.raises(BadRequest, match=r"expected 4 values .*, got 3 in rows of different lengths: send each as a"):
+        decode_v2(body, None, TOKENS, 1000)
+
+
 def test_an_axis_without_a_bound_takes_any_length_but_none() -> None:
     ids = json.dumps({"inputs": [v2("ids", "INT64", [[1] * 200])]}).encode()
     assert call_of(V2(), ids, "application/json").lengths == {"n": 200}
-    with pytest.raises(BadRequest, match=r"expected shape \[rows, n\], got \[1, 0\]"):
+    with pytest.raises(BadRequest, match=r"expected shape \[rows, n\] with at least 1 along each axis, got \[1, 0\]"):
         call_of(V2(), json.dumps({"inputs": [v2("ids", "INT64", [[]])]}).encode(), "application/json")
     with pytest.raises(
         BadRequest, match=r"expected shape \[n\] for one row or \[rows, n\] for several, got \[1, 1, 1\]"

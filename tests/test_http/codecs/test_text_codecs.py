@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import orjson
 import pytest
 
 from app.contract import CLASSES, Answer
-from app.errors import BadRequest, ModelFailed, OutputNotJson
+from app.errors import BadRequest, ModelFailed
 from app.http import call as calls
 from app.http.auth import Auth
 from app.http.codecs.embeddings import Embeddings
@@ -142,8 +143,11 @@ def test_answers() -> None:
     assert [one["embedding"] for one in cut["data"]] == [pytest.approx([0.6, 0.8]), [0.0, 1.0]]
     one = embedded({"input": "a", "normalize": True, "user": "me", "priority": 0, "truncate": None}, values[:1])
     assert one["data"][0]["embedding"] == pytest.approx((np.array(values[0]) / np.linalg.norm(values[0])).tolist())
-    with pytest.raises(OutputNotJson, match="'embedding' holds NaN"):
-        embedded({"input": "a"}, [[0, float("nan"), 0]])
+    unusual = [[0, float("nan"), float("inf")], [0.0, 1.0, 0.0]]
+    plain = embedded({"input": ["a", "b"]}, unusual)
+    assert [one["embedding"] for one in plain["data"]] == [[0, None, None], [0, 1, 0]]
+    packed = embedded({"input": ["a", "b"], "encoding_format": "base64"}, unusual)
+    assert packed["data"][0]["embedding"] == base64.b64encode(np.array(unusual[0], "<f4").tobytes()).decode()
 
 
 INPUTS = (spec("query", "BYTES"), spec("document", "BYTES"))
@@ -152,12 +156,17 @@ PLAIN = served("plain", INPUTS, (spec("score", "FP32"),))
 TEXTS = ["a", "b", "c"]
 
 
-def ranked(body: dict[str, Any]) -> Any:
+def ranked(body: dict[str, Any], scores: Sequence[float] = (0.25, 0.75, 0.25)) -> Any:
     codec = Rerank().with_body(orjson.dumps(body), LIMITS)
     call = codec.decode(RANKER, {}, b"", LIMITS)
     assert [array.tolist() for array in call.arrays] == [[b"q"] * 3, [b"a", b"b", b"c"]]
-    scores, raw = np.array([0.25, 0.75, 0.25], np.float32), np.array([-1, 1, -1], np.float32)
-    return orjson.loads(codec.encode(RANKER, call, Answer([scores, raw], 0, 0, 1))[0])
+    answer = Answer([np.array(scores, np.float32), np.array([-1, 1, -1], np.float32)], 0, 0, 1)
+    return orjson.loads(codec.encode(RANKER, call, answer)[0])
+
+
+def test_a_text_whose_score_is_nan_is_last_and_has_none() -> None:
+    found = ranked({"query": "q", "documents": TEXTS}, (float("nan"), 0.25, 0.5))["results"]
+    assert [(one["index"], one["relevance_score"]) for one in found] == [(2, 0.5), (1, 0.25), (0, None)]
 
 
 @pytest.mark.parametrize(

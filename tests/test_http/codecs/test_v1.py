@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from app.contract import Answer
-from app.errors import BadRequest, ModelFailed, OutputNotJson
+from app.errors import BadRequest, ModelFailed
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.present import json_text, own_rows, present_rows
 from app.http.codecs.v1 import decode_v1, encode_v1
@@ -54,6 +54,30 @@ def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None
     assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
 
 
+def test_rows_of_different_lengths_are_padded_with_their_lengths_beside() -> None:
+    """And the answer has each row's own values: as of as many requests."""
+    model = served(
+        "m", (spec("ids", "INT64", "n", bound=4, minimum=5), spec("w", "BYTES", "n")), (spec("y", "FP32", "n"),)
+    )
+    rows = [{"ids": [7, 8, 9], "w": ["a", "b", "c"]}, {"ids": [6], "w": ["d"]}]
+    call = decode_v1(model, {"instances": rows})
+    assert (call.rows, call.lengths, call.own_lengths) == (2, {"n": 3}, {"n": [3, 1]})
+    assert call.arrays[0].tolist() == [[7, 8, 9], [6, 7, 7]]  # in the range of the input
+    assert call.arrays[1].tolist() == [[b"a", b"b", b"c"], [b"d", None, None]]
+    answer = Answer([np.array([[1, 2, 3], [4, 0, 0]], np.float32)], 0, 0, 1)
+    assert encoded(encode_v1(model, own_rows(model, call, answer))) == {"predictions": [[1, 2, 3], [4]]}
+    even = decode_v1(model, {"instances": [rows[0], rows[0]]})
+    assert (even.lengths, even.own_lengths) == ({"n": 3}, None)
+
+
+@pytest.mark.parametrize("x", [[1, 2], [[1], [2]], [1, [2]], [[1], 2]])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_a_row_may_have_an_axis_or_none(x: list[Any], shape: tuple[int, ...]) -> None:
+    model = served("m", (spec("x", "INT64", *shape), spec("z", "FP32")), Y)
+    call = decode_v1(model, {"instances": [{"x": one, "z": 0} for one in x]})
+    assert call.arrays[0].tolist() == np.reshape([1, 2], (2, *shape)).tolist()
+
+
 @pytest.mark.parametrize(
     ("model", "body", "words"),
     [
@@ -63,7 +87,16 @@ def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None
         (VECTOR, {"instances": [1, 2, 3, 4]}, ["instances:", "[rows, 4]", "got [4]"]),
         (VECTOR, {"instances": [{"x": [1, 2, 3, 4]}, [1, 2, 3, 4]]}, ["instances[1]:", "an object with input 'x'"]),
         (TEXT, {"instances": [{"b64": "?"}]}, ["instances:", "base64"]),
-        (TOKENS, {"instances": [{"ids": [1], "mask": [1, 1]}]}, ["instances[].mask:", "'tokens'"]),
+        (
+            TOKENS,
+            {"instances": [{"ids": [1], "mask": [1]}, {"ids": [], "mask": []}]},
+            ["ids[1]:", "at least 1", "[1, 0]"],
+        ),
+        (
+            TOKENS,
+            {"instances": [{"ids": [1], "mask": [1, 1]}]},
+            ["instances:", "axis 'tokens' of row 0 has length 2 in input 'mask'"],
+        ),
     ],
 )
 def test_bodies_that_do_not_fit(model: FakeServed, body: Any, words: list[str]) -> None:
@@ -111,15 +144,15 @@ def test_outputs_by_name() -> None:
 
 def test_rows_are_as_long_as_each_ran() -> None:
     written = served("w", VECTOR.info.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")))
-    info = dataclasses.replace(written.info, own_axes=("written",))
+    written.info = dataclasses.replace(written.info, own_axes=("written",))
     arrays = [np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])]
-    rows = own_rows(info, Answer(arrays, 0, 0, 1, lengths=[3, 1]))
+    rows = own_rows(written, call_of(2, single=False), Answer(arrays, 0, 0, 1, lengths=[3, 1]))
     assert encoded(present_rows(written, rows, call_of(2, single=False))) == [
         {"text": [7, 8, 9], "n": 3},
         {"text": [5], "n": 1},
     ]
     assert encoded(encode_v1(written, rows))["predictions"][1] == {"text": [5], "n": 1}
-    one = own_rows(info, Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
+    one = own_rows(written, call_of(1, single=True), Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
     assert encoded(present_rows(written, one, call_of(1, single=True))) == {"text": [7, 8, 9], "n": 3}
     shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
     presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=shown.present)
@@ -152,15 +185,24 @@ def test_present_sees_one_row_without_the_batch_dimension() -> None:
     assert encoded(present_rows(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_is_never_a_silent_null(bad: float) -> None:
-    rows = np.array([[bad, 2, 3, 4]], np.float32)
-    with pytest.raises(OutputNotJson, match="'y'"):
-        present_rows(VECTOR, [rows], call_of(1, single=True))
-    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_number_that_json_has_not_is_null_and_the_others_stay(bad: float) -> None:
+    """V2, which has a binary form, refuses it: test_v2_encode.py."""
+    rows = np.array([[bad, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+    wanted = [[None, 2, 3, 4], [5, 6, 7, 8]]
+    assert encoded(encode_v1(VECTOR, [rows])) == {"predictions": wanted}
+    assert encoded(present_rows(VECTOR, [rows], call_of(2, single=False))) == [{"y": one} for one in wanted]
+    for value in (rows[0], {"deep": [float(bad), b"x"]}, np.float32(bad)):
         model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
-        with pytest.raises(OutputNotJson, match="answer"):
-            encoded(present_rows(model, [rows], call_of(1, single=True)))
+        found = encoded(present_rows(model, [rows], call_of(1, single=True)))
+        assert found in (wanted[0], {"deep": [None, "x"]}, None)
+
+
+def test_a_row_of_nan_has_no_label() -> None:
+    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 2, labels=("a", "b")),))
+    rows = np.array([[np.nan, np.nan], [0, np.inf]], np.float32)
+    found = [row["y"] for row in encoded(present_rows(labelled, [rows], call_of(2, single=False)))]
+    assert found == [{"label": None, "scores": [None, None]}, {"label": "b", "scores": [0, None]}]
 
 
 def test_what_json_does_not_have() -> None:

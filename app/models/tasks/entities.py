@@ -1,0 +1,181 @@
+"""token-classification: the label of each token, and entities of tokens that belong together.
+
+The strategies are those of transformers' pipeline. `none`: each token by itself. `simple`: neighbours of one label are
+one entity. `first`, `average`, `max`: before that each word gets one label: that of its first token, of the mean of its
+tokens' scores, or of its surest token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.contract import Array
+from app.errors import BadRequest
+from app.models.tasks import task_specs
+from app.models.tasks.answers import Answers, Outputs
+from app.values.tensors import shown
+
+_NAMES = ("aggregation", "aggregation_strategy")  # of the parameter: ours, and transformers'
+_OUTSIDE = "O"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one text without special ones: their places in the model's row, the word pieces, where each starts
+    and ends in `text`, and whether it continues the word of the token before it.
+    """
+
+    places: Array
+    pieces: list[str]
+    starts: list[int]
+    ends: list[int]
+    continues: list[bool]
+    text: str
+
+
+def token_keeper(tokenizer: Any) -> Callable[[Any, str], Tokens]:
+    """A function that returns the tokens of an encoding and its text. `tokenizer`: transformers'.
+
+    As in transformers a tokenizer that marks the pieces within a word (WordPiece) says which they are; with others a
+    word ends at a space.
+    """
+    unknown = tokenizer.unk_token_id
+    marks = bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None))
+
+    def kept(one: Any, text: str) -> Tokens:
+        places = [place for place, special in enumerate(one.special_tokens_mask) if not special]
+        pieces, offsets = [one.tokens[place] for place in places], [one.offsets[place] for place in places]
+        if marks:
+            within = [len(piece) != end - start for piece, (start, end) in zip(pieces, offsets, strict=True)]
+        else:
+            within = [start > 0 and " " not in text[start - 1 : start + 1] for start, _ in offsets]
+        continues = [each and one.ids[place] != unknown for each, place in zip(within, places, strict=True)]
+        starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+        return Tokens(np.array(places, np.int64), pieces, starts, ends, continues, text)
+
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class TokensWithStrategy:
+    """The tokens of each row, and the strategy that the request asks for."""
+
+    rows: Sequence[Tokens]
+    strategy: str
+
+
+class Tags(Answers):
+    """Scores [rows, tokens, labels] to the best label of each token or, by the strategy, to entities.
+
+    `strategy`: of requests that name none. "": tokens, which `present` also groups as `simple`. An entity is in the
+    outputs as a token is: its piece is its text, and its label has no B- or I-.
+    """
+
+    own_axes = (task_specs.PIECES,)
+    quick = False
+
+    def __init__(self, labels: Sequence[str], strategy: str = "") -> None:
+        super().__init__(task_specs.TOKENS)
+        self._labels = labels
+        self._strategy = strategy
+
+    def with_parameters(self, note: Sequence[Tokens], parameters: Mapping[str, Any]) -> Any:
+        """Raises BadRequest for a strategy that does not exist."""
+        for name in _NAMES:
+            if name in parameters:
+                value = parameters[name]
+                if value not in task_specs.AGGREGATIONS:
+                    known = ", ".join(task_specs.AGGREGATIONS)
+                    raise BadRequest(f"parameters.{name}: expected one of {known}, got {shown(value)}")
+                return TokensWithStrategy(note, value)
+        return note
+
+    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens] | TokensWithStrategy) -> Outputs:
+        (scores,) = outputs
+        rows, strategy = (note.rows, note.strategy) if isinstance(note, TokensWithStrategy) else (note, self._strategy)
+        found = [self._found(tokens, scores[row, tokens.places], strategy) for row, tokens in enumerate(rows)]
+        lengths = [len(each) for each in found]
+        shape = (len(rows), max(lengths))
+        pieces, labels = np.full(shape, b"", object), np.full(shape, b"", object)
+        best, starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, each in enumerate(found):
+            for place, one in enumerate(each):
+                pieces[row, place], labels[row, place] = one["piece"].encode(), one["label"].encode()
+                best[row, place], starts[row, place], ends[row, place] = one["score"], one["start"], one["end"]
+        return [pieces, labels, best, starts, ends], lengths
+
+    def present(self, outputs: Mapping[str, Array]) -> Any:
+        rows = zip(*(outputs[spec.name] for spec in self.outputs), strict=True)
+        found = [
+            {"label": label.decode(), "score": score, "start": int(start), "end": int(end), "piece": piece.decode()}
+            for piece, label, score, start, end in rows
+        ]
+        if self._strategy not in ("", "none"):
+            return {"entities": found}
+        grouped = entities(found) if not self._strategy else [one for one in found if one["label"] != _OUTSIDE]
+        return {"entities": grouped, "tokens": found}
+
+    def _found(self, tokens: Tokens, scores: Array, strategy: str) -> list[dict[str, Any]]:
+        """The tokens or entities of one row."""
+        places = list(range(len(tokens.pieces)))
+        if strategy in ("", "none", "simple"):
+            each = [self._labelled(tokens, [place], scores[place]) for place in places]
+            return _with_text(entities(each), tokens.text) if strategy == "simple" else each
+        words: list[list[int]] = []
+        for place in places:
+            if words and tokens.continues[place]:
+                words[-1].append(place)
+            else:
+                words.append([place])
+        each = [self._labelled(tokens, word, _of_word(scores[word], strategy)) for word in words]
+        return _with_text(entities(each), tokens.text)
+
+    def _labelled(self, tokens: Tokens, word: Sequence[int], scores: Array) -> dict[str, Any]:
+        best = int(scores.argmax())
+        first, last = word[0], word[-1]
+        return {
+            "label": _OUTSIDE if np.isnan(scores[best]) else self._labels[best],
+            "score": scores[best],
+            "start": tokens.starts[first],
+            "end": tokens.ends[last],
+            "piece": tokens.pieces[first],
+        }
+
+
+def _of_word(scores: Array, strategy: str) -> Array:
+    """The scores of a word from those of its tokens [tokens, labels]."""
+    if strategy == "average":
+        return np.asarray(scores.mean(axis=0))
+    return np.asarray(scores[0 if strategy == "first" else int(scores.max(axis=1).argmax())])
+
+
+def entities(each: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbours with the labels `B-X`, `I-X`, `I-X` (or `X`, `X`) as one entity `X`; its score is their mean.
+
+    What is labelled `O` is in none.
+    """
+    groups: list[tuple[str, list[Mapping[str, Any]]]] = []
+    for one in each:
+        name = one["label"][2:] if one["label"].startswith(("B-", "I-")) else one["label"]
+        if groups and groups[-1][0] == name and not one["label"].startswith("B-"):
+            groups[-1][1].append(one)
+        else:
+            groups.append((name, [one]))
+    return [
+        {
+            "label": group[0]["label"].split("-", 1)[-1],
+            "score": np.float32(np.mean([one["score"] for one in group])),
+            "start": group[0]["start"],
+            "end": group[-1]["end"],
+        }
+        for name, group in groups
+        if name != _OUTSIDE
+    ]
+
+
+def _with_text(found: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    return [{**one, "piece": text[one["start"] : one["end"]]} for one in found]

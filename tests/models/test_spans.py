@@ -1,0 +1,188 @@
+"""Entities of tokens, and parts of a text that answer a question. Invariant: as transformers' pipelines define them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_transformers as tiny
+import torch
+import transformers
+from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from app.errors import BadRequest
+from app.models.tasks.questions import ReadContext, SpanAnswers
+from app.models.tasks.task_specs import AGGREGATIONS
+from app.models.tasks.windows import WindowedTexts
+
+from .task_models import answered, broken, opened, texts
+
+TEXTS = [
+    "anna ran in paris , unhappy dogs sat",
+    "annas cats on mats. anna's mat",
+    "a zebra",
+    "",
+    "\u00fcber \u5317\u4eac anna",
+]
+SAVED = {"WordPiece": lambda folder: tiny.save_bert(folder, "TokenClassification", id2label=tiny.TAGS, seed=5),
+         "byte-level": tiny.save_byte_level}  # fmt: skip
+
+
+def in_v2(model: Any, parameters: dict[str, Any], text: str) -> list[tuple[Any, ...]]:
+    """What V2 answers to one text: label, score, start and end of each token or entity."""
+    front = model.front
+    (read,) = front.read([[texts([text])]])
+    note = front.with_parameters(read.note, parameters)
+    ids = torch.from_numpy(read.arrays[0])
+    tensors = [ids, *([torch.zeros_like(ids)] if len(read.arrays) > 1 else []), torch.ones_like(ids)]
+    with torch.inference_mode():
+        outputs, lengths = front.answer([model.call(*tensors).numpy()], note)
+    pieces, labels, *others = [array[0, : lengths[0]].tolist() for array in outputs]
+    assert all(isinstance(piece, bytes) for piece in pieces)
+    return list(zip([label.decode() for label in labels], *others, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize("strategy", AGGREGATIONS)
+def test_entities_are_those_of_transformers(tmp_path: Path, kind: str, strategy: str) -> None:
+    original = SAVED[kind](tmp_path / "weights")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
+    pipeline = transformers.pipeline(
+        "token-classification", model=original, tokenizer=tokenizer, aggregation_strategy=strategy
+    )
+    by_request, by_file = (
+        opened(tmp_path, "token-classification"),
+        opened(tmp_path, "token-classification", f'aggregation = "{strategy}"'),
+    )
+    for text in TEXTS:
+        expected = [
+            (
+                one.get("entity_group", one.get("entity")),
+                pytest.approx(float(one["score"]), rel=1e-4),
+                one["start"],
+                one["end"],
+            )
+            for one in (pipeline(text) if text else [])
+        ]
+        for name in ("aggregation", "aggregation_strategy"):
+            found = in_v2(by_request, {name: strategy}, text)
+            assert [one for one in found if one[0] != "O"] == expected
+        (shown,) = answered(by_file, [text])
+        found = [(one["label"], float(one["score"]), one["start"], one["end"]) for one in shown["entities"]]
+        assert found == expected
+        assert ("tokens" in shown) == (strategy == "none")
+    assert answered(by_request, TEXTS)[0]["tokens"]
+
+
+def test_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    front = opened(tmp_path, "token-classification").front
+    with pytest.raises(
+        BadRequest, match=r"^parameters.aggregation: expected one of none, simple, first, average, max, got 'mean'"
+    ):
+        front.with_parameters(WindowedTexts([], []), {"aggregation": "mean"})
+    assert "task_options.aggregation: expected 'none', 'simple'" in broken(
+        tmp_path, "token-classification", 'aggregation = "mean"'
+    )
+
+
+def test_tokens_of_nan_are_in_no_entity(tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    model = opened(tmp_path, "token-classification")
+    (read,) = model.front.read([[texts(["anna ran"])]])
+    outputs, _ = model.front.answer([np.full((1, 4, 4), np.nan, np.float32)], read.note)
+    found = model.present({spec.name: array[0] for spec, array in zip(model.front.answered, outputs, strict=True)})
+    assert found["entities"] == []
+    assert [one["label"] for one in found["tokens"]] == ["O", "O"]
+
+
+# answers to questions
+
+
+def pointed(context: str, window: Any, start: int, end: int, none: float = -9.0) -> Any:
+    """Logits that point to the tokens of a context with these characters, and by `none` to CLS."""
+    logits = np.full((len(window), 2), -9.0, np.float32)
+    own = [place for place, sequence in enumerate(window.sequence_ids) if sequence == 1]
+    places = [place for place in own if window.offsets[place][0] < end and window.offsets[place][1] > start]
+    logits[places[0], 0] = logits[places[-1], 1] = 0.0
+    logits[0] = none
+    return logits
+
+
+def answer_of(answers: SpanAnswers, context: str, window: Any, logits: Any, note: Any = None) -> Any:
+    outputs, _ = answers.answer([logits[None]], note or [ReadContext(context, [window])])
+    text, score, start, end = (array[0] for array in outputs)
+    assert context[start:end].encode() == text
+    return text.decode(), float(score)
+
+
+def softmax(values: Any) -> Any:
+    return np.exp(values) / np.exp(values).sum(axis=0)
+
+
+def test_no_answer_is_an_empty_text_with_its_score(tmp_path: Path) -> None:
+    """Where CLS is likelier than the best answer, as models of SQuAD 2 say it; of several windows, in all of them."""
+    tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
+    window = tokenizer.encode("a dog", context)
+    logits = pointed(context, window, 4, 7, none=0.5)
+    own = np.array([place == 0 or sequence == 1 for place, sequence in enumerate(window.sequence_ids)])
+    none = softmax(logits[own])[0].prod()
+    assert answer_of(SpanAnswers(2), context, window, logits) == ("", pytest.approx(none, rel=1e-5))
+    forced = SpanAnswers(2, impossible=False)
+    text, score = answer_of(forced, context, window, logits)
+    assert (text, score) == ("cat", pytest.approx(softmax(logits[own])[2].prod(), rel=1e-5))
+    for value, expected in ((True, ""), (False, "cat")):
+        for answers in (SpanAnswers(2), forced):
+            note = answers.with_parameters([ReadContext(context, [window])], {"handle_impossible_answer": value})
+            assert answer_of(answers, context, window, logits, note)[0] == expected
+    with pytest.raises(BadRequest, match=r"^parameters.handle_impossible_answer: expected true or false, got 'yes'"):
+        forced.with_parameters([], {"handle_impossible_answer": "yes"})
+    sure = pointed(context, window, 4, 7)
+    both = np.stack([logits, sure])
+    outputs, _ = SpanAnswers(2).answer([both], [ReadContext(context, [window, window])])
+    assert outputs[0][0] == b"cat"
+
+
+def test_logits_of_nan_are_no_answer(tmp_path: Path) -> None:
+    tokenizer, context = tiny.save_tokenizer(tmp_path).backend_tokenizer, "the cat sat"
+    window = tokenizer.encode("a dog", context)
+    text, score = answer_of(SpanAnswers(2), context, window, np.full((len(window), 2), np.nan, np.float32))
+    assert (text, np.isnan(score)) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("context", "start", "end", "expected"),
+    [
+        ("\u5317\u4eac\u5927\u5b66\u5728\u5317\u4eac", 2, 4, "\u5927\u5b66"),
+        ("\u6771\u4eac\u30bf\u30ef\u30fc\u306f", 2, 5, "\u30bf\u30ef\u30fc"),
+        ("\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28\u0e44\u0e17\u0e22", 0, 6, "\u0e1b\u0e23\u0e30\u0e40\u0e17\u0e28"),
+        ("the harbour is cold", 5, 8, "harbour"),
+        ("the harbour is cold", 4, 14, "harbour is"),
+        ("\u5728harbour\u5317", 3, 5, "harbour"),
+    ],
+)
+def test_only_words_are_widened(context: str, start: int, end: int, expected: str) -> None:
+    """The pre-tokenizer's pieces are whole runs of letters, tokens single letters, with or without the blank before."""
+    letters = {letter: n for n, letter in enumerate(sorted({*context, "?", "\u2581"}))}
+    for split in (pre_tokenizers.Whitespace(), pre_tokenizers.Metaspace()):
+        tokenizer = Tokenizer(BPE(letters, []))
+        tokenizer.pre_tokenizer = split
+        window = tokenizer.encode("?", context)
+        logits = pointed(context, window, start, end)
+        assert answer_of(SpanAnswers(None), context, window, logits)[0] == expected
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_byte_level_answers_have_no_blank_before_them(trim: bool) -> None:
+    context = "der K\u00f6nig sa\u00df da"
+    alphabet = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+    window = tokenizer.encode("?", context)
+    for start, end, expected in ((3, 9, "K\u00f6nig"), (10, 13, "sa\u00df"), (4, 13, "K\u00f6nig sa\u00df")):
+        assert answer_of(SpanAnswers(None), context, window, pointed(context, window, start, end))[0] == expected
