@@ -50,7 +50,7 @@ def place_of(error: BaseException) -> str:
     if found is None:
         return ""
     links = own_links(found[1])
-    last = ([link for link in links if not _is_installed(_file(link))] or links)[-1]
+    last = ([link for link in links if not is_installed(_file(link))] or links)[-1]
     return f"{_file(last)}:{last.tb_lineno} in {last.tb_frame.f_code.co_name}"
 
 
@@ -58,7 +58,8 @@ def _file(link: TracebackType) -> str:
     return link.tb_frame.f_code.co_filename
 
 
-def _is_installed(filename: str) -> bool:
+def is_installed(filename: str) -> bool:
+    """Whether a file or folder is of an installed package."""
     return not _INSTALLED.isdisjoint(filename.split(os.sep))
 
 
@@ -70,4 +71,4 @@ def _is_own(filename: str) -> bool:
         torch and filename.startswith(os.path.dirname(torch) + os.sep)
     ):
         return False
-    return not filename.startswith(_STDLIB) or _is_installed(filename)
+    return not filename.startswith(_STDLIB) or is_installed(filename)

@@ -82,6 +82,9 @@ class Front:
         return replace(info, inputs=self.sent, outputs=self.answered, own_axes=self.own_axes)
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One loaded version of a model.
@@ -107,6 +110,8 @@ class Model:
     `stages`: the parts of `call`; between them rows may join and leave a batch. A model in one piece has none. The
     first takes the inputs; each next one takes what the last returned, followed by what `again` lists for it. `again`
     has positions in the inputs, continued by the results of `context`, which takes the inputs of a batch.
+
+    `close` is called once it serves no more. `note`: what its load could not do; shown in the index and logged.
     """
 
     info: ModelInfo
@@ -126,6 +131,8 @@ class Model:
     again: tuple[tuple[int, ...], ...] = ()
     context: Callable[..., Sequence[Any]] | None = None
     front: Front | None = None
+    close: Callable[[], object] = _nothing
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ from app.models.description.specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
+from app.models.sources.edited import edited_packages
 from app.models.sources.hubs import ByName
 from app.models.sources.imports import not_imported
+from app.models.sources.namespace import Namespace, current
 from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
 from app.models.sources.torch_files import load_weights
@@ -45,7 +47,20 @@ def load(
     call it on the loop. Raises ConfigError, whatever the model's own code raises.
     """
     config = read_declared(source.folder)
-    settings = dict(overrides or {})
+    namespace = Namespace(source.folder)
+    try:
+        with namespace.loading():
+            model = _load(source, config, dict(overrides or {}), check_names)
+    except BaseException:
+        namespace.close()
+        raise
+    note = edited_packages(namespace.outside)
+    return replace(model, close=namespace.close, note=note)
+
+
+def _load(
+    source: ModelSource, config: ModelTable, settings: dict[str, object], check_names: CheckNames | None
+) -> Model:
     row_check = str(settings.pop("row_check", None) or config.row_check)
     info = model_info(config, source, settings, check_names)
     if config.task is not None:
@@ -71,6 +86,8 @@ def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # the user's code may raise anything, and even call sys.exit
         what = with_place(one_line(error), error)
+        if (namespace := current()) is not None:
+            what = what.replace(f"{namespace.name}.", "")  # names as its code has them
         raise ConfigError(f"{where}: {what}{not_imported(error, config.source, folder)}") from error
 
 

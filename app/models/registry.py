@@ -184,7 +184,7 @@ class Registry:
         retired = [one.served for number, one in versions.items() if number in started and one.served is not None]
         for number, served in started.items():
             one = versions[number]
-            one.served, one.reason = served, ""
+            one.served, one.reason = served, served.model.note
         held = {source.version for source in sources}
         gone = [] if failures else [number for number in versions if number not in held]
         for number in gone:
@@ -242,7 +242,13 @@ class Registry:
 
     async def _start(self, source: ModelSource) -> Served:
         model = await self._in_thread(self._load_model, source)
-        served = await self._start_model(model)
+        try:
+            served = await self._start_model(model)
+        except BaseException:
+            model.close()
+            raise
+        if model.note:
+            _log.warning("model %s version %s: %s", source.name, source.version, model.note)
         self._alive.append(served)
         return served
 
@@ -268,6 +274,7 @@ class Registry:
         except Exception:
             # no request reaches it any more, so a leak of memory is no reason to fail the caller
             _log.exception("model %s version %s did not stop cleanly", served.info.name, served.info.version)
+        served.model.close()
         self._alive.remove(served)
 
     def _route(self, name: str) -> None:

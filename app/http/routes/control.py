@@ -104,7 +104,8 @@ async def load(request: Request, model: str) -> JSONResponse:
             raise
         raise NotFound(f"model {shown(model)} is not known: no folder can have so long a name") from None
     log.info("model %s: loaded, as a client asked", model, **fields(model=model))
-    return JSONResponse({"name": model, "load": True})
+    notes = [entry.reason for entry in catalog_of(request).index() if entry.name == model and entry.reason]
+    return JSONResponse({"name": model, "load": True, **({"warning": "; ".join(notes)} if notes else {})})
 
 
 @router.post("/v2/repository/models/{model}/unload", dependencies=[Depends(_may_control)])

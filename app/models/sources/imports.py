@@ -5,19 +5,17 @@ Explains why a user's package was not found: it is not on the path, or it is cal
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from app.errors import ConfigError, not_installed
+from app.models.sources.namespace import Namespace, current
 
 #: Our package, and its name.
 OURS = Path(__file__).resolve().parents[2]
@@ -70,6 +68,8 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
     """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
     with _held(_IMPORTING):
         found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
+    if (namespace := current()) is not None:
+        namespace.outside.add(module.partition(".")[0])
     for part in name.split("."):
         if not hasattr(found, part):
             other = shadowed(module, folder)
@@ -80,40 +80,11 @@ def import_callable(module: str, name: str, folder: Path) -> Any:
     return found
 
 
-class _FreshLoader(SourceFileLoader):
-    """Compiles from source each time: cached bytecode is compared by whole seconds, too coarse for a reload after an
-    edit, and a repository may be read-only.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def load_file(path: Path) -> ModuleType:
-    """Run a Python file as a module under a name of its own; `from . import x` finds files beside it."""
-    path = path.resolve()
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
-    name = f"starling_model_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_loader(name, _FreshLoader(name, str(path)), is_package=False)
-    if not isinstance(spec, ModuleSpec) or spec.loader is None:
-        raise ConfigError(f"{path}: cannot be loaded as Python")
-    spec.submodule_search_locations = [str(path.parent)]
-    module = importlib.util.module_from_spec(spec)
+    """Run a Python file in the namespace of the load that runs, or in one of its own. Raises what the code raises."""
+    namespace = current() or Namespace(path.parent)
     with _held(_IMPORTING):
-        # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
-        # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
-        # Other threads may import meanwhile, so the loop runs over a copy, which is made in one step.
-        for stale in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
-            sys.modules.pop(stale, None)
-        importlib.invalidate_caches()
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            sys.modules.pop(name, None)
-            raise
-    return module
+        return namespace.run(path)
 
 
 # why an import failed
@@ -128,8 +99,6 @@ def not_imported(error: BaseException, source: str, folder: Path) -> str:
         return shadowed(error.name, folder)
     if isinstance(error, ModuleNotFoundError) and package == source.partition(":")[0].partition(".")[0]:
         return "; install the package where the server runs, or put the folder that holds it on PYTHONPATH"
-    if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
-        return f"; it lies beside model.py, which finds it by a relative import: from . import {package}"
     return ""
 
 

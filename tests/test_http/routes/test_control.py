@@ -132,10 +132,13 @@ async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: byte
 async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
     assert (await http.post("/v2/repository/models/echo/load")).json() == {"name": "echo", "load": True}
     assert (await http.post("/v2/repository/models/echo/load", content=b'{"parameters":{}}')).status_code == 200
+    catalog.entries.append(IndexEntry("echo", "2", "READY", "not read again: net"))
+    answer = await http.post("/v2/repository/models/echo/load")
+    assert answer.json() == {"name": "echo", "load": True, "warning": "not read again: net"}
     dependents = b'{"parameters":{"unload_dependents":true}}'
     answer = await http.post("/v2/repository/models/text/unload", content=dependents)
     assert answer.json() == {"name": "text", "unload": True}
-    assert (catalog.loaded, catalog.unloaded) == (["echo", "echo"], ["text"])
+    assert (catalog.loaded, catalog.unloaded) == (["echo"] * 3, ["text"])
 
 
 @pytest.mark.parametrize("model", ["echo", "nobody"])
