@@ -137,8 +137,12 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where one version of a model comes from: its folder, which contains model.toml."""
+    """Where one version of a model comes from: its folder, which contains model.toml.
+
+    `error`: why that cannot be read.
+    """
 
     name: str
     version: int
     folder: Path
+    error: str = ""

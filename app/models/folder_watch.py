@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.errors import ConfigError, StarlingError
 from app.models.description.config import FILE_NAME
+from app.models.files import ask
 from app.models.repository import Repository
 
 #: The files of a model's folder: modification time and size.
@@ -32,6 +33,7 @@ class FolderWatch:
         self._repository = repository
         self._load = load
         self._unload = unload
+        self._seen: dict[str, _Files] = {}
         self._loaded = self._seen = self._files() or {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -72,21 +74,53 @@ class FolderWatch:
                 await self._load(name)
 
     def _files(self) -> dict[str, _Files] | None:
-        """The files of each model; None if the repository cannot be read. Blocks."""
+        """The files of each model; None if the repository cannot be read. Blocks.
+
+        Nothing has changed in a folder that cannot be read: its model is not to be unloaded for that.
+        """
+        found: dict[str, _Files] = {}
         try:
-            found = {name: _files_in(folder) for name, folder in self._repository.folders().items()}
+            folders = self._repository.folders()
         except ConfigError:
             return None
-        return {name: files for name, files in found.items() if files}
+        for name, folder in folders.items():
+            try:
+                files = ask(_files_in, folder)
+            except ConfigError:
+                files = self._seen.get(name, {})
+            if files:
+                found[name] = files
+        return found
 
 
 def _files_in(folder: Path) -> _Files:
-    """The files of a model, without hidden files and compiled Python. Empty if there is no model.toml."""
+    """The files of a model, without hidden files and compiled Python. Empty if there is no model.toml.
+
+    Links to folders are followed, each folder once: a mounted ConfigMap consists of links to hidden folders, and the
+    hidden link that they lead through is replaced when it changes.
+    """
     found: _Files = {}
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-        for path in (Path(place, name) for name in files if not name.startswith(".")):
+    seen: set[tuple[int, int]] = set()
+    places = [folder]
+    while places:
+        place = places.pop()
+        try:
+            status = place.stat()
+            entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(place))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            if place is folder:
+                raise
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for entry in entries:
+            if entry.name.startswith((".", "__pycache__")):
+                continue
             with suppress(OSError):  # it has just been removed
-                status = path.stat()
-                found[path] = status.st_mtime_ns, status.st_size
+                if entry.is_dir():
+                    places.append(Path(entry.path))
+                else:
+                    status = entry.stat()
+                    found[Path(entry.path)] = status.st_mtime_ns, status.st_size
     return found if any(path.name == FILE_NAME for path in found) else {}

@@ -46,6 +46,8 @@ def load(
     `overrides` take precedence over model.toml's `[batching]` and `row_check`. Blocks, possibly for minutes: never
     call it on the loop. Raises ConfigError, whatever the model's own code raises.
     """
+    if source.error:
+        raise ConfigError(source.error)
     config = read_declared(source.folder)
     namespace = Namespace(source.folder)
     try:

@@ -24,7 +24,7 @@ from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line
 from app.models.checks.trial import REPLACES_NONE
 from app.models.loading import load as load_model
-from app.models.repository import Repository
+from app.models.repository import Repository, is_hidden
 from app.user_code import own_trace
 
 READY, UNTRIED, LOADING, UNLOADING, UNAVAILABLE = "READY", "UNTRIED", "LOADING", "UNLOADING", "UNAVAILABLE"
@@ -87,7 +87,7 @@ class Registry:
         self._repository = repository
         self._load_model = load
         self._versions: dict[str, dict[int, _Version]] = {
-            name: {source.version: _Version(source, required=True) for source in sources}
+            name: {source.version: _Version(source, required=not is_hidden(name)) for source in sources}
             for name, sources in repository.scan().items()
         }
         self._routes: dict[tuple[str, str | None], Served] = {}

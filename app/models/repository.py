@@ -7,6 +7,7 @@ two sets: `demo` and `bench`. Folders are read again at each call, so a new mode
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
+from app.models.files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of
 
 _HERE = Path(__file__).parent
 _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
@@ -27,7 +29,7 @@ SETS: dict[str, dict[str, Path]] = {
 }
 
 #: What a model may be called.
-NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")
+NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,255}")  # no file system takes longer names
 _VERSION = re.compile(r"[1-9][0-9]*")
 _log = logging.getLogger("starling.models")
 
@@ -48,7 +50,7 @@ class Repository:
             self._named = dict(SETS[models])
         elif models is not None:
             folder = Path(models)
-            if not _is_dir(folder):
+            if not _is_folder(folder):
                 sets = ", ".join(SETS)
                 raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
             if _is_one_model(folder):
@@ -62,25 +64,28 @@ class Repository:
                 raise ConfigError(f"model: {name!r} is named twice")
             seen.add(name)
             hidden = self._named.get(name) or (self._root / name if self._root is not None else folder)
-            if hidden != folder and _is_dir(hidden) and _versions(name, hidden):
+            if hidden != folder and _versions(name, hidden):
                 _log.warning("model %s: %s is served, as --model says, and hides %s", name, folder, hidden)
             self._named[name] = folder
 
     def scan(self, *, required: bool = False) -> dict[str, list[ModelSource]]:
         """All models now in the repository, by name; the versions of each, lowest first.
 
-        A folder without a model is logged and left out. Raises ConfigError if the repository cannot be read, or if it
-        holds no model although one is `required`.
+        A folder without a model is logged and left out, a hidden one without a word. What cannot be read is a version
+        with an `error`. Raises ConfigError if the repository cannot be read, or if it holds no model although one is
+        `required`.
         """
         found: dict[str, list[ModelSource]] = {}
         for entry in self._entries():
             if not NAME.fullmatch(entry.name):
                 _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
-        for name, folder in self.folders().items():
+        for name, folder in self.folders(hidden=True).items():
             versions = _versions(name, folder)
+            if is_hidden(name) and name not in self._named:
+                versions = [source for source in versions if source.error]
             if versions:
                 found[name] = versions
-            else:
+            elif not is_hidden(name):
                 _log.warning("%s: ignored: neither %s nor a numbered folder with one", folder, FILE_NAME)
         if required and not found:
             raise ConfigError(
@@ -94,19 +99,16 @@ class Repository:
         folder = self._named.get(name)
         if folder is None and self._root is not None and NAME.fullmatch(name):
             folder = self._root / name
-        return _versions(name, folder) if folder is not None and _is_dir(folder) else []
+        return _versions(name, folder) if folder is not None else []
 
-    def folders(self) -> Mapping[str, Path]:
+    def folders(self, *, hidden: bool = False) -> Mapping[str, Path]:
         """The folders that may hold a model, by name. Raises ConfigError as `scan` does."""
-        return {**{entry.name: entry for entry in self._entries() if NAME.fullmatch(entry.name)}, **self._named}
+        names = (entry for entry in self._entries() if NAME.fullmatch(entry.name))
+        return {**{entry.name: entry for entry in names if hidden or not is_hidden(entry.name)}, **self._named}
 
     def _entries(self) -> list[Path]:
-        if self._root is None:
-            return []
-        try:
-            return sorted(entry for entry in self._root.iterdir() if entry.is_dir())
-        except OSError as error:
-            raise ConfigError(f"{self._root}: expected a readable model repository: {error}") from None
+        """Folders, and what cannot be read."""
+        return [] if self._root is None else [entry for entry in entries_of(self._root) if _may_be_folder(entry)]
 
 
 def _parse_extra(text: str) -> tuple[str, Path]:
@@ -116,25 +118,31 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     if not NAME.fullmatch(name):
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
-    if not _is_dir(folder) or not _versions(name, folder):
+    if not _is_folder(folder) or not _versions(name, folder):
         raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
     return name, folder
 
 
+def is_hidden(name: str) -> bool:
+    """Whether it is no model's: a trash, snapshots, what a ConfigMap's links lead to."""
+    return name.startswith(".")
+
+
 def _is_one_model(folder: Path) -> bool:
     """Whether the folder is a model's own: it holds model.toml, or models in numbered folders and in no others."""
-    if (folder / FILE_NAME).is_file():
-        return True
     try:
-        models = [entry.name for entry in folder.iterdir() if entry.is_dir() and (entry / FILE_NAME).is_file()]
-    except OSError:
+        if kind_of(folder / FILE_NAME) == FILE:
+            return True
+        entries = entries_of(folder)
+    except ConfigError:
         return False  # reading it as a repository will raise the error
+    models = [entry.name for entry in entries if not is_hidden(entry.name) and _holds_model(entry)]
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 
 def name_of(place: Path) -> str:
     """The name of the model in a folder or file. Raises ConfigError."""
-    path = place.resolve()
+    path = Path(os.path.abspath(place))  # without links: the name is that of the link
     name = path.stem if path.is_file() else path.name
     if not NAME.fullmatch(name):
         raise ConfigError(
@@ -144,27 +152,52 @@ def name_of(place: Path) -> str:
     return name
 
 
-def _is_dir(path: Path) -> bool:
-    """As `is_dir`, but False for names that no file system accepts: too long, or with a NUL."""
+def _is_folder(path: Path) -> bool:
     try:
-        return path.is_dir()
-    except (OSError, ValueError):
+        return kind_of(path) == FOLDER
+    except ConfigError:
+        return False
+
+
+def _may_be_folder(path: Path) -> bool:
+    try:
+        return kind_of(path) == FOLDER
+    except ConfigError:
+        return True
+
+
+def _holds_model(folder: Path) -> bool:
+    try:
+        return kind_of(folder / FILE_NAME) == FILE
+    except ConfigError:
         return False
 
 
 def _versions(name: str, folder: Path) -> list[ModelSource]:
     """The versions in a model's folder; model.toml beats numbered folders beside it."""
-    if (folder / FILE_NAME).is_file():
-        return [ModelSource(name, 1, folder)]
     try:
-        numbered = [entry for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
-    except OSError as error:
-        _log.warning("%s: ignored: %s", folder, error)
-        return []
+        if kind_of(folder) != FOLDER:
+            return []
+        if _has_model_toml(folder):
+            return [ModelSource(name, 1, folder)]
+        numbered = [entry for entry in entries_of(folder) if _VERSION.fullmatch(entry.name)]
+    except ConfigError as error:
+        return [ModelSource(name, 1, folder, str(error))]
     versions = []
     for entry in sorted(numbered, key=lambda entry: int(entry.name)):
-        if (entry / FILE_NAME).is_file():
-            versions.append(ModelSource(name, int(entry.name), entry))
-        else:
-            _log.warning("%s: ignored: no %s", entry, FILE_NAME)
+        try:
+            if kind_of(entry) != FOLDER:
+                continue
+            if _has_model_toml(entry):
+                versions.append(ModelSource(name, int(entry.name), entry))
+            else:
+                _log.warning("%s: ignored: no %s", entry, FILE_NAME)
+        except ConfigError as error:
+            versions.append(ModelSource(name, int(entry.name), entry, str(error)))
     return versions
+
+
+def _has_model_toml(folder: Path) -> bool:
+    """Raises ConfigError if something else has that name."""
+    path = folder / FILE_NAME
+    return kind_of(path) != NOTHING and bool(file_at(path))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
 import shutil
+import socket
+from pathlib import Path
 
 import pytest
 
 from app.errors import BadRequest, ConfigError
+from app.models.checks.check import check
 from app.models.folder_watch import FolderWatch
+from app.models.registry import Registry
 from app.models.repository import Repository
 
-from .folders import CODE, write_model
+from .folders import CODE, LINEAR, TOML, refused, write_model
+from .hosts import FakeHost
 
 # Invariant: what `scan` finds is what `sources` finds, and nothing else than folders with a model.toml.
 
@@ -91,6 +99,118 @@ def test_an_extra_model_named_twice(tmp_path):
         Repository(None, [f"a={folder}", f"a={folder}"])
 
 
+# Invariant: what cannot be read is a version that says why, and no other model misses anything.
+
+
+def deny(monkeypatch, method, folder, code=errno.EACCES):
+    """Tests run as root, whom nothing is denied."""
+    real = getattr(Path, method)
+
+    def denied(path, *args, **options):
+        if path == folder:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(Path, method, denied)
+
+
+def odd(kind, folder, monkeypatch):
+    """Make a folder that cannot be read, of this kind. Returns what is said of it."""
+    toml = folder / "model.toml"
+    if kind in ("loop", "dangling"):
+        folder.symlink_to(folder if kind == "loop" else "/not/there")
+        return "cannot be read: " + ("Too many levels" if kind == "loop" else "it is a link to /not/there")
+    if kind == "mode 000":
+        deny(monkeypatch, "stat", toml)
+    elif kind == "long":
+        deny(monkeypatch, "stat", folder, errno.ENAMETOOLONG)
+    else:
+        folder.mkdir()
+    if kind == "mode 000":
+        write_model(folder)
+        return "model.toml: cannot be read: Permission denied"
+    if kind == "long":
+        write_model(folder)
+        return "cannot be read: File name too long"
+    if kind == "unlisted":
+        deny(monkeypatch, "iterdir", folder, errno.EIO)
+        return "cannot be read: Input/output error"
+    if kind == "link":
+        toml.symlink_to("gone.toml")
+        return "model.toml: cannot be read: it is a link to gone.toml, which is not there"
+    if kind == "pipe":
+        os.mkfifo(toml)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as unix, contextlib.chdir(folder):
+            unix.bind("model.toml")
+    elif kind == "device":
+        toml.symlink_to("/dev/zero")
+    else:
+        toml.mkdir()
+    return f"model.toml: expected a file, got {'a named pipe' if kind == 'pipe' else 'a ' + kind}"
+
+
+KINDS = ["loop", "dangling", "mode 000", "long", "unlisted", "link", "pipe", "socket", "device", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (kind, place)
+        for kind in KINDS
+        for place in ("bad", "bad/2", ".Trash-0")
+        if (kind, place) != ("unlisted", "bad/2")  # a version is not listed
+    ],
+)
+async def test_what_cannot_be_read_is_unavailable_and_the_others_serve(tmp_path, monkeypatch, caplog, kind, place):
+    write_model(tmp_path / "good")
+    write_model(tmp_path / "bad" / "1") if place == "bad/2" else None
+    said = odd(kind, tmp_path / place, monkeypatch)
+    repository, host = Repository(tmp_path), FakeHost()
+    name, _, version = place.partition("/")
+    async with Registry(host.start, host.stop, repository) as registry:
+        await registry.load_all()
+        assert registry.find("good").info.name == "good"
+        reasons = {(entry.name, entry.version): entry for entry in registry.index()}
+        entry = reasons[name, version or "1"]
+        assert (entry.state, entry.awaited) == ("UNAVAILABLE", name == "bad")
+        assert said in entry.reason
+        assert entry.reason in caplog.text
+        with pytest.raises(BadRequest, match=f"model '{name}' cannot be loaded: version {version or 1}: ") as caught:
+            await registry.load(name)
+        assert said in str(caught.value)
+    assert [one.error for one in check(repository) if one.source.name == name and one.error] == [entry.reason]
+
+
+def test_folders_that_are_no_models_are_not_spoken_of(tmp_path, caplog):
+    write_model(tmp_path / "good")
+    for name in (".Trash-0", ".git", "..data"):
+        write_model(tmp_path / name)
+    with caplog.at_level(logging.WARNING, "starling.models"):
+        assert found(Repository(tmp_path)) == {"good": [1]}
+    assert caplog.messages == []
+    for name in ("lost+found", "@eaDir", "__MACOSX"):
+        (tmp_path / name).mkdir()
+    assert list(Repository(tmp_path).scan()) == ["good"]
+
+
+def test_what_vanishes_meanwhile_is_not_there(tmp_path, monkeypatch):
+    write_model(tmp_path / "good")
+    write_model(tmp_path / "numbered" / "1")
+    real = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: [*real(folder), folder / "7", folder / "gone"])
+    assert found(Repository(tmp_path)) == {"good": [1], "numbered": [1]}
+
+
+@pytest.mark.parametrize("key", ["labels", "weights", "warmup"])
+def test_no_file_of_a_model_is_waited_for(tmp_path, key):
+    lines = {"labels": "", "weights": 'weights = "pipe.json"\n', "warmup": ""}
+    ends = {"labels": '\nlabels = "pipe.json"\n', "weights": "", "warmup": '\n[warmup]\nfile = "pipe.json"\n'}
+    folder = write_model(tmp_path / "m", lines[key] + TOML + ends[key], LINEAR)
+    os.mkfifo(folder / "pipe.json")
+    assert "pipe.json: expected a file, got a named pipe" in refused(folder)
+
+
 # Invariant: what was written and then left alone is loaded, once; what is still being written is not.
 
 
@@ -168,6 +288,61 @@ async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed)
 async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path, watch, loads):
     shutil.rmtree(tmp_path)
     for _ in range(3):
+        await watch.look()
+    assert loads == []
+
+
+async def test_no_model_is_unloaded_because_its_folder_cannot_be_read(tmp_path, watch, loads, monkeypatch):
+    with monkeypatch.context() as patch:
+        real = os.scandir
+
+        def scandir(place):
+            if Path(place) == tmp_path / "a":
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return real(place)
+
+        patch.setattr(os, "scandir", scandir)
+        for _ in range(3):
+            await watch.look()
+    for _ in range(3):
+        await watch.look()
+    assert loads == []
+
+
+def config_map(folder, number, files):
+    """The files of a mounted ConfigMap, as the kubelet writes them, and replaces them at an update."""
+    data = folder / f"..2024_{number}"
+    for path, text in files.items():
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        (data / path).write_text(text)
+    (folder / "..data_tmp").symlink_to(data.name)
+    (folder / "..data_tmp").rename(folder / "..data")
+    for path in files:
+        top = path.partition("/")[0]
+        if not (folder / top).exists():
+            (folder / top).symlink_to(f"..data/{top}")
+    for old in folder.glob("..2024_*"):
+        if old != data:
+            shutil.rmtree(old)
+
+
+@pytest.mark.parametrize(("place", "below"), [("", "c/"), ("c", ""), ("c", "1/")])
+async def test_a_config_map_is_watched_through_its_links(tmp_path, loads, place, below):
+    files = {f"{below}model.toml": TOML, f"{below}model.py": CODE}
+    (tmp_path / place).mkdir(exist_ok=True)
+    config_map(tmp_path / place, 1, files)
+    repository = Repository(tmp_path)
+    assert found(repository) == {"c": [1]}
+    watch = FolderWatch(repository, loads.load, loads.unload)
+    config_map(tmp_path / place, 2, {**files, f"{below}model.py": LINEAR})
+    for _ in range(3):
+        await watch.look()
+    assert loads == ["c"]
+
+
+async def test_a_folder_in_itself_is_looked_at_once(tmp_path, watch, loads):
+    (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
+    for _ in range(2):
         await watch.look()
     assert loads == []
 

@@ -6,7 +6,6 @@ The routes are documented in `app/http/openapi/openapi.json`. Their state comes 
 
 from __future__ import annotations
 
-import errno
 import logging
 from typing import Any, TypeVar, cast
 
@@ -15,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from app import __version__
-from app.errors import BadRequest, NotFound, TooLarge
+from app.errors import BadRequest, TooLarge
 from app.http.answers import compress, wanted_encoding
 from app.http.auth import Auth
 from app.http.body import read_body
@@ -23,7 +22,6 @@ from app.http.routes.metadata import catalog_of
 from app.http.routes.metadata import router as models
 from app.http.routes.probes import router as probes
 from app.observe.logs import fields
-from app.values.tensors import shown
 
 log = logging.getLogger("starling.http")
 
@@ -97,12 +95,7 @@ async def load(request: Request, model: str) -> JSONResponse:
                 f"parameters.{name}: overriding a model's configuration or files is not supported; "
                 "change model.toml in the repository and load it again"
             )
-    try:
-        await catalog_of(request).load(model)
-    except OSError as exc:
-        if exc.errno != errno.ENAMETOOLONG:
-            raise
-        raise NotFound(f"model {shown(model)} is not known: no folder can have so long a name") from None
+    await catalog_of(request).load(model)
     log.info("model %s: loaded, as a client asked", model, **fields(model=model))
     notes = [entry.reason for entry in catalog_of(request).index() if entry.name == model and entry.reason]
     return JSONResponse({"name": model, "load": True, **({"warning": "; ".join(notes)} if notes else {})})

@@ -67,6 +67,8 @@ def _sources(repository: Repository) -> list[ModelSource]:
 
 
 def _read(source: ModelSource, check_names: CheckNames | None) -> Checked:
+    if source.error:
+        return Checked(source, error=source.error)
     try:
         config = read_declared(source.folder)
         return Checked(source, model_info(config, source, None, check_names), config.source)

@@ -17,6 +17,7 @@ import numpy as np
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, ConfigError
 from app.models.base import to_bits
+from app.models.files import file_at
 from app.values.arrays import cast_array
 from app.values.ranges import check_range
 from app.values.tensors import check_shape, parse_values, shown
@@ -30,6 +31,7 @@ _Read = Callable[[TensorSpec, dict[str, int]], Array]
 def read_samples(path: Path, info: ModelInfo) -> tuple[SampleRow, ...]:
     """The rows of the file, the first 256 of them. Raises ConfigError naming the file."""
     try:
+        file_at(path)
         rows = _of_arrays(path, info) if path.suffix == ".npz" else _of_requests(path, info)
     except BadRequest as error:
         raise ConfigError(f"{path}: {error}") from None

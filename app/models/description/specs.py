@@ -14,6 +14,7 @@ import numpy as np
 from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bounds
 from app.errors import ConfigError
 from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
+from app.models.files import file_at
 
 _LONGEST = (1 << 31) - 1  # for an axis without bound: longer rows do not fit in a request body
 
@@ -182,8 +183,8 @@ def _read_labels(folder: Path, table: OutputTable) -> tuple[str, ...]:
     if table.labels is None:
         return ()
     try:
-        labels = tuple((folder / table.labels).read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the name
+        labels = tuple(file_at(folder / table.labels).read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError, ConfigError) as error:  # ValueError: no UTF-8, or a NUL in the name
         raise ValueError(f"labels: expected a readable text file: {error}") from None
     last = table.shape[-1] if table.shape else -1
     if is_fixed(last) and len(labels) != last:

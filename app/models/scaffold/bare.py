@@ -14,6 +14,7 @@ from pathlib import Path
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
+from app.models.files import ask
 from app.models.repository import SETS, name_of
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.new_task import CONFIG, names_task, write_task
@@ -48,7 +49,13 @@ def with_model_toml(models: str, named: Sequence[str]) -> Iterator[dict[str, obj
 
 def _is_bare(place: str) -> bool:
     """Whether this is a model's file, or the folder of a model without a model.toml."""
-    path = Path(place)
+    try:
+        return ask(_looks_bare, Path(place))
+    except ConfigError:
+        return False  # Repository says what is wrong
+
+
+def _looks_bare(path: Path) -> bool:
     if not path.is_dir():
         return path.is_file()
     if any(True for pattern in ("", "*/", "*/*/") for _ in path.glob(f"{pattern}{FILE_NAME}")):

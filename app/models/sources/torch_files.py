@@ -25,6 +25,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.base import one_line
+from app.models.files import file_at
 
 #: Members of an archive that hold no pickle, below its root folder. Configurations and samples are read as well.
 _PLAIN_MEMBER = re.compile(
@@ -132,6 +133,7 @@ def load_weights(built: Any, path: Path) -> None:
     if not isinstance(built, nn.Module):
         raise ConfigError(f"{path}: weights need a source that returns an nn.Module, got {type(built).__name__}")
     try:
+        file_at(path)
         if path.suffix == ".safetensors":
             from safetensors.torch import load_model
 

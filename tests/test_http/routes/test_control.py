@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -179,14 +178,6 @@ async def test_what_is_wrong_is_named(
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
     assert answer.json()["error"].startswith(error)
     assert catalog.loaded == []
-
-
-async def test_load_failures_of_the_disk(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
-    catalog.load_error = OSError(errno.ENAMETOOLONG, "File name too long")
-    answer = await http.post(f"/v2/repository/models/{'a' * 300}/load")
-    assert (answer.status_code, answer.json()["error"][:11]) == (404, "model 'aaaa")
-    catalog.load_error = OSError(errno.EIO, "the disk is broken")
-    assert (await http.post("/v2/repository/models/echo/load")).status_code == 500
 
 
 NAMES = ["a" * 30_000, "a%00b", "%2e%2e", "%ff%fe", "%ed%a0%80", "a%2fb", "%0a"]

@@ -1,0 +1,70 @@
+"""Asks the file system about models' folders. Whatever it refuses is a ConfigError, so that one folder that cannot be
+read, or that vanishes meanwhile, takes no other model down.
+
+Paths stay as they are given: a link may lead into another process's root, where its target has another path.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from app.errors import ConfigError
+
+FILE, FOLDER, NOTHING = "a file", "a folder", "nothing"
+_KINDS = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: FOLDER,
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_T = TypeVar("_T")
+
+
+def ask(question: Callable[[Path], _T], path: Path) -> _T:
+    """`question(path)`. Raises ConfigError that names the path and what the file system says."""
+    try:
+        return question(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def kind_of(path: Path) -> str:
+    """What the path leads to, by name. Raises ConfigError, also for a link that leads nowhere."""
+    return ask(_kind, path)
+
+
+def file_at(path: Path) -> Path:
+    """The path, if it leads to a file. Raises ConfigError: to open a named pipe, for one, would wait for ever."""
+    kind = kind_of(path)
+    if kind != FILE:
+        raise ConfigError(f"{path}: expected a file, got {kind}")
+    return path
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """What is in the folder, in order of names. Raises ConfigError."""
+    return sorted(ask(lambda place: list(place.iterdir()), folder))
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one place; False if that cannot be told."""
+    with suppress(OSError, ValueError):
+        return os.path.samefile(one, other)
+    return False
+
+
+def _kind(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise OSError(f"it is a link to {os.readlink(path)}, which is not there") from None
+        return NOTHING
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
