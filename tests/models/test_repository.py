@@ -8,15 +8,19 @@ import logging
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from app.errors import BadRequest, ConfigError
 from app.models.checks.check import check
 from app.models.folder_watch import FolderWatch
 from app.models.registry import Registry
 from app.models.repository import Repository
+from app.models.scaffold.bare import with_model_toml
 
 from .folders import CODE, LINEAR, TOML, refused, write_model
 from .hosts import FakeHost
@@ -357,3 +361,67 @@ async def test_an_unexpected_error_is_logged_and_the_folder_is_still_watched(tmp
     ]
     await watch.look()
     assert loads == ["odd", "other"]
+
+
+# Invariant: paths are used as given. A link into another process's root has a target with another path here.
+
+
+IN_ITS_ROOT = """
+import os, subprocess, sys
+subprocess.run(["mount", "-t", "tmpfs", "image", sys.argv[1]], check=True)
+os.chroot(sys.argv[1])
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_root(tmp_path):
+    """The path to the root of a process that has mounts of its own, as one in another container."""
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    image = tmp_path / "image"
+    image.mkdir()
+    command = ["unshare", "-m", sys.executable, "-c", IN_ITS_ROOT, str(image)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        if process.stdout.readline() != b"there\n":
+            pytest.skip("needs the right to mount")
+        yield Path(f"/proc/{process.pid}/root")
+        process.stdin.close()
+
+
+def test_a_model_in_another_processs_root(tmp_path, other_root, monkeypatch):
+    there = other_root
+    code = "import helper\nfrom torch import nn\ndef build():\n    return nn.Identity()\n"
+    write_model(there / "models" / "m", code=code)
+    write_model(there / "models" / "v" / "1", code=code)
+    for folder in (there / "models" / "m", there / "models" / "v" / "1"):
+        (folder / "helper.py").write_text("")
+    mounted = tmp_path / "mnt"
+    mounted.symlink_to(there / "models")
+    assert not mounted.resolve().exists()
+    assert found(Repository(mounted)) == {"m": [1], "v": [1]}
+    assert [one.error for one in check(mounted)] == ["", ""]
+    named = tmp_path / "called"
+    for model, versions in (("m", [1]), ("v", [1])):
+        named.unlink(missing_ok=True)
+        named.symlink_to(there / "models" / model)
+        assert found(Repository(named)) == {"called": versions}
+        assert [one.error for one in check(named)] == [""]
+    monkeypatch.chdir(tmp_path)
+    assert found(Repository("called")) == {"called": [1]}
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "one").symlink_to(there / "models" / "m")
+    assert found(Repository(links)) == {"one": [1]}
+
+
+def test_a_file_in_another_processs_root(tmp_path, other_root):
+    program = torch.export.export(
+        torch.nn.Linear(3, 2), (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    torch.export.save(program, other_root / "blob.pt2")
+    (tmp_path / "net.pt2").symlink_to(other_root / "blob.pt2")
+    with with_model_toml(str(tmp_path / "net.pt2"), ()) as changed:
+        (one,) = check(str(changed["models"]))
+        assert (one.source.name, one.error) == ("net", "")

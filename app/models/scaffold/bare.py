@@ -64,7 +64,7 @@ def _looks_bare(path: Path) -> bool:
 
 
 def _folder_for(name: str, place: str, parent: Path) -> str:
-    folder, path = parent / name, Path(place).resolve()
+    folder, path = parent / name, Path(place).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if names_task(path, MODEL_FILES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME
+from app.models.files import is_same
 from app.models.repository import NAME
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.guess import InputTables, request_row, specs_of
@@ -59,7 +61,7 @@ def make(
     a model that transformers saved, if its config.json does not tell. Raises ConfigError. Nothing is left then, nor if
     the model is refused.
     """
-    name = target.resolve().name
+    name = Path(os.path.abspath(target)).name
     if not NAME.fullmatch(name):
         raise ConfigError(f"name: expected letters, digits, '_', '.' and '-', got {name!r}")
     if target.exists():
@@ -134,7 +136,7 @@ def _copied(origin: str | Path, target: Path) -> str:
     if isinstance(origin, str):
         return origin
     if origin.is_dir():
-        if target.resolve().is_relative_to(origin.resolve()):
+        if any(is_same(above, origin) for above in target.absolute().parents):
             raise ConfigError(f"{target}: expected a folder outside of {origin}, which is copied into it")
         skipped = shutil.ignore_patterns(".*", "__pycache__")
         source = "" if (origin / FILE_NAME).is_file() else source_in(origin)

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
+from app.models.files import is_same
 from app.models.tasks.opening import TOKENIZER_FILES
 from app.models.tasks.sentence_files import SENTENCE_CONFIG
 from app.models.tasks.task_specs import TASKS
@@ -41,8 +42,10 @@ def write_task(target: Path, origin: str | Path, task: str) -> None:
         task = task or fitting_task(origin)
         pairs = task == "text-classification" and _reads_pairs(origin)
         # as given: a relative path is still valid after both folders are moved together, an absolute one if neither is
-        place = origin if origin.is_absolute() else os.path.relpath(origin.resolve(), target.resolve())
-        source = f"{HUB}{Path(place).as_posix()}"
+        place = origin if origin.is_absolute() else Path(os.path.relpath(origin, target))
+        if not is_same(target / place, origin):  # links are in the way
+            place = origin.absolute()
+        source = f"{HUB}{place.as_posix()}"
     text = f"source = {json.dumps(source)}\ntask = {json.dumps(task)}\n"
     text += "\n[task_options]\npairs = true\n" if pairs else ""
     (target / FILE_NAME).write_text(text, encoding="utf-8")

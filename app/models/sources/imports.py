@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from app.errors import ConfigError, not_installed
+from app.models.files import is_same
 from app.models.sources.namespace import Namespace, current
 
 #: Our package, and its name.
@@ -106,14 +107,14 @@ def shadowed(module: str, folder: Path) -> str:
     """A hint for a `module` that was found in our package instead of the user's; "" for other names."""
     if module.partition(".")[0] != _NAME:
         return ""
-    theirs = next((path for path in _candidates(folder) if path.resolve() != OURS and _is_package(path)), None)
+    theirs = next((path for path in _candidates(folder) if not is_same(path, OURS) and _is_package(path)), None)
     which = str(theirs) if theirs is not None else "any other of that name"
     return f"; app is Starling's own package, {OURS}, which shadows {which}: rename yours"
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
     """Where the user's package may be: beside the model, above it, in the working folder, on the path."""
-    above = [place for place in folder.resolve().parents if place != place.parent]
+    above = [place for place in folder.absolute().parents if place != place.parent]
     for place in (folder, *above, Path.cwd(), *map(Path, sys.path)):
         yield from (place / "app.py", place / "app")
 
