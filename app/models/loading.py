@@ -19,6 +19,7 @@ from torch import nn
 from app.contract import Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
+from app.models.checks.advice import advice_on
 from app.models.checks.sample_files import read_samples
 from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
 from app.models.description.specs import refuse_own_axes
@@ -90,7 +91,9 @@ def _open(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         what = with_place(one_line(error), error)
         if (namespace := current()) is not None:
             what = what.replace(f"{namespace.name}.", "")  # names as its code has them
-        raise ConfigError(f"{where}: {what}{not_imported(error, config.source, folder)}") from error
+        advice = advice_on(error)
+        hint = f"; {advice}" if advice else not_imported(error, config.source, folder)
+        raise ConfigError(f"{where}: {what}{hint}") from error
 
 
 @contextmanager

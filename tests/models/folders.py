@@ -8,7 +8,8 @@ import pytest
 
 from app.contract import Model, ModelSource
 from app.errors import ConfigError
-from app.models.checks.trial import call_directly, try_model
+from app.models.checks.calling import call_directly
+from app.models.checks.trial import try_model
 from app.models.loading import load
 
 TOML = """

@@ -17,8 +17,9 @@ from transformers.pytorch_utils import Conv1D
 
 from app.contract import Model
 from app.errors import ConfigError
+from app.models.checks.calling import call_directly
 from app.models.checks.row_check import check_rows
-from app.models.checks.trial import call_directly, check_independence, tolerance_of
+from app.models.checks.trial import check_independence, tolerance_of
 from app.models.decoders import attention, packing
 from app.models.decoders.decoder import DecoderModel
 from app.models.decoders.detokenizer import Detokenizer

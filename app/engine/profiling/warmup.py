@@ -18,9 +18,10 @@ from app.engine.profiling.measuring import UnitTime
 from app.engine.profiling.profiled_model import first_profile
 from app.errors import ConfigError
 from app.models.base import verify
+from app.models.checks.calling import exit_as_error
 from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
-from app.models.checks.trial import exit_as_error, fit_row, try_full_length
+from app.models.checks.trial import fit_row, try_full_length
 from app.models.compiled import batches_of_size_one
 from app.scheduler.estimates.curve import measured_once
 from app.scheduler.estimates.fields import interpolate

@@ -10,7 +10,8 @@ import torch
 
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
-from app.models.checks.trial import REPLACES_NONE, Unfit, call_directly, try_model
+from app.models.checks.calling import call_directly, on_thread
+from app.models.checks.trial import REPLACES_NONE, Unfit, try_model
 from app.models.description.config import CheckNames, model_info
 from app.models.loading import load, read_declared
 from app.models.repository import Repository
@@ -82,8 +83,9 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
     if read.error:
         return read
     try:
-        model = load(source, {"row_check": row_check}, check_names=check_names)
-        warnings, unfit = _tried(model, replaces)
+        # as the server does: it is built on one thread and called on another, neither of them the main one
+        model = on_thread("model-load", load, source, {"row_check": row_check}, check_names)
+        warnings, unfit = on_thread("worker-0", _tried, model, replaces)
     except ConfigError as error:
         return replace(read, error=str(error), trace=_trace(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()

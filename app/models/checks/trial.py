@@ -9,24 +9,23 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import chain
 
 import torch
 from torch import nn
 
-from app.contract import Array, Model, ModelInfo, SampleRow
+from app.contract import Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES, as_array, device_of, normalise, one_line, verify, with_place
+from app.models.base import V2_DATATYPES, device_of, one_line, with_place
+from app.models.checks.advice import advice_on, is_about_shapes
+from app.models.checks.calling import exit_as_error, on_thread
 from app.models.checks.cell_check import check_cell
 from app.models.checks.decoder_check import check_decoder
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.checks.samples import (
     example_row,
     full_lengths,
-    keywords,
-    longest,
     made_up_rows,
     row_check_rows,
     short_lengths,
@@ -66,30 +65,6 @@ class Unfit(Exception):
     never_fits = False
 
 
-def call_directly(model: Model) -> Run:
-    """A `Run` that calls the model as it was loaded, on this thread."""
-    info = model.info
-
-    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
-        arguments = stack(info.inputs, rows, size)
-        with torch.inference_mode(), exit_as_error():
-            result = model.call(*arguments, **keywords(model, rows, size))
-        values = normalise(result, info.returned)[: len(info.outputs)]
-        verify(info, values, size, longest(rows))
-        return [as_array(value) for value in values]
-
-    return run
-
-
-@contextmanager
-def exit_as_error() -> Iterator[None]:
-    """Turn SystemExit into RuntimeError: a model that calls sys.exit must not end the process."""
-    try:
-        yield
-    except SystemExit as error:
-        raise RuntimeError(one_line(error)) from error
-
-
 def try_model(model: Model, run: Run) -> list[str]:
     """Try sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
     row = fit_row(model, run)
@@ -120,12 +95,22 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     what = with_place(one_line(first)[:_LONGEST_MESSAGE], first)
     remedy, never_fits = f"if such rows are no valid input, {GIVE_ROWS}", _empty_raises(model, plain, first)
     if never_fits:
-        shapes = ", ".join(f"{spec.name} [{', '.join(spec.axes_shown())}]" for spec in model.info.client_inputs)
-        remedy = "an empty batch raises it, too, so no row can fit: correct the model, or the shapes in model.toml: "
-        remedy += shapes
+        remedy = (
+            f"an empty batch raises it, too, so no row can fit: correct the model, or {_declared(model.info, first)}"
+        )
     unfit = Unfit(f"{_leave_batch_out(model.info)}it raises on every made-up row: {what}; {remedy}")
     unfit.never_fits = never_fits
     raise unfit from first
+
+
+def _declared(info: ModelInfo, error: Exception) -> str:
+    """What of the inputs' declaration may be at fault, and how it is."""
+    shapes = is_about_shapes(error)
+    named = (
+        (spec.name if shapes else f"{spec.name} {spec.datatype}", spec.axes_shown()) for spec in info.client_inputs
+    )
+    inputs = ", ".join(f"{name} [{', '.join(axes)}]" for name, axes in named)
+    return f"the {'shapes' if shapes else 'inputs'} in model.toml: {inputs}"
 
 
 def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
@@ -141,13 +126,16 @@ def _empty_raises(model: Model, row: SampleRow, error: Exception) -> bool:
 
 
 def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
-    """Run copies of one row in batches of 1, 2 and `max_batch`, so that only the size differs."""
+    """Run copies of one row in batches of 1, 2 and `max_batch`, so that only the size differs.
+
+    Each size after the first runs on a thread of its own: a model serves on other threads than it was tried on.
+    """
     largest = model.info.batching.max_batch
     sizes = sorted({1, min(2, largest), largest})
     failed: dict[int, Exception] = {}
-    for size in sizes:
+    for number, size in enumerate(sizes if len(sizes) > 1 else sizes * 2):
         try:
-            run([row], size)
+            on_thread(f"worker-{number}", run, [row], size) if number else run([row], size)
         except Exception as error:  # a user's code may raise anything
             failed[size] = error
     if not failed:
@@ -155,8 +143,8 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     worked = [size for size in sizes if size not in failed]
     wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
     size, first = next(iter((wrong or failed).items()))
-    if not (worked or wrong or model.samples or _is_out_of_memory(first)):
-        raise Unfit from first
+    if not (worked or wrong or model.samples or _is_out_of_memory(first) or advice_on(first)):
+        raise Unfit from first  # else rows of other values would raise it as well
     problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
     raise ConfigError(problem) from (None if size in wrong else first)
 
@@ -288,12 +276,13 @@ def _batch(size: int) -> str:
 def _what(error: Exception) -> str:
     """The error in one line with its place."""
     text = str(error) if isinstance(error, ConfigError) else one_line(error)
-    return with_place(text[:_LONGEST_MESSAGE], error)
+    advice = advice_on(error)
+    return with_place(text[:_LONGEST_MESSAGE], error) + (f"; {advice}" if advice else "")
 
 
 def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
     """Why a model may fail at one size when it works at others."""
-    if not worked:
+    if not worked or advice_on(error):
         return ""
     works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
     if _is_out_of_memory(error):

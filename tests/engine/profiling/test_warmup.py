@@ -66,7 +66,7 @@ def test_every_size_is_run_and_timed(table, budget_ns, sizes, times, monkeypatch
 
 @pytest.mark.parametrize(
     ("bound", "max_batch", "shapes"),
-    [(40, 2, [(1, 16), (2, 16), (1, 40), (1, 16), (2, 16)]), (5, 1, [(1, 5), (1, 5)])],
+    [(40, 2, [(1, 16), (2, 16), (1, 40), (1, 16), (2, 16)]), (5, 1, [(1, 5), (1, 5), (1, 5)])],
 )
 def test_inputs_are_ones_of_short_length_and_once_of_full_length(bound: int, max_batch: int, shapes: list[Any]):
     """In inference mode."""

@@ -1,0 +1,77 @@
+"""What to do about errors of models whose own text does not say it: those of threads, gradients and datatypes.
+
+A type and a pattern of the text tell them apart, because torch raises RuntimeError for nearly everything.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+
+_THREADS = (
+    'a model is imported and built on the thread "model-load", and called on others, "warm-up" and "worker-0" among '
+    "them, never on the main one: make what belongs to a thread (a connection, a loop, a threading.local) where it is "
+    "used, and leave signals to the server"
+)
+_GRADIENTS = (
+    "models are called under torch.inference_mode: where forward needs gradients, enter "
+    "`with torch.inference_mode(False), torch.enable_grad():` and clone the inputs there (docs/model-code.md)"
+)
+_UNSIGNED = (
+    "torch has few operators for unsigned integers of more than 8 bits: cast them first in forward (x.long()), or "
+    "declare INT32 or INT64 in model.toml"
+)
+_DATATYPES = (
+    "that is about the datatype, not the shape: cast in forward (x.float(), x.long()), or declare in model.toml the "
+    "datatype that the model takes"
+)
+
+#: Type, pattern of the text, advice. The first that fits counts.
+_KNOWN: tuple[tuple[type[Exception], str, str], ...] = (
+    (Exception, r"objects created in a thread can only be used in that same thread", _THREADS),
+    (ValueError, r"signal only works in main thread|set_wakeup_fd only works in main thread", _THREADS),
+    (RuntimeError, r"no (current|running) event loop|attached to a different loop|main thread", _THREADS),
+    (LookupError, r"<ContextVar name=", _THREADS),
+    (RuntimeError, r"[Ii]nference tensor|does not require grad|InferenceMode", _GRADIENTS),
+    (
+        RuntimeError,
+        r"not implemented for '?UInt(16|32|64)|types? .*\bu?int(16|32|64) types is not supported",
+        _UNSIGNED,
+    ),
+    (Exception, r"\bC?P?U?UInt(16|32|64)(Type)?\b|(short|long)? ?unsigned int\b|torch\.uint(16|32|64)", _UNSIGNED),
+    (NotImplementedError, r"not implemented for '(Half|BFloat16|Bool|Byte|Char|Short|Int|Long|Double)'", _DATATYPES),
+    (
+        RuntimeError,
+        r"same dtype|expected scalar type|scalar types: |[Ii]nput type .* and .* type .* should be",
+        _DATATYPES,
+    ),
+    (RuntimeError, r"with a bool tensor is not supported", _DATATYPES),
+    (IndexError, r"tensors used as indices must be", _DATATYPES),
+    (ValueError, r"input dtype .* does not match weight dtype", _DATATYPES),
+)
+_SHAPES = re.compile(
+    r"shape|size|dimension|\bdims?\b|channel|unpack|broadcast|\d+-?D\b|\bindices\b|batch|length|\belements\b",
+    re.IGNORECASE,
+)
+
+
+def advice_on(error: BaseException) -> str:
+    """What to do about an error of a model; "" if only its own text can say it."""
+    text = _text(error)
+    for kind, pattern, advice in _KNOWN:
+        if isinstance(error, kind) and re.search(pattern, text):
+            return advice
+    of_thread = isinstance(error, AttributeError) and isinstance(error.obj, threading.local)
+    return _THREADS if of_thread else ""
+
+
+def is_about_shapes(error: BaseException) -> bool:
+    """Whether the shapes in model.toml may be at fault, by the error's text."""
+    return _SHAPES.search(_text(error)) is not None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the model's own exception class may raise here
+        return ""

@@ -1,0 +1,67 @@
+"""Calls a model as a device would: under inference_mode, on other threads than the main one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from app.contract import Array, Model, SampleRow
+from app.models.base import as_array, normalise, one_line, verify
+from app.models.checks.row_check import Run
+from app.models.checks.samples import keywords, longest, stack
+
+_T = TypeVar("_T")
+
+
+def call_directly(model: Model) -> Run:
+    """A `Run` that calls the model as it was loaded, on this thread."""
+    info = model.info
+
+    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+        # As on a device: one row is read where it was written, rows of a batch are gathered, as inference tensors.
+        with torch.inference_mode(size > 1):
+            arguments = stack(info.inputs, rows, size)
+        with torch.inference_mode(), exit_as_error():
+            result = model.call(*arguments, **keywords(model, rows, size))
+        values = normalise(result, info.returned)[: len(info.outputs)]
+        verify(info, values, size, longest(rows))
+        return [as_array(value) for value in values]
+
+    return run
+
+
+def on_thread(name: str, function: Callable[..., _T], *args: Any) -> _T:
+    """Call a function on a new thread of this name, and wait for it. Raises what it raises."""
+    found: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function(*args))
+        except BaseException as error:
+            errors.append(error)
+
+    # a daemon: a model that hangs must not keep a process that has been told to end
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        error = errors.pop()
+        try:
+            raise error
+        finally:
+            del error  # else it would form a cycle with its frames
+    return found[0]
+
+
+@contextmanager
+def exit_as_error() -> Iterator[None]:
+    """Turn SystemExit into RuntimeError: a model that calls sys.exit must not end the process."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(one_line(error)) from error
