@@ -12,6 +12,7 @@ from app.engine.activations import Activations
 from app.engine.pool import Pool
 from app.engine.tensors import pad_beyond, select_rows, stack
 from app.models.base import TORCH_DTYPES, check_shape, normalise
+from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
 
 
@@ -29,17 +30,19 @@ class Executor:
     `activations`: the tensors of rows between two stages; None if the device runs the model whole. `steps`: of a
     recurrent model that the device runs step by step, known after its first trial. `keeps_memory`: the first batch of
     each size allocates memory that is kept, so every size should run before serving. `one_unit`: it can run only one
-    unit at a time.
+    unit at a time. `unruly`: settings of the process that its batches change, see `process_state`.
     """
 
     keeps_memory = False
     one_unit = False
     activations: Activations | None = None
     steps: Steps | None = None
+    unruly: tuple[Setting, ...] = ()
 
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model
         self.pool = pool
+        self.seeds = SeedWatch()
 
     def keywords(self, rows: Sequence[int]) -> dict[str, Any]:
         """The keyword arguments of a model that takes parameters."""

@@ -12,6 +12,7 @@ of 14 calls). Waiting takes about 0.05 ms, during which the device would be idle
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 
@@ -28,10 +29,13 @@ from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
 from app.models.placement import place
+from app.models.process_state import ProcessState, named
 from app.models.recurrent.cells import CellModel
 from app.models.sources.onnx_model import OnnxModel
 from app.models.sources.trees import Trees
 from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
+
+log = logging.getLogger("starling.engine")
 
 _BEGIN_WAIT_S = 0.0002  # the switch interval: after it the loop would lose the lock anyway
 
@@ -83,6 +87,7 @@ class Worker:
         torch.set_num_threads(self._threads)
         niceness = Niceness() if self._nice else None
         with torch.inference_mode():
+            state = ProcessState()
             while (job := self._jobs.get()) is not None:
                 self._idle = False
                 if self._begun.locked():
@@ -96,11 +101,22 @@ class Worker:
                     completion = run_unit(job)
                     completion.worker = self.index
                 self._idle = True
+                if completion.cause is not None:
+                    _put_back(state, job)
                 self._report(completion)
                 if completion.outcome.error is Fault.DEVICE:
                     return
                 # Drop the references now, not when the next unit comes: outputs belong to the callers.
                 del job, completion
+
+
+def _put_back(state: ProcessState, job: Job) -> None:
+    """After a batch has failed: any model's batch may have changed a setting that made it fail. It runs again then."""
+    if changed := state.put_back():
+        log.warning(
+            "a batch of model %s failed while a model's code had set %s, which all models share: put back",
+            job.executor.model.info.name, named(changed),
+        )  # fmt: skip
 
 
 class CpuDevice:

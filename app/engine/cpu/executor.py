@@ -18,6 +18,7 @@ from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
 from app.models.base import TORCH_DTYPES
+from app.models.process_state import ProcessState
 
 _NO_LENGTHS: dict[str, Any] = {}
 
@@ -26,10 +27,14 @@ def run_unit(job: Job) -> Completion:
     """Run a unit of a model on this thread. Whatever it raises becomes an Outcome."""
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # the device placed it
+    state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
     try:
         ran = executor.in_named_frame(executor.run, job.slots, job.size, job.stage, job)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
+    finally:
+        if state is not None:
+            state.put_back()
     return completed(job.unit_id, ran)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from time import perf_counter_ns
 
@@ -23,6 +23,7 @@ from app.models.checks.row_check import Run
 from app.models.checks.samples import full_lengths, longest, short_lengths, stretched
 from app.models.checks.trial import fit_row, try_full_length
 from app.models.compiled import batches_of_size_one
+from app.models.process_state import OF_BATCHES, ProcessState, named
 from app.scheduler.estimates.curve import measured_once
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile
@@ -81,10 +82,28 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
     info = executor.model.info
     slots = range(len(rows))
     write_rows(executor.pool, slots, rows)
-    with exit_as_error():
+    with exit_as_error(), _as_before(executor):
         ran = device.trial(executor, slots, size)
     verify(info, ran.outputs, len(rows), longest(rows))
     return ran
+
+
+@contextmanager
+def _as_before(executor: Executor) -> Iterator[None]:
+    """Put back settings that a batch changes, because all models of the process share them, now and when it serves."""
+    state = ProcessState.unless_one_builds(OF_BATCHES)
+    executor.seeds.begin()
+    try:
+        yield
+    finally:
+        changed = [*(() if state is None else state.put_back()), *executor.seeds.end()]
+        new = [(setting, value) for setting, value in changed if setting not in executor.unruly]
+        if new:
+            executor.unruly = (*executor.unruly, *(setting for setting, _ in new))
+            log.warning(
+                "model %s: a batch set %s, which every model of the server would have: it is put back after each",
+                executor.model.info.name, named(new),
+            )  # fmt: skip
 
 
 def lay_out(executor: Executor, slots: Slots, rows: Sequence[SampleRow], length: int) -> None:

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
-import torch
 from torch import nn
 
 from app.errors import ConfigError
 from app.models.description.config import ModelTable
+from app.models.process_state import ProcessState, named
 from app.models.sources import hubs
 from app.models.sources.estimator import open_estimator
 from app.models.sources.imports import import_callable, one_at_a_time
@@ -71,24 +71,23 @@ def open_source(config: ModelTable, folder: Path) -> Any:
         return hubs.open_torchvision(rest, config.kwargs)
     if kind == "timm":
         return hubs.open_timm(rest, config.kwargs)
-    with one_at_a_time(), _own_default_dtype(config.source):
+    with one_at_a_time(), _as_before(config.source):
         found = import_callable(kind, rest, folder)
         # A module of this name is the model. Called, it would take its inputs for kwargs.
         return found if isinstance(found, nn.Module) and not config.kwargs else found(**config.kwargs)
 
 
 @contextmanager
-def _own_default_dtype(source: str) -> Iterator[None]:
-    """Restore torch's default dtype after code that may set it: all models of the process share it."""
+def _as_before(source: str) -> Iterator[None]:
+    """Put back settings that the code changes, because all models of the process share them."""
+    state = ProcessState()
     try:
         yield
     finally:
-        dtype = torch.get_default_dtype()
-        if dtype is not torch.float32:
-            torch.set_default_dtype(torch.float32)
+        if changed := state.put_back(always=True):
             _log.warning(
-                "source %r set torch's default dtype to %s, which every model of the server would have: it is "
-                "torch.float32 again; name the dtype where forward makes tensors", source, dtype,
+                "source %r set %s, which every model of the server would have: put back; where its calls need it, set "
+                "it there, and for that long", source, named(changed),
             )  # fmt: skip
 
 

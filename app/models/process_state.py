@@ -1,0 +1,170 @@
+"""Settings of the process and of the thread that a model's code may change, and with them the answers of all models.
+
+They are compared after a model's code was imported and built, after each batch that tries it, and when a batch fails:
+each batch would cost microseconds. A model that was found to change some has them put back after each of its batches.
+"""
+
+from __future__ import annotations
+
+import locale
+import logging
+import os
+import random
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from app.models.sources.imports import PATCHING
+
+_UNKNOWN = object()
+
+
+class Setting(NamedTuple):
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+
+
+def _put_device(device: torch.device) -> None:
+    torch.set_default_device(None if device.type == "cpu" else device)  # None: without a mode that costs time
+
+
+def _precision() -> object:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by torch's newer switches, which cannot be read here
+        return _UNKNOWN
+
+
+def _folder() -> object:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return _UNKNOWN
+
+
+def _errors() -> list[Any]:
+    """The filters that turn warnings into errors. Others do no harm, and libraries add some when they are imported."""
+    return [one for one in warnings.filters if one[0] == "error"]
+
+
+def _put_errors(before: list[Any]) -> None:
+    # in place: Python's own code has this list
+    warnings.filters[:] = [one for one in warnings.filters if one[0] != "error" or one in before]  # type: ignore[index]
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+SETTINGS = (
+    Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("torch's default device", torch.get_default_device, _put_device),
+    Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    Setting("torch's deterministic mode", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    Setting("torch's precision of products", _precision, torch.set_float32_matmul_precision),
+    Setting("numpy's handling of errors", np.geterr, lambda before: np.seterr(**before)),
+    Setting("the working folder", _folder, os.chdir),
+    Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda one: locale.setlocale(locale.LC_ALL, one)),
+    Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    Setting("warnings that are errors", _errors, _put_errors),
+    Setting("the level of logging.disable", lambda: logging.root.manager.disable, logging.disable),
+    Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _TorchSeed:
+    """Two are equal if the seed is: drawing changes the state."""
+
+    seed: int
+    state: torch.Tensor = field(compare=False)
+
+
+def _torch_seed() -> _TorchSeed:
+    return _TorchSeed(torch.initial_seed(), torch.get_rng_state())
+
+
+#: Of a batch. A model that seeds torch once, when it is built, does no harm.
+OF_BATCHES = (*SETTINGS, Setting("torch's seed", _torch_seed, lambda before: torch.set_rng_state(before.state)))
+_SEEDS = (
+    Setting("numpy's seed", lambda: np.random.get_state(), np.random.set_state),  # models may use it
+    Setting("random's seed", random.getstate, random.setstate),
+)
+
+
+class ProcessState:
+    """The values of settings when it was made, on this thread."""
+
+    def __init__(self, settings: Collection[Setting] = SETTINGS) -> None:
+        self._before = [(setting, setting.get()) for setting in settings]
+
+    @classmethod
+    def unless_one_builds(cls, settings: Collection[Setting] = SETTINGS) -> Self | None:
+        """None while a model is being built: libraries change settings for a moment then, and put them back."""
+        if not PATCHING.acquire(blocking=False):
+            return None
+        try:
+            return cls(settings)
+        finally:
+            PATCHING.release()
+
+    def put_back(self, *, always: bool = False) -> list[tuple[Setting, Any]]:
+        """Put back what has changed, unless another thread builds a model (`always`: then too). Returns what it was
+        changed to.
+        """
+        if not (alone := PATCHING.acquire(blocking=False)) and not always:
+            return []
+        try:
+            changed = []
+            for setting, before in self._before:
+                now = setting.get()
+                if before is not _UNKNOWN and not _equal(now, before):
+                    with suppress(OSError, ValueError, RuntimeError):  # the folder is gone, for one
+                        setting.put(before)
+                    changed.append((setting, now))
+            return changed
+        finally:
+            if alone:
+                PATCHING.release()
+
+
+class SeedWatch:
+    """Tells seeding from drawing: a batch that seeds leaves the same state behind as the batch before."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] = []
+        self._after: list[Any] = []
+
+    def begin(self) -> None:
+        random.random()  # so that the state is not that of the last end
+        np.random.random()
+        self._before = [setting.get() for setting in _SEEDS]
+
+    def end(self) -> list[tuple[Setting, Any]]:
+        """What the batch has seeded; it is as before again."""
+        after = [setting.get() for setting in _SEEDS]
+        last, self._after = self._after, after
+        both = zip(_SEEDS, self._before, last or self._before, after, strict=True)
+        seeded = [(one, was) for one, was, old, now in both if _equal(now, old) and not _equal(now, was)]
+        for setting, before in seeded:
+            setting.put(before)
+        return [(setting, "the same") for setting, _ in seeded]
+
+
+def named(changed: Collection[tuple[Setting, Any]]) -> str:
+    """What was changed, and to what, as text."""
+    return ", ".join(f"{setting.name} to {getattr(value, 'seed', value)}" for setting, value in changed)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)

@@ -1,0 +1,130 @@
+"""Invariant: what a model's code sets for the whole process is put back, and a warning names the model."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import run_unit
+from app.engine.device import Completion, Job
+from app.engine.profiling.warmup import warm_up
+from app.models.checks.calling import on_thread
+from app.models.loading import load
+from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState
+
+from .folders import TOML, source_of, write_model
+
+IMPORTS = "import locale, logging, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
+CHANGES = {
+    "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
+    "torch.set_default_device('meta')": "torch's default device to meta",
+    "torch.set_num_threads(3)": "torch's number of threads to 3",
+    "torch.set_grad_enabled(not torch.is_grad_enabled())": "torch's gradient mode to ",
+    "torch.use_deterministic_algorithms(True)": "torch's deterministic mode to 2",
+    "torch.set_float32_matmul_precision('medium')": "torch's precision of products to medium",
+    "np.seterr(all='raise')": "numpy's handling of errors to {'divide': 'raise'",
+    "os.chdir('/')": "the working folder to /",
+    "locale.setlocale(locale.LC_ALL, 'C.UTF-8' if 'UTF' not in locale.setlocale(locale.LC_ALL) else 'C')": "the locale",
+    "sys.setrecursionlimit(4321)": "the recursion limit to 4321",
+    "warnings.simplefilter('error', ImportWarning)": "warnings that are errors to ",
+    "logging.disable(logging.DEBUG)": "the level of logging.disable to 10",
+    "socket.setdefaulttimeout(7)": "the timeout of sockets to 7",
+}
+SEEDS = {
+    "torch.manual_seed(7)": "torch's seed to 7",
+    "np.random.seed(7)": "numpy's seed to the same",
+    "random.seed(7)": "random's seed to the same",
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    with torch.inference_mode(False):
+        state = ProcessState(SETTINGS)
+        yield
+        changed = state.put_back(always=True)
+    assert changed == []
+
+
+def write(tmp_path, code):
+    return source_of(write_model(tmp_path / "bad", TOML + "[batching]\nmax_batch = 2\n", IMPORTS + code), "bad")
+
+
+@pytest.mark.parametrize(("change", "said"), CHANGES.items(), ids=CHANGES)
+@pytest.mark.parametrize("code", ["{}\ndef build():\n    return abs\n", "def build():\n    {}\n    return abs\n"])
+def test_what_a_load_sets_is_put_back(tmp_path, caplog, change, said, code):
+    load(write(tmp_path, code.format(change)))
+    assert f"source 'model.py:build' set {said}" in caplog.text
+
+
+#: Without the gradient mode, which the end of inference_mode puts back.
+OF_CALLS = {change: said for change, said in (CHANGES | SEEDS).items() if "grad" not in change}
+
+
+@pytest.mark.parametrize(("change", "said"), OF_CALLS.items(), ids=OF_CALLS)
+def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said):
+    model = load(
+        write(tmp_path, f"def build():\n    def call(x):\n        {change}\n        return x\n    return call\n")
+    )
+    device = CpuDevice((2,), 1, 1)
+    executor = on_thread("warm-up", device.open, model, 8)
+    before = ProcessState(OF_BATCHES)
+    on_thread("warm-up", warm_up, device, executor)
+    assert f"model bad: a batch set {said}" in caplog.text
+    assert caplog.text.count("a batch set") == 1
+    assert [setting.name for setting in executor.unruly] == [said.partition(" to ")[0]]
+    drawn = random.getstate(), np.random.get_state()[1].tolist()
+    on_thread("worker-0", run_one, executor)
+    assert before.put_back() == []
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == drawn
+
+
+def run_one(executor):
+    with torch.inference_mode():
+        state = ProcessState()
+        assert run_unit(Job(1, executor, [0], 1)).cause is None
+        assert state.put_back() == []
+
+
+def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
+    code = (
+        "def build():\n    def call(x):\n        return x + 0 * (random.random() + np.random.rand() + torch.rand(1))\n"
+    )
+    model = load(write(tmp_path, code + "    return call\n"))
+    device = CpuDevice((2,), 1, 1)
+    executor = device.open(model, 8)
+    warm_up(device, executor)
+    assert executor.unruly == ()
+    assert "set" not in caplog.text
+
+
+def test_what_made_a_batch_fail_is_put_back(tmp_path, caplog):
+    """Its model need not be the one that has set it: `bad` sets it for some rows alone."""
+    code = (
+        "def build():\n    def call(x):\n        assert torch.get_default_dtype() is torch.float32\n        return x\n"
+    )
+    model = load(write(tmp_path, code + "    return call\n"))
+    reported: list[Completion] = []
+    threads = torch.get_num_threads()
+    device = CpuDevice((2,), 1, 1)
+    executor = device.open(model, 8)
+    come = threading.Semaphore(0)
+    device.start(lambda completion: (reported.append(completion), come.release()))
+    try:
+        device.push(0, Job(1, executor, [0], 1))
+        come.acquire()
+        torch.set_default_dtype(torch.float64)
+        for unit in (2, 3):
+            device.push(0, Job(unit, executor, [0], 1))
+            come.acquire()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        device.close(5)
+        torch.set_num_threads(threads)
+    assert [one.cause is None for one in reported] == [True, False, True]
+    assert "a batch of model bad failed while a model's code had set torch's default dtype" in caplog.text
