@@ -31,11 +31,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def without_addresses(text: str) -> str:
-    """The text without memory addresses, which exceptions of a model's code may contain and only help attackers."""
-    return _ADDRESS.sub("", text) if " at 0x" in text else text
+def presentable(text: str) -> str:
+    """The text without memory addresses, which exceptions of a model's code may contain and only help attackers.
+
+    What is no Unicode, as bytes of paths that are no UTF-8 are in Python, becomes U+FFFD: no encoder takes it.
+    """
+    text = _ADDRESS.sub("", text) if " at 0x" in text else text
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 class StarlingError(Exception):
@@ -56,7 +61,7 @@ class StarlingError(Exception):
         cause: BaseException | None = None,
         param: str | None = None,
     ) -> None:
-        self.message = without_addresses(message)
+        self.message = presentable(message)
         super().__init__(self.message)
         self.retry_after_s = retry_after_s
         self.cause = cause
@@ -154,7 +159,7 @@ class ConfigError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(without_addresses(message))
+        super().__init__(presentable(message))
 
 
 def not_installed(name: str, packages: str = "") -> ConfigError:

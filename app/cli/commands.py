@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -47,6 +48,9 @@ out = Console()
 
 def main() -> None:
     """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
+            stream.reconfigure(errors="replace")
     try:
         cli()
     except ConfigError as exc:

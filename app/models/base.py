@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from app.contract import DATATYPES, Array, ModelInfo, TensorSpec
-from app.errors import ConfigError, without_addresses
+from app.errors import ConfigError, presentable
 from app.user_code import place_of
 
 #: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
@@ -45,7 +45,7 @@ def one_line(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the model's own exception class may raise here
         text = "(it cannot be shown)"
-    return " ".join(without_addresses(_COLOUR.sub("", f"{type(error).__name__}: {text}")).split())
+    return " ".join(presentable(_COLOUR.sub("", f"{type(error).__name__}: {text}")).split())
 
 
 def with_place(text: str, error: BaseException) -> str:

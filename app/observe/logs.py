@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import sys
 import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from app.errors import without_addresses
+from app.errors import presentable
 from app.user_code import links_of, own_links
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
@@ -27,17 +28,22 @@ def fields(**values: object) -> dict[str, Any]:
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, `fields`, and the traceback where there is one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # elsewhere the stream would escape letters in ways that JSON does not know
+        self._ascii = "utf" not in str(getattr(sys.stderr, "encoding", "utf-8")).lower()
+
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": without_addresses(record.getMessage()),
+            "message": presentable(record.getMessage()),
         }
         entry |= getattr(record, "fields", {})
         if record.exc_info:
-            entry["traceback"] = without_addresses(self.formatException(record.exc_info))
-        return json.dumps(entry, ensure_ascii=False)
+            entry["traceback"] = presentable(self.formatException(record.exc_info))
+        return presentable(json.dumps(entry, ensure_ascii=self._ascii))
 
 
 class TextFormatter(logging.Formatter):
@@ -49,12 +55,12 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Escape line breaks, which a client may have sent, unless the record has `lines=True`: the server's own."""
         if not getattr(record, "lines", False):
-            record.message = _escaped(without_addresses(record.message))
+            record.message = _escaped(presentable(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Indented, because lines of an exception's message may look like log entries."""
-        return textwrap.indent(without_addresses(super().formatException(ei)), "  ", lambda line: True)
+        return textwrap.indent(presentable(super().formatException(ei)), "  ", lambda line: True)
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)

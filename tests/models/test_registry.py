@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 
@@ -284,3 +285,18 @@ async def test_loads_take_turns_off_the_loop(host, repo):
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.find("a").info.batching.max_batch == 2
     assert seen == [(1, True)] * 4
+
+
+async def test_reasons_can_be_shown_whatever_the_paths_are_made_of(host, tmp_path):
+    repo = tmp_path / os.fsdecode(b"caf\xe9")
+    write_model(repo / "bad", code="raise ValueError('\\udcff')\n")
+    write_model(repo / os.fsdecode(b"n\xff"))
+    (repo / "link").symlink_to(os.fsdecode(b"gone\xff"))
+    async with Registry(host.start, host.stop, Repository(repo)) as registry:
+        await registry.load_all()
+        bad, link = (entry.reason for entry in registry.index())
+        assert "caf\ufffd/bad/model.toml: source 'model.py:build': ValueError: \ufffd at " in bad
+        assert "it is a link to gone\ufffd, which is not there" in link
+        for name in ("bad", "link"):
+            with pytest.raises(BadRequest, match="caf\ufffd"):
+                await registry.load(name)

@@ -112,3 +112,14 @@ def test_each_cause_once_of_those_that_are_remembered(caplog: pytest.LogCaptureF
     for model in ("a", "b", "c", "c", "a", "d", "b", "a"):
         causes.log(KeyError(), model, "r")
     assert [line.getMessage().split(",")[0][-1] for line in caplog.records] == ["a", "b", "c", "d", "a"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_line_of_json_whatever_a_path_is_made_of(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream of another encoding would escape letters as Python does, which JSON does not know."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace", write_through=True)
+    monkeypatch.setattr("sys.stderr", stream)
+    record = logging.makeLogRecord({"msg": "größe/\udcff: ignored", "fields": {"path": "\udcff"}})
+    stream.write(JsonFormatter().format(record))
+    line = json.loads(stream.buffer.getvalue())
+    assert line["message"] == "größe/\ufffd: ignored"

@@ -74,7 +74,7 @@ def _folder_for(name: str, place: str, parent: Path) -> str:
         else:
             source = path / source_in(path) if path.is_dir() else path
             write_likeliest(folder, source.as_posix(), [])
-    except ConfigError as error:
+    except (ConfigError, UnicodeEncodeError) as error:  # model.toml is UTF-8, which a path need not be
         by_hand = f"starling new NAME --from {shlex.quote(place)} takes --input, --task and --trust"
         raise ConfigError(f"models: {place}: {error}; {by_hand}, and makes a folder to serve") from None
     for file in path.glob("*") if path.is_dir() else (path,):

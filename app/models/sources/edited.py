@@ -7,6 +7,8 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 
+from app.errors import presentable
+
 #: By file of an imported module: its modification time and size when a load first saw it.
 _seen: dict[str, tuple[int, int]] = {}
 
@@ -29,4 +31,6 @@ def edited_packages(packages: Collection[str]) -> str:
     if not found:
         return ""
     which = ", ".join(f"{package} ({file})" for package, file in sorted(found.items()))
-    return f"changed since the server imported it, and not read again: {which}; restart the server to use it"
+    return presentable(
+        f"changed since the server imported it, and not read again: {which}; restart the server to use it"
+    )
