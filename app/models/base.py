@@ -36,6 +36,11 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 V2_DATATYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
+#: What to do where a row has several results, as an image has boxes.
+PADDED = (
+    "the first axis of each output is that of the rows, and a row's result has one shape: where their number differs, "
+    "as that of boxes by image, pad it (docs/model-code.md, Several results a row)"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # messages of some libraries have terminal colours
 
 
@@ -71,11 +76,13 @@ def normalise(result: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
             f"expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, got {type(result).__name__}"
         )
     if len(values) != len(outputs):
-        raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}")
+        by_row = f"; {PADDED}" if any(isinstance(value, (Mapping, list, tuple)) for value in values) else ""
+        raise ConfigError(f"expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}{by_row}")
     for spec, value in zip(outputs, values, strict=True):
         if not isinstance(value, (torch.Tensor, np.ndarray)):
             wanted = "a numpy object array of bytes" if spec.datatype == "BYTES" else "a tensor or a numpy array"
-            raise ConfigError(f"output {spec.name!r}: expected {wanted}, got {type(value).__name__}")
+            by_row = f"; {PADDED}" if isinstance(value, (Mapping, list, tuple)) else ""
+            raise ConfigError(f"output {spec.name!r}: expected {wanted}, got {type(value).__name__}{by_row}")
     return values
 
 
@@ -116,7 +123,8 @@ def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, i
         return
     if shape[:1] != (size,) or not _fits(spec, shape[1:]):
         row = (longest.get(axis, -1) if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))
-        raise ConfigError(f"output {spec.name!r}: expected shape {[size, *row]}, got {list(shape)}")
+        by_row = f"; {PADDED}" if shape[:1] != (size,) and len(shape) == len(spec.shape) + 1 else ""
+        raise ConfigError(f"output {spec.name!r}: expected shape {[size, *row]}, got {list(shape)}{by_row}")
     for axis, got in zip(spec.axes, shape[1:], strict=True):
         if axis and longest.get(axis, got) != got:
             raise ConfigError(

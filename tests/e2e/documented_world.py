@@ -119,6 +119,7 @@ def _models(mine: Path) -> None:
         ("tagger", CELLS, "Recurrent models", 1),
         ("mean", LENGTHS, "Variable lengths", 0),
         ("shout", CODE, "Text, and your own formats", 0),
+        ("boxes", CODE, "Several results a row", 0),
         ("forces", CODE, "Gradients", 0),
     ):
         code, table = block(page, heading, "python"), block(page, heading, "toml", number)

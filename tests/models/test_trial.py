@@ -199,3 +199,19 @@ def test_a_weight_that_holds_nan_is_named() -> None:
     with torch.no_grad():
         linear.bias[1] = torch.nan
     assert try_out(model(linear)) == ["weight 'bias' holds NaN: answers that depend on it are NaN"]
+
+
+# results of other numbers than rows
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: [{"boxes": torch.ones(2, 4), "scores": torch.ones(2)} for _ in x],
+        lambda x: torch.ones(5, 3),
+        lambda x: torch.cat([x, x]),
+        lambda x: [list(x)],
+    ],
+)
+def test_results_by_image_get_the_sentence_that_leads_to_a_way(call: Any) -> None:
+    assert "where their number differs, as that of boxes by image, pad it (docs/model-code.md" in refused(call)

@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import DATATYPES, SampleRow, TensorSpec, axis_bounds
 from app.errors import ConfigError
-from app.models.base import V2_DATATYPES
+from app.models.base import PADDED, V2_DATATYPES
 from app.models.checks.samples import made_up_rows, stack
 from app.models.description.specs import input_specs
 from app.models.description.tables import InputTable, explain
@@ -113,7 +113,7 @@ def found_outputs(call: Callable[..., Any], tables: InputTables) -> list[dict[st
     for name, first in runs[0].items():
         pairs = list(zip(first.shape, runs[1][name].shape, strict=True))
         if pairs[:1] != [(2, 2)]:
-            raise ConfigError(f"output {name!r}: expected a row for each of 2, got shape {list(first.shape)}")
+            raise ConfigError(f"output {name!r}: expected a row for each of 2, got shape {list(first.shape)}; {PADDED}")
         shape = [_axis(pair, axes, lengths, name) for pair in pairs[1:]]
         outputs.append({"name": name, "datatype": _datatype(first), "shape": shape})
     return outputs
@@ -147,7 +147,10 @@ def _named(result: Any) -> dict[str, Any]:
         named = {"output": result}
     for name, value in named.items():
         if not isinstance(value, (torch.Tensor, np.ndarray)):
-            raise ConfigError(f"output {name!r}: expected a tensor or a numpy array, got {type(value).__name__}")
+            by_row = f"; {PADDED}" if isinstance(value, (Mapping, list, tuple)) else ""
+            raise ConfigError(
+                f"output {name!r}: expected a tensor or a numpy array, got {type(value).__name__}{by_row}"
+            )
     return named
 
 

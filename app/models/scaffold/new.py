@@ -16,11 +16,12 @@ from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME
-from app.models.files import is_same
+from app.models.files import file_at, is_same
 from app.models.repository import NAME
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.guess import InputTables, request_row, specs_of
 from app.models.scaffold.new_task import names_task, write_task
+from app.models.sources.onnx_files import external_files
 from app.models.sources.opening import MODEL_FILES, NAMED_FILES
 from app.values.requests import v2_request
 
@@ -144,8 +145,10 @@ def _copied(origin: str | Path, target: Path) -> str:
         return source
     if origin.suffix not in NAMED_FILES:
         raise ConfigError(f"{origin}: expected a model's file, one of *{', *'.join(NAMED_FILES)}, or its folder")
-    for path in (origin, *origin.parent.glob(f"{origin.name}.data")):  # weights of a large ONNX graph are beside it
-        shutil.copy(path, target / path.name)
+    beside = external_files(origin) if origin.suffix == ".onnx" else []
+    for name in (origin.name, *beside):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file_at(origin.parent / name), target / name)
     return origin.name
 
 
