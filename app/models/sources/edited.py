@@ -17,7 +17,7 @@ def edited_packages(packages: Collection[str]) -> str:
     """A sentence on those of `packages` that were edited since; "" if there are none. Looks at all files, once a load,
     because a package may be imported long before the model that uses it.
     """
-    found = {}
+    found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str):

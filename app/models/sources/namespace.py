@@ -33,7 +33,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -290,9 +290,9 @@ class _PlainNames:
 
 def _of_caller() -> Namespace | None:
     """The namespace of the innermost of the calling functions that is in one."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if (namespace := _namespace_of(frame.f_globals.get("__name__"))) is not None:
             return namespace
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
