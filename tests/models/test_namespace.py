@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import sys
@@ -148,3 +149,25 @@ def test_an_edited_package_is_named(tmp_path, monkeypatch):
     finally:
         sys.modules.pop("shared_by_models")
     assert edited_packages({"torch"}) == ""
+
+
+def test_a_pickle_beside_its_classes_is_opened(tmp_path, monkeypatch):
+    """joblib imports them by their plain names, in a model without a model.py."""
+    joblib = pytest.importorskip("joblib")
+    code = (
+        "import numpy\nclass Times:\n    def predict(self, x):\n        return (x[:, 0] * {k}).astype(numpy.float32)\n"
+    )
+    toml = TOML.replace('"model.py:build"', '"model.joblib"\ntrust = true').replace('"y"', '"predict"')
+    toml = toml.replace("shape = [3]", "shape = []").replace("shape = []", "shape = [3]", 1)
+    models = []
+    for k in (2, 3):
+        folder = write_model(tmp_path / f"m{k}", toml, None)
+        (folder / "steps.py").write_text(code.format(k=k))
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(folder)
+            patch.delitem(sys.modules, "steps", raising=False)
+            joblib.dump(importlib.import_module("steps").Times(), folder / "model.joblib")
+            del sys.modules["steps"]
+        models.append(load(source_of(folder)))
+    assert [model.call(torch.ones(1, 3))[0].item() for model in models] == [2, 3]
+    assert "steps" not in sys.modules

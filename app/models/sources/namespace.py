@@ -69,6 +69,9 @@ class Namespace:
     def loading(self) -> Iterator[Namespace]:
         """While the folder's code is loaded on this thread."""
         before = frozenset(sys.modules)
+        package = ModuleType(self.name)  # until there is a model.py; a pickle beside model.toml has none
+        package.__path__ = self._path
+        sys.modules[self.name] = package
         token = _current.set(self)
         try:
             yield self
