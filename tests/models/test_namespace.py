@@ -63,13 +63,17 @@ def folder_of(tmp_path, name, k, code):
     return folder
 
 
+def of_models():
+    return {name for name in sys.modules if name.startswith("starling_model")}
+
+
 def answer(model):
     return model.call(torch.ones(1, 3))[0, 0].item()
 
 
 @pytest.mark.parametrize("code", WAYS.values(), ids=WAYS)
 def test_helpers_of_one_name_are_each_models_own_also_after_an_edit(tmp_path, code):
-    path, plain = list(sys.path), {"utils", "pkg", "net", "above", "circular", "data", "sibling"}
+    path, modules, plain = list(sys.path), of_models(), {"utils", "pkg", "net", "above", "circular", "data", "sibling"}
     assert plain.isdisjoint(sys.modules)
     two, three = (load(source_of(folder_of(tmp_path, name, k, code))) for name, k in (("a", 2), ("b", 3)))
     with ThreadPoolExecutor(1) as worker:
@@ -80,13 +84,13 @@ def test_helpers_of_one_name_are_each_models_own_also_after_an_edit(tmp_path, co
     assert sys.path == path
     for model in (two, three, edited):
         model.close()
-    assert not [name for name in sys.modules if name.startswith("starling_model")]
+    assert of_models() == modules
 
 
 def test_what_a_failed_load_imported_is_forgotten(tmp_path):
-    folder = folder_of(tmp_path, "a", 2, "import utils.missing\n")
+    folder, modules = folder_of(tmp_path, "a", 2, "import utils.missing\n"), of_models()
     assert "ModuleNotFoundError: No module named 'utils.missing'" in refused(folder)
-    assert not [name for name in sys.modules if name.startswith("starling_model")]
+    assert of_models() == modules
 
 
 def test_a_module_called_like_a_library_gets_the_library(tmp_path):
