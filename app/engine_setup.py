@@ -23,7 +23,6 @@ from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
 from app.models.placement import Placement
 from app.observe.tracing.tracer import Tracer
-from app.scheduler.forming.presets import preset_class
 from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
@@ -46,13 +45,7 @@ def open_record(settings: Settings) -> RecordFile | None:
 
 
 def _classes(settings: Settings) -> ClassSpec:
-    return ClassSpec(
-        preset=settings.classes,
-        budget_ns=round(settings.preempt_budget_ms * 1e6),
-        slowdown=settings.rt_slowdown,
-        share=settings.best_effort_share,
-        edf=settings.rt_order == "edf",
-    )
+    return ClassSpec(budget_ns=round(settings.preempt_budget_ms * 1e6), slowdown=settings.rt_slowdown)
 
 
 def resolve_workers(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
@@ -99,7 +92,7 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
         push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
-        keeps_one=preset_class(settings.classes).separates and not policy.owns_device,
+        keeps_one=not policy.owns_device,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)

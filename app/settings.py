@@ -20,7 +20,6 @@ from app.machine import cpu_cores
 MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
-Sharing = Literal["reef", "seq", "streams"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
@@ -91,9 +90,6 @@ class Settings(BaseModel):
     )
 
     # how real-time and best-effort requests share the device
-    classes: Sharing = Field(
-        "reef", description="How classes share the device: reef, or a baseline: seq, streams (no classes)."
-    )
     preempt_budget_ms: float = Field(
         10,
         gt=0,
@@ -103,12 +99,6 @@ class Settings(BaseModel):
         0.02,
         ge=0,
         description="Largest slowdown that best-effort batches may cause real-time ones beside them.",
-    )
-    best_effort_share: float = Field(
-        0, ge=0, lt=1, description="Share of the device's time that best-effort requests get at least."
-    )
-    rt_order: Literal["fifo", "edf"] = Field(
-        "fifo", description="Order of real-time requests of one priority: by arrival (fifo) or by deadline (edf)."
     )
 
     # the device

@@ -34,7 +34,6 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
         reorder=batching.reorder,
         one_unit=executor.one_unit,
         complete_wait=batching.complete_wait,
-        weight=batching.weight,
     )
 
 

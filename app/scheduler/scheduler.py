@@ -29,7 +29,8 @@ from types import MappingProxyType
 from app.scheduler import admission
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.dispatch import Dispatch
-from app.scheduler.forming.presets import preset_class
+from app.scheduler.forming.order import Order
+from app.scheduler.forming.share import Share
 from app.scheduler.forming.workers import Workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.rows import outcomes
@@ -55,17 +56,19 @@ from app.scheduler.types import (
 class Scheduler:
     """The scheduler of one device. Its rules are at the top of this module."""
 
-    def __init__(self, device: DeviceSpec) -> None:
+    def __init__(self, device: DeviceSpec, order: type[Order] = Order, share: type[Share] = Share) -> None:
+        """`order`, `share`: who is next, and how much it may have; others than these are baselines to compare with."""
         if not device.workers:
             raise ValueError("workers: expected at least one")
-        device = preset_class(device.classes.preset).limit(device)
         self.device = device
-        self._ledger = Ledger(edf=device.classes.edf)
+        self._ledger = Ledger()
         self._states = self._ledger.states
         #: By program, read-only. A closed program stays until its last call has left.
         self.states: Mapping[int, ProgramState] = MappingProxyType(self._states)
         self._workers = Workers(device)
-        self._dispatch = Dispatch(device, self._ledger, self._workers)
+        self._share = share(device, self._ledger, self._workers)
+        by_rank = order(self._ledger.ready, self._states, device.max_running)
+        self._dispatch = Dispatch(device, self._ledger, self._workers, by_rank, self._share)
         self._lost = False
         self._wake_at: int | None = None  # of the last Step
 
@@ -82,7 +85,7 @@ class Scheduler:
         """Close a program to new calls; it is forgotten when its last call has left."""
         state = self._states[program]
         state.closed = True
-        self._forget_if_over(state)
+        self._ledger.forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
         """Whether `admit` would accept a call of `n` rows without a deadline now. Changes nothing, and is cheap."""
@@ -124,8 +127,6 @@ class Scheduler:
             self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
         else:
             self._ledger.enter(call, state)
-            if self._ledger.best_effort and not call.klass:
-                self._dispatch.gate.realtime_arrived(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
         """The caller has gone: forget waiting rows, discard results of running ones. Unknown calls are ignored."""
@@ -160,10 +161,8 @@ class Scheduler:
             return None
         state = self._states[unit.program]
         state.units -= 1
-        gate = self._dispatch.gate
-        if gate.best_effort_units or gate.shares:
-            failed = outcome.error is not None  # a failed unit used its worker as well
-            gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)
+        if unit.klass:
+            self._share.ended(unit)
         if outcome.error is None:
             state.failures = 0
             state.observe(unit, outcome, now)
@@ -181,18 +180,12 @@ class Scheduler:
         else:
             outcomes.fail(self._ledger, unit, outcome.error, state)
         if state.closed:
-            self._forget_if_over(state)
+            self._ledger.forget_if_over(state)
         return following
-
-    def _forget_if_over(self, state: ProgramState) -> None:
-        """Forget a closed program once nothing of it is left."""
-        self._ledger.forget_if_over(state)
-        if state.program.id not in self._states:
-            self._dispatch.gate.forget(state.program.id)
 
     def pair(self, pairs: PairSlowdowns, now: int) -> None:
         """Measured slowdowns of pairs of programs: they decide which best-effort units run beside real-time ones."""
-        self._dispatch.gate.pairs = pairs
+        self._share.pairs = pairs
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
@@ -226,7 +219,7 @@ class Scheduler:
         """What to do now, given all inputs so far.
 
         `hold`: start no best-effort unit, because the driver has not read all requests yet. `Step.held` says whether
-        one could have started. A unit that starts because best-effort work's share is due is not held.
+        one could have started.
         """
         ledger = self._ledger
         self._dispatch.hold_best_effort, self._dispatch.held_best_effort = hold, False
@@ -237,7 +230,7 @@ class Scheduler:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
         wake_at: int | None = None
-        if not self._lost and (ledger.ready.nonempty or self._dispatch.gate.best_effort_units):
+        if not self._lost and (ledger.ready.nonempty or self._share.units):
             wake_at = self._dispatch.run(start, now)
         if self._workers.multi_step:
             recall, end_at_next_row = self._dispatch.multi_step.recall(now)

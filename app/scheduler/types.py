@@ -122,7 +122,6 @@ class Program:
     reorder: bool = True  # a policy that picks rows by their length may do so
     one_unit: bool = False
     complete_wait: float = 1.0  # of the policy `dva_load`, see there
-    weight: float = 1.0  # of its real-time rows among programs of different weights: see `forming.model_order`
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +141,12 @@ AT_ONCE = 1 << 62
 class ClassSpec:
     """What best-effort work may cost real-time work on a device.
 
-    `preset`: how both share it, by name (`forming.presets`). `budget_ns`: the most predicted time of best-effort units
-    handed over and not ended. `slowdown`: largest slowdown of a real-time unit by best-effort units (0.02 = 2 %).
-    `share`: part of the device's time that best-effort work always gets. `edf`: real-time calls of one priority are
-    served by deadline, not in order of arrival.
+    `budget_ns`: the most predicted time of best-effort units handed over and not ended. `slowdown`: largest slowdown of
+    a real-time unit by best-effort units (0.02 = 2 %).
     """
 
-    preset: str = "reef"
     budget_ns: int = 10_000_000
     slowdown: float = 0.02
-    share: float = 0.0
-    edf: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +215,7 @@ class Row:
     index: int = 0  # within its call
     stage: int = 0
     state: RowState = RowState.WAITING
-    order: tuple[int, int, int] = (0, 0, 0)  # of service: priority, arrival or deadline, sequence of submission
+    order: tuple[int, int, int] = (0, 0, 0)  # of service: priority, arrival, sequence of submission
     started: bool = False  # it counts as alive on the device
     group: int = 0  # not 0: it waits to run again as one unit with the rows of this group
     advanced: bool = False  # it has completed a unit, so the device keeps an activation or state of it
@@ -258,7 +252,7 @@ class Unit:
     progress: int = 0  # steps that its worker has made, as last reported by the driver
     continue_without: bool = False  # at a cell: when rows of it end, its worker continues with the others
     times: tuple[int, ...] = ()  # if it has several stages: predicted nanoseconds of each; their sum is `predicted`
-    klass: Klass = Klass.REALTIME  # of its first row; best-effort ones that fill its padding are behind the others
+    klass: Klass = Klass.REALTIME  # of all its rows
 
 
 @dataclass(frozen=True, slots=True)

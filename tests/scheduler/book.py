@@ -88,12 +88,10 @@ class Book:
         self.times: dict[int, list[int]] = {}  # of each of its stages, as predicted when it started
         self._idle = Idle()
         self.settled: set[int] = set()  # units that are to end when the first of their rows does
-        self.last_best_effort = 0  # when a unit of it last started
         self._sequence = 0
         self.eager = not patient and all(one.policy in EAGER and not one.one_unit for one in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
         plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
-        plain = plain and not device.classes.share
         bounds = {device.max_alive, *(program.max_alive for program in programs)}
         self._ordered = self.eager and plain and bounds == {UNBOUNDED}
 
@@ -108,10 +106,7 @@ class Book:
         self.calls[call.id] = entry
         for index, row in enumerate(call.rows):
             self._sequence += 1
-            first = call.arrived
-            if self.device.classes.edf and call.klass is Klass.REALTIME:
-                first = 1 << 62 if call.deadline is None else call.deadline
-            rank = (int(call.klass), call.priority, first, self._sequence)
+            rank = (int(call.klass), call.priority, call.arrived, self._sequence)
             facts = RowFacts(entry, index, row.slot, row.length, rank, steps, steps, index in bad, well)
             entry.rows.append(facts)
             self.waiting[call.program][facts] = None
@@ -247,7 +242,7 @@ class Book:
             assert all(facts.entry.left is None for facts in rows), "a row whose call has left goes on"
             best = min(self._level(facts) for facts in rows)
             better = [facts for rows in self.waiting.values() for facts in rows if self._level(facts) < best]
-            assert not better or self.device.classes.share  # of which best-effort work may be owed some
+            assert not better
             program = self.programs[unit.program]
             most = min(self.device.workers[unit.worker].capacity, program.max_batch)
             most = min(most, scheduler.states[unit.program].full[unit.stage])  # of a cell, what pays
@@ -311,7 +306,7 @@ class Book:
         assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
         assert len(set(rows)) == len(rows)
         assert not (program.one_unit and any(one.program == unit.program for one in self.units.values()))
-        rows = self._check_shared(unit, rows)
+        assert {self._key(facts) for facts in rows} == {self._key(rows[0])}
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
         for facts, row in zip(rows, unit.rows, strict=False):
             assert facts.slot == row.slot
@@ -337,28 +332,9 @@ class Book:
             facts.state, facts.retried = RowState.RUNNING, False
             self._set_alive(facts, True)
 
-    def _check_shared(self, unit: Unit, rows: list[RowFacts]) -> list[RowFacts]:
-        """The rows of its class. Behind them best-effort ones may fill its padding, the first that wait at its key."""
-        own = [facts for facts in rows if facts.entry.call.klass is unit.klass]
-        filling = rows[len(own) :]
-        assert {self._key(facts) for facts in own} == {self._key(own[0])}
-        if filling:
-            assert unit.klass is Klass.REALTIME
-            assert self.device.classes.preset == "reef"
-            assert not self.programs[unit.program].stages[unit.stage].repeats
-            key = (*self._key(own[0])[:3], Klass.BEST_EFFORT)
-            assert {self._key(facts) for facts in filling} == {key}
-            assert not any(facts.retried for facts in filling)
-            assert filling == sorted(filling, key=lambda facts: facts.rank)
-            if unit.length:
-                assert max(facts.length for facts in filling) <= max(facts.length for facts in own)
-        return own
-
     def _level(self, facts: RowFacts) -> tuple[int, int]:
         """What decides whether a row goes before a unit that runs."""
-        preset = self.device.classes.preset
-        klass = facts.rank[0] if preset == "reef" else 0
-        return (klass, 0 if preset == "seq" else facts.rank[1])
+        return (facts.rank[0], facts.rank[1])
 
     def _check_order(self, unit: Unit, rows: list[RowFacts], before: list[Unit]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
@@ -383,7 +359,7 @@ class Book:
             others = self._with_room([facts for facts in at_key if not facts.retried])
             free = sorted(others, key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
-        if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset == "reef":
+        if self._ordered and unit.klass is Klass.REALTIME:
             everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
             first = min(facts.rank for facts in everyone if not self._to_join(facts, before))
             own = min(facts.rank for facts in peers)
@@ -427,7 +403,7 @@ class Book:
     def _room(self, program: int, klass: Klass, starting: dict[int, int]) -> int:
         """Rows that may start besides so many of each program: best-effort ones leave room for a real-time batch."""
         most, own = self.device.max_alive, self.programs[program].max_alive
-        if klass is Klass.BEST_EFFORT and self.device.classes.preset == "reef":
+        if klass is Klass.BEST_EFFORT:
             most -= min(most // 2, max(self.full.values()))
             own -= min(own // 2, self.full[program])
         return min(most - self.alive - sum(starting.values()), own - self.alive_of[program] - starting[program])
@@ -435,10 +411,8 @@ class Book:
     def _check_nothing_idles(self, step: Step, now: int) -> None:
         """No worker that may be handed a unit, while a row waits for which the device has room."""
         waiting = [facts for waiting in self.waiting.values() for facts in waiting]
-        if self.device.classes.preset != "streams":  # best-effort rows may have to wait
-            waiting = [facts for facts in waiting if facts.entry.call.klass is Klass.REALTIME]
-        able = self._with_room(waiting)
-        if not able or self.device.classes.preset == "seq":
+        able = self._with_room([facts for facts in waiting if facts.entry.call.klass is Klass.REALTIME])
+        if not able:  # best-effort rows may have to wait
             return
         load = self._load()
         may_begin = sum(map(bool, load)) < self.device.max_running

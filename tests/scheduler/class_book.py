@@ -37,8 +37,7 @@ class Idle:
         unknown = any(not stage.profile.batch_ns for program in book.programs.values() for stage in program.stages)
         slowest = max(_SLOWEST * max(times, default=0), book.device.classes.budget_ns if unknown else 0)
         assert self._idle_ns <= _MOST_HELD_NS + 10 * slowest, "best effort starves on an idle device"
-        if able and book.eager and not step.held:
-            assert scheduler._dispatch.gate._upcoming._expected(now), "best effort waits, and nothing runs"
+        assert not able or not book.eager or step.held, "best effort waits, and nothing runs"
 
 
 def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler: Scheduler, now: int) -> None:
@@ -52,42 +51,24 @@ def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler:
 
 def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> None:
     """Of a Step whose units the Book has noted."""
-    classes = book.device.classes
-    if classes.preset == "seq":
-        assert len(book.units) <= 1
-        return
-    if classes.preset == "streams":
-        return
     theirs = [unit for unit in book.units.values() if unit.klass is BEST]
-    assert list(scheduler._dispatch.gate.best_effort_units.values()) == theirs
+    assert list(scheduler._share.units.values()) == theirs
     workers = book.device.workers
     if min(len(workers), book.device.max_running) > 1:
         assert len({unit.worker for unit in theirs}) < min(len(workers), book.device.max_running), "none is kept"
     started = [unit for unit in step.start if unit.klass is BEST]
-    if started and not classes.share:
-        _check_realtime_goes_first(book, started, scheduler, now)
-        _check_sum(book, started[-1], theirs)
-    if classes.preset == "reef":
-        _check_budget(book, theirs, scheduler, now)
     if started:
-        book.last_best_effort = now
+        _check_realtime_goes_first(book, started)
+        _check_sum(book, started[-1], theirs)
+    _check_budget(book, theirs, scheduler, now)
 
 
-def _check_realtime_goes_first(book: Book, started: list[Unit], scheduler: Scheduler, now: int) -> None:
+def _check_realtime_goes_first(book: Book, started: list[Unit]) -> None:
     waiting = [facts for waiting in book.waiting.values() for facts in waiting if facts.entry.call.klass is not BEST]
-    waiting = _could_start(book, waiting)
     beside = [unit for unit in book.units.values() if unit.klass is not BEST]
-    held = {(*ready.key, ready.klass): until for ready, (until, _) in scheduler._dispatch.gate._upcoming._held.items()}
-    assert not held or not book.eager, "a policy that holds nothing"
-    for facts in waiting:
-        assert book._key(facts) in held, "a real-time row waits while a best-effort unit starts"
-    for unit in started if waiting else ():
-        in_time = unit.begins + unit.predicted <= min(held.values())
-        patient = len(unit.rows) == 1 and now - book.last_best_effort >= 10 * unit.predicted
-        assert in_time or patient, "a best-effort unit starts that ends after held real-time rows may start"
+    assert not (_could_start(book, waiting) and book.eager), "a real-time row waits while a best-effort unit starts"
     for unit in started:
         for other in beside:
-            assert book.device.classes.preset == "reef", "nothing pads"
             slower = book.pairs.get((other.program, unit.program))
             assert slower is not None, "a pair that was not measured"
             assert slower <= book.device.classes.slowdown

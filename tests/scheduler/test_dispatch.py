@@ -6,10 +6,9 @@ from itertools import count
 
 import pytest
 
-from app.scheduler.forming.turns import Share, Turns
 from app.scheduler.forming.workers import Workers
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Formed, Klass, Profile, Reason, Stage, Unit
+from app.scheduler.types import AT_ONCE, Formed, Profile, Reason, Stage, Unit
 
 from .driven import calls_of, feed, scheduler_of
 from .world import make_call, make_device, make_program
@@ -120,28 +119,3 @@ def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
     second = take(workers, 0, now=1075)
     assert second.begins == 1100
     assert (workers.usable(1099), workers.next_opening(1099)) == ([], None)  # its depth is reached
-
-
-# Best-effort programs take turns by predicted time, and have their share of the device's where one is set.
-
-
-REAL, BEST = Klass
-
-
-def test_what_is_forgotten_begins_at_the_present() -> None:
-    turns = Turns()
-    turns.take(1, 1000)
-    turns.forget(1)
-    assert turns.tag(1) == 0
-
-
-class TestShare:
-    def test_a_prediction_is_put_right_once(self) -> None:
-        share = Share(0.5)
-        share.start(1, REAL, 100)
-        share.start(2, BEST, 150)
-        assert not share.due
-        share.end(2, BEST, 50)
-        assert share.due
-        share.end(2, BEST, 200)
-        assert share.due

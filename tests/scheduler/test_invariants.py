@@ -3,8 +3,7 @@
 Also, after every Step of every trace (the checks are `Book.check`):
 - a worker has at most push_depth units, at most max_running workers have one, and at most max_alive rows are alive
 - a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
-- no unit has rows of two classes, but for best-effort rows that fill the padding of a real-time one; a queue that
-  refuses a call is full of rows of its class
+- no unit has rows of two classes; a queue that refuses a call is full of rows of its class
 - no best-effort unit starts while a real-time row waits that could, nor beside a real-time unit unless the pair is
   known to allow it; what is handed over of them keeps the budget, and one worker free
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
@@ -26,17 +25,16 @@ import json
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import few, repeatable, some
 
-from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
-from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Refusal, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
 from app.sim.replay import replay
 
 from .book import UNBOUNDED
@@ -72,10 +70,7 @@ profiles = st.builds(
 )
 class_specs = st.builds(
     ClassSpec,
-    st.sampled_from(["reef", "reef", *PRESETS]),
     budget_ns=st.sampled_from([10_000_000, 100, 60]),  # units take 15 to 185
-    share=st.sampled_from([0.0, 0.0, 0.3]),
-    edf=st.booleans(),
 )
 devices = st.builds(
     lambda capacities, max_running, push_depth, push_ahead, max_alive, multi_step, classes: make_device(
@@ -295,20 +290,3 @@ def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
     assert scheduler._ledger.alive == 1
     assert not any(ready._entries for ready in scheduler._ledger.ready._sets.values())
     assert len(scheduler._ledger.deadlines.heap) <= 70
-
-
-@pytest.mark.parametrize("policy", [MIXED, *POLICIES])
-def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: str) -> None:
-    """So what nobody uses changes nothing."""
-
-    def steps(trace: Trace, preset: str) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
-        device = replace(trace.device, classes=replace(trace.device.classes, preset=preset))
-        world = World(replace(trace, device=device)).run()
-        return world.entries[1:], world.refusals
-
-    @repeatable(5)
-    @given(traces(policy, "realtime"))
-    def holds(trace: Trace) -> None:
-        assert steps(trace, "reef") == steps(trace, "streams")
-
-    holds()

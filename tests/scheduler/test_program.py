@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 
 from app.scheduler.estimates.profile import linear
@@ -120,24 +118,6 @@ def test_on_two_workers_overtaking_rows_may_be_half_as_late(arrived: int, order:
     scheduler.submit(make_call(3, program=1, arrived=0), 0)
     scheduler.submit(make_call(4, program=2, arrived=arrived), arrived)
     assert [unit.program for unit in scheduler.step(500).start] == order
-
-
-@pytest.mark.parametrize(("weights", "ratio"), [((1.0, 3.0), 3.0), ((4.0, 1.0), 0.25)])
-def test_weights_share_the_time_of_a_device_that_is_overloaded(weights: tuple[float, float], ratio: float) -> None:
-    """Both queues are always full; the second model's batches take half as long."""
-    scheduler = Scheduler(make_device(4))
-    for (program, stage), weight in zip((BOTH | {2: Stage(Profile((50, 55, 60, 65)))}).items(), weights, strict=True):
-        scheduler.add_program(make_program(program, stages=(stage,), max_batch=4, weight=weight), 0)
-    idents, now, spent = count(), 0, {1: 0, 2: 0}
-    for turn in range(500):
-        for program in (1, 2):
-            while scheduler.states[program].waiting < 80:
-                scheduler.submit(make_call(next(idents), program=program, arrived=now), now)
-        for unit in scheduler.step(now).start:
-            now += unit.predicted
-            spent[unit.program] += unit.predicted * (turn > 200)
-            scheduler.finished(Outcome(unit.id, None, unit.predicted), now)
-    assert spent[2] / spent[1] == pytest.approx(ratio, rel=0.1)
 
 
 @pytest.mark.parametrize("others", [False, True])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Profile, Row, Stage, Unit
+from app.scheduler.types import Call, Fault, Klass, Outcome, Profile, Row, Stage, Unit
 
 from .world import make_device, make_program
 
@@ -60,7 +60,7 @@ LENGTHS = (Stage(BY_LENGTH), Stage(BY_LENGTH))
 
 
 KINDS = {"whole": (Stage(TIMES),), "stages": STAGES, "cell": CELL, "lengths": LENGTHS}
-WAITS = ("behind", "before", "no_room", "edf", "classes", "best_effort")
+WAITS = ("behind", "before", "no_room", "classes", "best_effort")
 POLICIES = ("adaptive", "late", "no_wait", "dva_load")
 
 
@@ -70,7 +70,6 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, pol
     device = make_device(
         FULL,
         max_alive=FULL + 2 if wait == "no_room" else 1 << 30,
-        classes=ClassSpec("reef", edf=wait == "edf"),
     )
     program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
     scheduler = Scheduler(device)
@@ -80,13 +79,11 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, pol
     submit(scheduler, 1, FULL, klass=own, priority=5, deadline=1 << 40)
     units = scheduler.step(1).start
     for ident in range(2, WAITING + 2):
-        late = ident * 7 % WAITING
         submit(
             scheduler,
             ident,
             klass=others if ident % 2 else own,
             priority=0 if wait in ("before", "no_room") else 5,
-            deadline=(1 << 39) + late if wait == "edf" and ident % 2 else None,
         )
     scheduler.step(WAITING + 2)
     total, now = 0, 10 * WAITING

@@ -22,7 +22,6 @@ from app.contract import Model
 from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor, run_unit
-from app.engine.cpu.niceness import Niceness, may_be_nice
 from app.engine.cpu.staged import StagedExecutor
 from app.engine.device import NO_BOUND, BatchResult, DeviceOptions, Job, Report, push_depth
 from app.engine.executor import Executor
@@ -46,10 +45,8 @@ class Worker:
     The queue holds at most the device's push depth, and one unit that is measured.
     """
 
-    def __init__(self, index: int, threads: int, report: Report, *, nice: bool = False) -> None:
-        """`nice`: the thread lowers its priority while it runs best-effort units."""
+    def __init__(self, index: int, threads: int, report: Report) -> None:
         self.index = index
-        self._nice = nice
         self._threads = threads
         self._report = report
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -85,15 +82,12 @@ class Worker:
 
     def _main(self) -> None:
         torch.set_num_threads(self._threads)
-        niceness = Niceness() if self._nice else None
         with torch.inference_mode():
             state = ProcessState()
             while (job := self._jobs.get()) is not None:
                 self._idle = False
                 if self._begun.locked():
                     self._begun.release()
-                if niceness is not None:
-                    niceness.set(job.best_effort)
                 completion = run_unit(job)
                 completion.worker = self.index
                 while completion.outcome.continues:
@@ -152,9 +146,8 @@ class CpuDevice:
         # slower.
         torch.set_num_threads(self.threads)
         # With a single worker a real-time unit waits for the best-effort unit before it, which then must not be slowed.
-        nice = self.spec.max_running > 1 and may_be_nice()
         workers = range(len(self.spec.workers))
-        self._workers = [Worker(index, self.threads, report, nice=nice) for index in workers]
+        self._workers = [Worker(index, self.threads, report) for index in workers]
 
     def open(self, model: Model, slots: int) -> Executor:
         pool = Pool(model.info.client_inputs, slots)

@@ -1,43 +1,40 @@
 """Forms units: chooses a key, rows of it, and a worker.
 
-While a worker is usable, take the ready set whose first row ranks best; of several models a much faster one may
-overtake (`model_order`). Rows of a failed unit run again as one unit. For other rows the key's policy cuts a unit, or
-holds the key until a time. Calls with a row that would end after its deadline are dropped instead, and the policy is
-asked again: an overloaded device that finished late work would do nothing else.
+While a worker is usable, `order` says which ready set is next, and `share` how much of the device it may have now. Rows
+of a failed unit run again as one unit. For other rows the key's policy cuts a unit, or holds the key until a time.
+Calls with a row that would end after its deadline are dropped instead, and the policy is asked again: an overloaded
+device that finished late work would do nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
-from app.scheduler.forming import model_order
-from app.scheduler.forming.gate import Allowance
 from app.scheduler.forming.multi_step import MultiStep, continues_without, steps_of
-from app.scheduler.forming.presets import preset_class
-from app.scheduler.forming.views import Views, longest_of
+from app.scheduler.forming.order import Order
+from app.scheduler.forming.share import Allowance, Share
+from app.scheduler.forming.views import Views
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Key, ReadySet
-from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
+from app.scheduler.rows.ready import Key, ReadySet, longest_of
+from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
 
 
 class Dispatch:
     """Of one device. Takes rows from the ledger's ready table and hands units to the workers."""
 
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, order: Order, share: Share) -> None:
         self._device = device
         self._ledger = ledger
         self._workers = workers
-        self.gate = preset_class(device.classes.preset)(device, ledger, workers)
-        self._rank = self.gate.rank
-        self._overtakes = self.gate.overtakes and not device.classes.edf
-        self.views = Views(device, ledger, workers, leaves_room=self.gate.separates)
-        self.multi_step = MultiStep(ledger, workers, self.gate, self.views)
+        self._order = order
+        self._share = share
+        self.views = Views(device, ledger, workers, share)
+        self.multi_step = MultiStep(ledger, workers, order, share)
         self._next_unit = 0
-        self._both_classes = False  # there is best-effort work; without any the gate is not asked
+        self._both_classes = False  # there is best-effort work
         self.hold_best_effort = False  # start no best-effort unit in this step, see `Scheduler.step`
         self.held_best_effort = False  # one could have started in this step
         self._joins_later = False  # rows wait to join a unit of their cell that runs
@@ -45,29 +42,21 @@ class Dispatch:
     def run(self, start: list[Unit], now: int) -> int | None:
         """Append to `start` all units that can start. Returns when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self._both_classes = ledger.best_effort > 0 or bool(self.gate.best_effort_units)
-        if self._both_classes:
-            self.gate.begin_step(now)
+        self._both_classes = self._share.active
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False
-        several = self._overtakes and len(ledger.states) > 1 and len(ledger.ready.nonempty) > 1
         while ledger.ready.nonempty and not workers.full:  # mostly full: then nothing is asked
-            if several:
-                ready = model_order.next_set(
-                    ledger.ready, held, self._rank, ledger.states, self._device.max_running, now
-                )
-            else:
-                ready = ledger.ready.next_set(held, self._rank)
+            ready = self._order.next(held, now)
             if ready is None:
-                return _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
+                wake_at = _earlier(wake_at, workers.next_opening(now)) if self._joins_later else wake_at
+                break
             usable = workers.usable(now)
             if not usable:
-                return _earlier(wake_at, workers.next_opening(now))
+                wake_at = _earlier(wake_at, workers.next_opening(now))
+                break
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, held, start, now)
-            if self._both_classes and not ready.klass:
-                self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
                 self._remove_dropped(start, now)
                 held.clear()  # they may have been held because of the dropped calls
@@ -76,19 +65,17 @@ class Dispatch:
             elif hold is not None:
                 held.append(ready)
                 wake_at = _earlier(wake_at, hold.until)
+        if self._both_classes:
+            self._share.realtime_waits = any(not other.klass and other not in held for other in ledger.ready.nonempty)
         return wake_at
 
     def _remove_dropped(self, start: list[Unit], now: int) -> None:
-        """Calls were dropped that have rows in units of this very step. Take these rows out, and remove empty units.
-
-        A unit that would lose all of its real-time rows runs unchanged; results of dropped rows are discarded.
-        """
-        gate = self.gate
+        """Calls were dropped that have rows in units of this very step. Take these rows out, and remove empty units."""
         for unit in list(start):
             gone = [row for row in unit.rows if not row.call.alive]
-            left = [row for row in unit.rows if row.call.alive]
-            if not gone or (left and left[0].call.klass is not unit.klass):
+            if not gone:
                 continue
+            left = [row for row in unit.rows if row.call.alive]
             for row in gone:
                 self._ledger.end(row)
             if left:
@@ -96,8 +83,7 @@ class Dispatch:
                 continue
             start.remove(unit)
             self._workers.give_back(unit.id, now)
-            if gate.best_effort_units or gate.shares:
-                gate.ended(unit, 0)
+            self._share.ended(unit)
             state = self._ledger.states[unit.program]
             state.units -= 1
             self._ledger.forget_if_over(state)
@@ -116,15 +102,13 @@ class Dispatch:
                 self._joins_later = True
                 return Hold(None)
         if self._both_classes and not ready.klass and not state.policy.owns_device:
-            usable = self.gate.for_realtime(usable)
+            usable = self._share.for_realtime(usable)
         capacities = _capacities(state.capacity[stage], usable)
         # New rows need room on the device; rows at a cell or a later stage that have started have theirs.
-        room = self.views.room(state, ready.klass)
+        room = self._share.room(state, ready.klass)
         started = ready.started if stage or state.program.stages[0].repeats else 0
         limit = min(capacities[0], room + started)
         if limit < 1:
-            if self._both_classes:
-                self.gate.no_room(ready)
             return Hold(None)
         allowance: Allowance | None = None
         if ready.klass:
@@ -152,35 +136,21 @@ class Dispatch:
             state.batches.divide(ready.first(view.neighbours.here, room), decision.divide)
         picked = decision.shorter >= 0
         rows = ready.take_similar(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
-        if not ready.klass and decision.size > len(rows):
-            rows += self._filling(ready.key, rows, decision.size, state)
         self._start(ready.key, rows, decision, usable, start, now)
         return None
 
     def _allow_best_effort(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int
     ) -> Allowance | Hold:
-        """Whether a best-effort unit may start: the gate decides, and the driver may have asked to hold it."""
-        found = self.gate.admit(ready, state, usable, limit, now)
+        """How much a best-effort unit may have now. The driver may have asked to start none in this step."""
+        found = self._share.for_best_effort(ready, state, usable, limit, now)
         if isinstance(found, Hold):
             return found
-        if self.hold_best_effort and self.gate.separates and not self.gate.share.due:
+        if self.hold_best_effort:
             self.held_best_effort = True
             return Hold(None)
         capacity = state.capacity[ready.key[1]]
         return found.within(max(capacity[worker] for worker in found.workers))
-
-    def _filling(self, key: Key, rows: Sequence[Row], size: int, state: ProgramState) -> list[Row]:
-        """Best-effort rows of the same key that take the place of a real-time unit's padding, which costs no time."""
-        if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
-            return []
-        others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
-        room = self.views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
-        found = others.first(size - len(rows), room)
-        if state.latency[key[1]].by_length:
-            longest = longest_of(rows)
-            found = list(takewhile(lambda row: row.length <= longest, found))
-        return others.take(len(found), room)
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Drop the calls with a row in this unit that would end after its deadline. Returns whether there were any."""
@@ -189,7 +159,7 @@ class Dispatch:
         if cut.shorter >= 0:
             rows = ready.similar(cut.rows, cut.shorter)
         else:
-            rows = ready.first(cut.rows, self.views.room(state, ready.klass))
+            rows = ready.first(cut.rows, self._share.room(state, ready.klass))
         ends = begins + state.time(cut.size, stage, running, longest_of(rows), begins - now)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
@@ -212,7 +182,7 @@ class Dispatch:
         if batches is not None and self._device.multi_step and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
             if rows[0].call.klass:
-                steps = self.gate.steps(steps, rows, size, stage, state, now)
+                steps = self._share.steps(steps, size, stage, state, now)
             continue_without = continues_without(rows, stage, state)
         times: tuple[int, ...] = ()
         predicted = state.latency[stage].predict(size, running, length, begins - now)
@@ -239,8 +209,8 @@ class Dispatch:
         )
         self._next_unit += 1
         self._workers.take(unit)
-        if unit.klass or self.gate.shares:
-            self.gate.started(unit)
+        if unit.klass:
+            self._share.started(unit)
         start.append(unit)
 
 

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
-from app.scheduler.forming.gate import Gate
-from app.scheduler.forming.views import Views, longest_of
+from app.scheduler.forming.order import Order
+from app.scheduler.forming.share import Share
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies.view import JoinOffer
 from app.scheduler.rows.batches import whole
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet
+from app.scheduler.rows.ready import Level, ReadySet, longest_of
 from app.scheduler.types import Klass, Row, Stage, Unit
 
 
@@ -78,7 +78,7 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
 
     `ready`: the rows of its class that wait at its cell, None if its stage is no cell. `room`: new rows that may start.
     """
-    if any(not row.call.alive and row.call.klass is unit.klass for row in unit.rows):
+    if not all(row.call.alive for row in unit.rows):
         return Until.NOW
     if ready is None and not whole(unit.rows):
         return Until.NOW  # rows have joined its batch: it waits at the next boundary until they have caught up
@@ -119,17 +119,16 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
 class MultiStep:
     """Of one device: which of its units must end early, and which ones workers have continued by themselves."""
 
-    def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views) -> None:
+    def __init__(self, ledger: Ledger, workers: Workers, order: Order, share: Share) -> None:
         self._ledger = ledger
         self._workers = workers
-        self._gate = gate
-        self._views = views
+        self._order = order
+        self._share = share
 
     def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
         """The units that are to end with the running step or stage, and those to end when their next row ends."""
-        waiting = self._ledger.ready.next_set((), self._gate.rank)
-        head = None if waiting is None else waiting.head()
-        level = None if head is None else self._gate.level(head)
+        head = self._order.first()
+        level = None if head is None else self._order.level(head)
         recalled: list[Unit] = []
         at_next_row: list[Unit] = []
         for unit in list(self._workers.multi_step.values()):
@@ -143,13 +142,13 @@ class MultiStep:
         return recalled, at_next_row
 
     def _until(self, unit: Unit, level: Level | None) -> Until:
-        state, gate = self._ledger.states[unit.program], self._gate
-        before = level is not None and level < gate.level(unit.rows[0])  # its rows are in order of service
-        if before or (unit.klass and gate.preempts(unit)):
+        state = self._ledger.states[unit.program]
+        before = level is not None and level < self._order.level(unit.rows[0])  # its rows are in order of service
+        if before or (unit.klass and self._share.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, ready, self._views.room(state, unit.klass))
+        return until(unit, state, ready, self._share.room(state, unit.klass))
 
     def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
         """Other rows of a unit have ended at a cell, and its worker has continued with `rows`: the unit of these."""
@@ -175,8 +174,8 @@ class MultiStep:
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.continued(following, now)
-        if unit.klass or self._gate.shares:
-            self._gate.started(following)
+        if unit.klass:
+            self._share.started(following)
         return following
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from app.scheduler.estimates.quantile import RunningQuantile
+from app.scheduler.forming.share import Share
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import KeyView, Neighbours
 from app.scheduler.policies.view import NEVER, Schedule
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import LengthWindow, ReadySet
-from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
+from app.scheduler.rows.ready import LengthWindow, ReadySet, longest_of
+from app.scheduler.types import Batch, DeviceSpec, Row, Unit
 
 LATE_TIMER_NS = 2_000_000  # timers count as at least so late: event loops wake up to a millisecond late
 _TIMER_STEP_NS = 500_000
@@ -21,27 +22,13 @@ _ON_TIME = 0.99  # share of timers that are no later than expected; a hold that 
 class Views:
     """Views of the keys of one device."""
 
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, *, leaves_room: bool = False) -> None:
-        """`leaves_room`: best-effort rows leave room for real-time ones, see `room`."""
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, share: Share) -> None:
         self._device = device
-        self._leaves_room = leaves_room
         self._ledger = ledger
         self._workers = workers
+        self._share = share
         #: How late the driver's timers are, in nanoseconds: a hold must end that much before a deadline requires it.
         self.timers = RunningQuantile(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
-
-    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
-        """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
-        program.
-
-        With `leaves_room`, best-effort rows leave room for one more real-time batch, but get at least half of all room.
-        Otherwise real-time rows would have to wait until best-effort rows have passed all their stages.
-        """
-        most, own = self._device.max_alive, state.program.max_alive
-        if klass and self._leaves_room:
-            most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
-            own -= min(own // 2, state.full[0])
-        return max(0, min(most - self._ledger.alive, own - state.alive))
 
     def of(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
@@ -129,7 +116,7 @@ class Views:
         """The batches and other stages around this key, of its class. `most`: the largest unit of this key now."""
         program, stage, bucket = ready.key
         stages = state.program.stages
-        room = self.room(state, ready.klass)
+        room = self._share.room(state, ready.klass)
         same_bucket, waiting = [0] * len(stages), [0] * len(stages)  # by stage: in this length bucket, in all buckets
         oldest, other_buckets = ready.oldest(), 0
         for other in self._ledger.ready.of_program(program, ready.klass):
@@ -213,7 +200,7 @@ class Views:
 
         `lead_ns`: how long before that it is handed over.
         """
-        first = ready.first(rows, self.room(state, ready.klass))
+        first = ready.first(rows, self._share.room(state, ready.klass))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return NEVER
@@ -228,11 +215,6 @@ def _stage_of(unit: Unit, now: int) -> int:
 
 def _deadlines(rows: Iterable[Row]) -> list[int]:
     return [NEVER if row.call.deadline is None else row.call.deadline for row in rows]
-
-
-def longest_of(rows: Iterable[Row]) -> int:
-    """The length of the longest row, 0 for none. Steps at a cell count: a decoder attends to what it has written."""
-    return max((row.length + row.steps for row in rows), default=0)
 
 
 def _length_window(ready: ReadySet, most: int) -> LengthWindow:

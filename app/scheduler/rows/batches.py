@@ -50,15 +50,7 @@ class BatchTable:
         return next(reversed(self._of[klass].values()), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
-        """Rows of one key are handed to a worker as one unit. `joins`: the batch that rows without one become part of.
-
-        Best-effort rows that fill the padding of a real-time unit become a batch of their own.
-        """
-        klass = rows[0].call.klass
-        if rows[-1].call.klass is not klass:
-            filling = [row for row in rows if row.call.klass is not klass]
-            rows = rows[: len(rows) - len(filling)]
-            self.launch(filling, stage, bucket, now)
+        """Rows of one key are handed to a worker as one unit. `joins`: the batch that new rows become part of."""
         parts: dict[int, list[Row]] = {}
         fresh: list[Row] = []
         for row in rows:
@@ -77,7 +69,7 @@ class BatchTable:
             batches.append(batch)
         if not batches:
             operation = Operation.NEW if joins is None else Operation.STRETCH
-            batches = [self._new(now, bucket, klass) if joins is None else joins]
+            batches = [self._new(now, bucket, rows[0].call.klass) if joins is None else joins]
         elif len(batches) > 1 or fresh:
             operation = Operation.STRETCH
         target = batches[0]

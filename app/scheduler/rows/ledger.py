@@ -15,9 +15,8 @@ from itertools import groupby
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key
 from app.scheduler.rows.ready_table import ReadyTable
-from app.scheduler.types import Call, Drop, Reason, Row, RowState
+from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
-_NO_DEADLINE = 1 << 62  # sorts behind every deadline
 _SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
@@ -25,11 +24,9 @@ _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING 
 class Ledger:
     """`alive`: rows that have started and not ended. `done`, `drops`: for the next Step, which takes the lists."""
 
-    def __init__(self, *, edf: bool = False) -> None:
-        """`edf`: real-time calls of one priority are ordered by deadline, those without one last."""
+    def __init__(self) -> None:
         self.states: dict[int, ProgramState] = {}
-        self.ready = ReadyTable(edf=edf)
-        self._edf = edf
+        self.ready = ReadyTable()
         self.calls: dict[int, Call] = {}
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
@@ -48,8 +45,6 @@ class Ledger:
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
         priority, first, sequence = call.priority, call.arrived, self._sequence
-        if self._edf and not call.klass:
-            first = _NO_DEADLINE if call.deadline is None else call.deadline
         self._sequence += n
         state.waiting += n
         entry = state.entry
@@ -93,10 +88,8 @@ class Ledger:
         self.alive += new
         state.alive += new
         state.waiting -= len(rows)
-        if (
-            rows and rows[-1].call.klass
-        ):  # a best-effort unit, or best-effort rows that fill the padding of a real-time one
-            state.best_effort -= sum(row.call.klass for row in rows)
+        if rows and rows[0].call.klass is Klass.BEST_EFFORT:
+            state.best_effort -= len(rows)
         state.units += 1
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
@@ -108,13 +101,13 @@ class Ledger:
             if batches is not None:
                 batches.wait(row)
         state.waiting += len(rows)
-        first, last = rows[0].call.klass, rows[-1].call.klass  # best-effort rows that fill padding come last
-        if last:
-            state.best_effort += sum(row.call.klass for row in rows)
-        if first is last and len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
-            self.ready.at(key_of(rows[0], state), first).put_back(rows)
+        klass = rows[0].call.klass
+        if klass is Klass.BEST_EFFORT:
+            state.best_effort += len(rows)
+        if len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
+            self.ready.at(key_of(rows[0], state), klass).put_back(rows)
             return
-        for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
+        for key, group in groupby(rows, key=lambda row: key_of(row, state)):
             self.ready.at(key, klass).put_back(list(group))
 
     def _not_alive_if_new(self, row: Row, state: ProgramState) -> None:
@@ -169,7 +162,8 @@ class Ledger:
         call.alive = False
         del self.calls[call.id]
         state.calls -= 1
-        self.best_effort -= call.klass
+        if call.klass is Klass.BEST_EFFORT:
+            self.best_effort -= 1
         self.done.append(call)
 
     def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
@@ -183,7 +177,8 @@ class Ledger:
         del self.calls[call.id]
         state = self.states[call.program]
         state.calls -= 1
-        self.best_effort -= call.klass
+        if call.klass is Klass.BEST_EFFORT:
+            self.best_effort -= 1
         if call.left:
             for row in call.rows:
                 if row.state is _WAITING:

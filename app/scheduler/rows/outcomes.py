@@ -84,12 +84,8 @@ def _alive(ledger: Ledger, unit: Unit) -> list[Row]:
 def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
     """The halves of a failed unit, the later rows first.
 
-    Best-effort rows that filled padding are split off first, so that they fail no real-time call. At a cell, new rows
-    are split from those that have made steps, because the first step fails most often.
+    At a cell, new rows are split from those that have made steps, because the first step fails most often.
     """
-    filling = [row for row in rows if row.call.klass is not rows[0].call.klass]
-    if filling:
-        return [filling, rows[: len(rows) - len(filling)]]
     begin = [row for row in rows if not row.steps]
     if cell and 0 < len(begin) < len(rows):
         return [begin, [row for row in rows if row.steps]]

@@ -3,8 +3,8 @@
 A unit has rows of one class, so each class has a set of its own at a key, and a policy sees only rows that it may cut.
 The rows of a failed unit run again as one unit, so they are a set of their own as well.
 
-The order is (priority, arrival), or (priority, deadline) for real-time rows under `edf`. For a policy that picks rows
-by length (`sort_by_length`) they are also sorted by length.
+The order is (priority, arrival). For a policy that picks rows by length (`sort_by_length`) they are also sorted by
+length.
 
 The scheduler never scans all waiting rows. Each order is a sorted list of tuples. A row is found by bisection, and
 inserting or deleting shifts the rest of the list with one memory move.
@@ -13,7 +13,7 @@ inserting or deleting shifts the rest of the list with one memory move.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
@@ -23,7 +23,7 @@ from app.scheduler.types import Klass, Row
 Key = tuple[int, int, int]
 #: (class, priority)
 Level = tuple[int, int]
-#: (priority, arrival or deadline, sequence): the order within a set, smallest first. It is unique to a row, so
+#: (priority, arrival, sequence): the order within a set, smallest first. It is unique to a row, so
 #: comparing tuples that begin with it never compares rows.
 Order = tuple[int, int, int]
 
@@ -34,9 +34,9 @@ _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
 _SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
 
-def rank(row: Row) -> tuple[int, ...]:
-    """The order between sets: class first, then the order within a set. Smallest first."""
-    return (row.call.klass, *row.order)
+def longest_of(rows: Iterable[Row]) -> int:
+    """The length of the longest row, 0 for none. Steps at a cell count: a decoder attends to what it has written."""
+    return max((row.length + row.steps for row in rows), default=0)
 
 
 @dataclass(slots=True)
@@ -67,8 +67,7 @@ class ReadySet:
     """The waiting rows of one class at one key. `again`: the rows of a failed unit, which run again as one unit."""
 
     __slots__ = (
-        "_arrivals", "_by_length", "_edf", "_entries", "_nonempty", "_totals", "again", "count", "key", "klass",
-        "started",
+        "_by_length", "_entries", "_nonempty", "_totals", "again", "count", "key", "klass", "started",
     )  # fmt: skip
 
     def __init__(
@@ -76,12 +75,10 @@ class ReadySet:
         key: Key,
         klass: Klass = Klass.REALTIME,
         *,
-        edf: bool = False,
         again: bool = False,
         nonempty: dict[ReadySet, None] | None = None,
     ) -> None:
-        """`edf`: order by deadline instead of arrival. The set adds itself to `nonempty` while it has rows."""
-        self._edf = edf
+        """The set adds itself to `nonempty` while it has rows."""
         self._nonempty = {} if nonempty is None else nonempty
         self.key = key
         self.klass = klass
@@ -89,7 +86,6 @@ class ReadySet:
         self.count = 0  # rows that wait
         self.started = 0  # those that have run before and hold memory on the device
         self._entries: list[tuple[Order, Row]] = []
-        self._arrivals: list[tuple[int, Order]] = []  # where the order is by deadline
         self._by_length: list[tuple[int, int, Order, Row]] | None = None  # (priority, length, order, row)
         self._totals: dict[int, int] = {}  # by priority: the sum of the lengths, where rows are sorted by them
 
@@ -106,9 +102,6 @@ class ReadySet:
             last = bisect_left(entries, added[-1], first)
             entries[first:last] = sorted([*entries[first:last], *added])
         self.count += len(added)
-        if self._edf:
-            for row in rows:
-                insort(self._arrivals, (row.call.arrived, row.order))
         if self._by_length is not None:
             self._sort_in(rows)
 
@@ -136,9 +129,6 @@ class ReadySet:
             self._nonempty.pop(self, None)
         if self.started:
             self.started -= sum(row.started for row in rows)
-        if self._edf:
-            for row in rows:
-                del self._arrivals[bisect_left(self._arrivals, (row.call.arrived, row.order))]
         if self._by_length is not None:
             for row in rows:
                 del self._by_length[bisect_left(self._by_length, (row.order[0], row.length, row.order))]
@@ -154,8 +144,6 @@ class ReadySet:
 
     def oldest(self) -> int:
         """Arrival of the row that has waited longest. Call it only while `count` is not 0."""
-        if self._edf:
-            return self._arrivals[0][0]
         oldest, place = _NEVER, 0
         while place < self.count:  # the first row of each priority
             priority, arrived, _ = self._entries[place][0]

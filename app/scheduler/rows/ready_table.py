@@ -1,7 +1,7 @@
 """The ready table: the rows that wait on a device, by key and class, and which of its sets goes first.
 
 Sets are served in order of their oldest row. So a busy model cannot starve a quiet one: a row of the quiet model is
-served once the rows that arrived before it are. (A fast model may overtake within bounds, see `forming.model_order`.)
+served once the rows that arrived before it are. (A fast model may overtake within bounds, see `forming.order`.)
 Rows of a lower priority may wait for ever behind a higher one: priorities are strict.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from app.scheduler.rows.ready import Key, Level, ReadySet
 from app.scheduler.types import Klass, Row
 
-#: Maps a set and its first row to a rank. The set with the smallest rank is served first.
-Ranking = Callable[[ReadySet, Row], tuple[int, ...]]
+#: Maps the first row of a set to a rank. The set with the smallest rank is served first.
+Ranking = Callable[[Row], tuple[int, ...]]
 
 
 class ReadyTable:
@@ -22,8 +22,7 @@ class ReadyTable:
     Look-ups go through `nonempty`, since with many programs most sets are empty.
     """
 
-    def __init__(self, *, edf: bool = False) -> None:
-        self._edf = edf
+    def __init__(self) -> None:
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
         self._again: dict[int, ReadySet] = {}  # rows that run again as one unit, by `Row.group`
         self._groups = 0
@@ -32,14 +31,14 @@ class ReadyTable:
     def at(self, key: Key, klass: Klass) -> ReadySet:
         ready = self._sets.get((key, klass))
         if ready is None:
-            ready = self._sets[key, klass] = ReadySet(key, klass, edf=self._edf, nonempty=self.nonempty)
+            ready = self._sets[key, klass] = ReadySet(key, klass, nonempty=self.nonempty)
         return ready
 
     def add_again(self, key: Key, klass: Klass, rows: Sequence[Row]) -> None:
         """Add rows whose unit failed, as a set of their own that runs as one unit."""
         self._again = {group: ready for group, ready in self._again.items() if ready.count}
         self._groups += 1
-        ready = ReadySet(key, klass, edf=self._edf, again=True, nonempty=self.nonempty)
+        ready = ReadySet(key, klass, again=True, nonempty=self.nonempty)
         self._again[self._groups] = ready
         for row in rows:
             row.group = self._groups
@@ -71,11 +70,11 @@ class ReadyTable:
         found soon and the good ones finish.
         """
         row = ready.head()
-        own = best = ranking(ready, row)
+        own = best = ranking(row)
         if ready.again:
             others = self._sets[ready.key, ready.klass]
             if others.count and others.head().order[0] == row.order[0]:
-                best = min(own, ranking(others, others.head()))
+                best = min(own, ranking(others.head()))
         return (*best, not ready.again, *own)
 
     def behind(self, ready: ReadySet) -> list[ReadySet]:

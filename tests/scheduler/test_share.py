@@ -1,18 +1,17 @@
-"""Whether best-effort work starts: the budget, the worker that is kept, the rules of padding, the presets."""
+"""Whether best-effort work starts: the budget, the worker that is kept, the rules of padding."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tiers import full
 
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
 from .driven import calls_of, feed, finish
-from .world import Arrival, Trace, World, make_call, make_device, make_program
+from .world import make_call, make_device, make_program
 
 REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
@@ -21,10 +20,9 @@ TABLES = solve(PADDED, loads=(0.5,))
 
 
 def serving(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
-    """Each program's batches take 10 for each row; classes' options begin with `class_`."""
-    classes = {name[6:]: options.pop(name) for name in list(options) if name.startswith("class_")}
+    """Each program's batches take 10 for each row."""
     stages = options.pop("stages", (Stage(Profile(CURVE)),))
-    scheduler = Scheduler(make_device(*capacities, classes=ClassSpec(budget_ns=budget, **classes), **options))
+    scheduler = Scheduler(make_device(*capacities, classes=ClassSpec(budget_ns=budget), **options))
     for ident in range(1, programs + 1):
         scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=4), 0)
     return scheduler
@@ -90,46 +88,13 @@ class TestBudget:
         assert unit.predicted == 19
 
 
-class TestHeld:
-    """Real-time rows of program 1 are held for 20, so that others may join them."""
-
-    def test_it_has_as_many_rows_as_end_in_time(self) -> None:
-        scheduler = serving(4, programs=0)
-        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
-        scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
-        submit(scheduler, REAL, 1)
-        assert rows(submit(scheduler, BEST, 5, 6, 7, 8, program=2).start) == [[5, 6]]
-
-    @pytest.mark.parametrize(("now", "steps"), [(0, 2), (1, 1), (11, 1)])
-    def test_it_has_as_many_stages_as_end_in_time(self, now: int, steps: int) -> None:
-        """The first two end at 20 at the latest, when the hold does."""
-        scheduler = serving(4, programs=0, multi_step=True)
-        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
-        stages = tuple(Stage(Profile((time,))) for time in (9, 11, 1, 1))
-        scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
-        submit(scheduler, REAL, 1)
-        assert [unit.steps for unit in submit(scheduler, BEST, 5, program=2, now=now).start] == [steps]
-
-
-class TestExpected:
-    """Real-time calls of program 1 come each 100 and take 10; best-effort rows of program 2 always wait."""
-
-    def units(self, every: int, time: int, *capacities: int, stages: int = 1) -> list[Unit]:
-        calls = [Arrival(0, 2, (0,) * 50, BEST), *(Arrival(at, 1) for at in range(0, 4000, every))]
-        programs = (
-            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
-            make_program(2, stages=(Stage(Profile((time // stages,))),) * stages, policy="no_wait", max_batch=1),
-        )
-        return World(Trace(make_device(*capacities, multi_step=True), programs, tuple(calls))).run().units
-
-    @full
-    @pytest.mark.parametrize("stages", [4, 1])
-    def test_calls_at_a_regular_rate_do_not_meet_a_unit_that_began_just_before(self, stages: int) -> None:
-        units = self.units(100, 28, 1, stages=stages)
-        waits = [unit.started - unit.rows[0].call.arrived for unit in units if unit.klass is REAL]
-        assert any(waits[:10])
-        assert not any(waits[10:])
-        assert sum(unit.klass is BEST for unit in units if unit.started < 2000) > 40
+def test_best_effort_starts_while_real_time_rows_are_held() -> None:
+    """They wait for others to join them, not for the device: best effort delays them by its budget at most."""
+    scheduler = serving(4, programs=0, budget=20)
+    scheduler.add_program(make_program(1, policy="window", max_delay_ns=50), 0)
+    scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
+    submit(scheduler, REAL, 1)
+    assert rows(submit(scheduler, BEST, 5, 6, 7, 8, program=2).start) == [[5, 6]]
 
 
 class TestPadding:
@@ -176,36 +141,6 @@ class TestPadding:
         finish(scheduler, units[1 - worker], 5)
         assert [unit.worker for unit in submit(scheduler, BEST, 9, program=2, now=6).start] == [1 - worker]
         assert not submit(scheduler, BEST, 10, program=2, now=7).start
-
-    def padding(self) -> Scheduler:
-        """Three rows run as four, with one that is not there."""
-        scheduler = Scheduler(make_device(4))
-        scheduler.add_program(make_program(stages=(Stage(PADDED),), policy="adaptive", max_batch=4), 0)
-        scheduler.control(1, TABLES, 0)
-        return scheduler
-
-    def test_best_effort_rows_fill_a_real_time_unit(self) -> None:
-        scheduler = self.padding()
-        (unit,) = submit(scheduler, BEST, 7, 8).start
-        submit(scheduler, BEST, 9, 10)
-        submit(scheduler, REAL, 1, 2, 3, now=1)
-        (unit,) = finish(scheduler, unit, 60).start
-        assert (rows([unit]), unit.size, unit.klass) == ([[1, 2, 3, 9]], 4, REAL)
-        assert [scheduler.states[1].waiting_of(klass) for klass in (BEST, REAL)] == [1, 0]
-        step = finish(scheduler, unit, 130)
-        assert [call.id for call in step.done] == [1, 2, 3, 9]
-        assert rows(step.start) == [[10]]
-
-    def test_of_a_unit_that_fails_each_class_runs_again_apart(self) -> None:
-        scheduler = self.padding()
-        (unit,) = submit(scheduler, REAL, 0).start
-        submit(scheduler, BEST, 9, now=1)
-        submit(scheduler, REAL, 1, 2, 3, now=1)
-        (unit,) = finish(scheduler, unit, 50).start
-        assert rows([unit]) == [[1, 2, 3, 9]]
-        (unit,) = finish(scheduler, unit, 120, error=Fault.MODEL).start
-        assert rows([unit]) == [[1, 2, 3]]
-        assert rows(finish(scheduler, unit, 200).start) == [[9]]
 
 
 class TestPreemption:
@@ -268,72 +203,3 @@ class TestHold:
         assert scheduler.step(0, hold=True).held
         scheduler.finished(Outcome(unit.id, Fault.DEVICE), 10)
         assert not scheduler.step(10).held
-
-    @pytest.mark.parametrize("preset", ["streams", "seq"])
-    def test_presets_that_know_no_classes_hold_nothing(self, preset: str) -> None:
-        scheduler = serving(1, class_preset=preset)
-        scheduler.submit(make_call(0, klass=BEST), 0)
-        step = scheduler.step(0, hold=True)
-        assert (rows(step.start), step.held) == ([[0]], False)
-
-    def test_what_is_owed_as_a_share_is_not_held(self) -> None:
-        """It goes before real-time units anyway; held in favour of them, it would never start."""
-        scheduler = serving(1, class_share=0.25)
-        for ident, klass in enumerate([BEST] * 40 + [REAL] * 20):
-            scheduler.submit(make_call(ident, klass=klass), 0)
-        served = []
-        for now in range(0, 200, 10):
-            (unit,) = scheduler.step(now, hold=True).start or scheduler.step(now).start
-            served.append(unit.klass)
-            scheduler.finished(Outcome(unit.id, compute_ns=10), now + 10)
-        assert served.count(BEST) == 5
-
-
-class TestShare:
-    @pytest.mark.parametrize(("clients", "share"), [(1, 0.05), (1, 0.25), (4, 0.05)])
-    def test_is_the_part_that_is_set_however_few_clients_wait(self, clients: int, share: float) -> None:
-        """Each asks again with its answer."""
-        scheduler = serving(1, class_share=share)
-        submit(scheduler, REAL, *range(500))
-        step = submit(scheduler, BEST, *range(1000, 1000 + clients))
-        served, following = [], 2000
-        for now in range(10, 4010, 10):
-            (unit,) = scheduler.running
-            served.append(unit.klass)
-            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
-            step = scheduler.step(now)
-            for call in step.done:
-                if call.klass:
-                    following += 1
-                    step = submit(scheduler, BEST, following, now=now)
-        assert served.count(BEST) / len(served) == pytest.approx(share, abs=0.01)
-
-
-class TestOrder:
-    def test_best_effort_models_take_turns(self) -> None:
-        scheduler = serving(1, programs=2)
-        step = submit(scheduler, BEST, 1, 2, 3)
-        submit(scheduler, BEST, 4, 5, program=2, now=1)
-        served = []
-        for now in range(10, 60, 10):
-            (unit,) = step.start
-            served += rows([unit])
-            step = finish(scheduler, unit, now)
-        assert served == [[1], [4], [2], [5], [3]]
-
-    def test_deadlines_order_real_time_calls_where_asked_for(self) -> None:
-        def order(klass: Klass, *, edf: bool) -> list[list[int]]:
-            scheduler = serving(1, class_edf=edf)
-            step = submit(scheduler, klass, 0)
-            for ident, deadline in enumerate((None, 900, 500), 1):
-                submit(scheduler, klass, ident, deadline=deadline)
-            submit(scheduler, klass, 4, deadline=950, priority=-1)
-            served = []
-            for now in range(10, 60, 10):
-                served += rows(step.start)
-                step = finish(scheduler, step.start[0], now)
-            return served
-
-        assert order(REAL, edf=False) == [[0], [4], [1], [2], [3]]
-        assert order(REAL, edf=True) == [[0], [4], [3], [2], [1]]
-        assert order(BEST, edf=True) == order(BEST, edf=False) == [[0], [4], [1], [2], [3]]

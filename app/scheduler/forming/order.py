@@ -1,0 +1,104 @@
+"""Who is served next: by class, priority and age; of several models a much faster one may overtake.
+
+Serving the oldest row first is not best if batch times differ: a batch of 1 ms would wait for one of 10 ms whose row
+arrived a moment earlier. So a model may overtake by its index: the age of its oldest row times the throughput of its
+next batch. This is M-LWDF (M. Andrews et al., Scheduling in a Queueing System with Asynchronously Varying Service
+Rates, 2004), which keeps queues bounded whenever any order does. It is also the generalised c-mu rule for a cost that
+is the square of the wait (J. A. Van Mieghem, Dynamic Scheduling with Convex Delay Costs, 1995). Without the age the
+mean latency would be lowest, but the slow model could starve.
+
+The fast model gains at the expense of the slow model's tail latency (`python -m experiments.many`). Two bounds limit
+that:
+    1. An index must be `_GAIN` times that of the oldest row. So models of similar speed are served in order of arrival.
+    2. A row is not overtaken by one that arrived much later. The bound is a sum over the waiting models: the time of
+       their next batch times the share of a row's time that full batches save, over the units that run at once. A row
+       that waits shares its batch with later rows of its model, which makes up for the delay. If batches save nothing,
+       all are served in order of arrival.
+So while one model is overloaded, the others wait about as long as in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Level, ReadySet
+from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.types import Row
+
+_GAIN = 3.0
+
+#: Of a program: the rank of its first set, that set, and its first row.
+Head = tuple[tuple[int, ...], ReadySet, Row]
+
+
+class Order:
+    """Over the ready table of one device. `running`: units that may run at once."""
+
+    def __init__(self, table: ReadyTable, states: Mapping[int, ProgramState], running: int) -> None:
+        self._table = table
+        self._states = states
+        self._running = running
+
+    def rank(self, row: Row) -> tuple[int, ...]:
+        """Of a set, by its first row. The smallest is served first."""
+        return (row.call.klass, *row.order)
+
+    def level(self, row: Row) -> Level:
+        """A waiting row takes precedence over a running unit whose first row has a larger level."""
+        return (row.call.klass, row.call.priority)
+
+    def first(self) -> Row | None:
+        """The waiting row that ranks best."""
+        ready = self._table.next_set((), self.rank)
+        return None if ready is None else ready.head()
+
+    def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
+        """The set to serve next among those not held back, or None."""
+        if len(self._states) == 1 or len(self._table.nonempty) == 1:
+            return self._table.next_set(held, self.rank)
+        heads: dict[int, Head] = {}
+        for ready in self._table.nonempty:
+            if ready in held:
+                continue
+            row, program = ready.head(), ready.key[0]
+            rank = self._table.rank(ready, self.rank)
+            if program not in heads or rank < heads[program][0]:
+                heads[program] = rank, ready, row
+        if not heads:
+            return None
+        level, oldest, row = min(heads.values())
+        if len(heads) == 1 or oldest.klass:
+            return oldest
+        same_level = [head for head in heads.values() if head[0][:2] == level[:2]]
+        return self._soonest(same_level, oldest, row, now)
+
+    def _soonest(self, heads: Collection[Head], oldest: ReadySet, first_row: Row, now: int) -> ReadySet:
+        """Of real-time sets of one priority: `oldest`, or one that overtakes it.
+
+        A program with unknown times, or whose rows make several steps, neither overtakes nor is overtaken.
+        """
+        lead_ns, least = 0.0, 0.0
+        found: list[tuple[float, int, ReadySet]] = []
+        for _, ready, row in heads:
+            program, stage, _ = ready.key
+            state = self._states[program]
+            if not state.speeds and ready is oldest:
+                return oldest
+            if not state.speeds:
+                continue
+            speeds, rows = state.speeds[stage], min(ready.count, state.full[stage])
+            speed = speeds[rows - 1] / state.facts.scale
+            saved = 1 - speeds[0] / speeds[-1]
+            lead_ns += saved * rows / speed / self._running
+            arrived = row.call.arrived
+            index = speed * (now - arrived + 1)  # + 1: of rows that arrive now the fastest is first
+            found.append((index, arrived, ready))
+            if ready is oldest:
+                least = _GAIN * index
+        latest = first_row.call.arrived + lead_ns
+        best, chosen = 0.0, oldest
+        for index, arrived, ready in found:
+            if index > best and arrived <= latest and (ready is oldest or index >= least):
+                best, chosen = index, ready
+        return chosen

@@ -1,0 +1,233 @@
+"""How much of the device rows may have now: real time before best effort, with preemption at boundaries (REEF).
+
+Work on a device can only be taken back at a boundary, so little best-effort work is handed to it:
+
+    no real-time unit runs   Best-effort units start on idle workers while the predicted times of all that run add up to
+                             at most the budget. If one row alone takes longer than that, units of one row run one at a
+                             time. A unit of several stages or steps counts with the running one only, since it can be
+                             recalled there. Of several workers one of the best stays free of best-effort work.
+    real-time units run      They also have to fit into what these leave free (dynamic kernel padding, by admission):
+                             rule 1  the unit is within the budget, or it is the only one and ends before they do
+                             rule 2  it and those that run slow no real-time program by more than the bound. The
+                                     slowdowns measured for each pair are added up: three at once were not measured.
+
+Real-time rows are served first, so a best-effort unit starts only when no real-time row could. Units that run while one
+could but for a worker, or that break rule 2, are recalled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.forming.workers import Workers, running_stage
+from app.scheduler.policies import Hold
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import ReadySet, longest_of
+from app.scheduler.types import DeviceSpec, Klass, Unit
+
+_BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
+UNBOUNDED = 1 << 62  # as a budget: no bound; as a slowdown: the pair was not measured
+
+
+class Allowance(NamedTuple):
+    """A best-effort unit of at most `rows` rows may start on one of these workers.
+
+    Up to `exact` rows may run unpadded. More rows must be padded to `rows`, because three rows may take longer than
+    four.
+    """
+
+    workers: Sequence[int]
+    rows: int
+    exact: int
+
+    def within(self, capacity: int) -> Allowance:
+        """The same, limited to this capacity."""
+        if self.rows <= capacity:
+            return self
+        exact = min(self.exact, capacity)
+        return Allowance(self.workers, exact, exact)
+
+
+class Share:
+    """Of one device. While there is no best-effort work, only `room` and `active` are asked.
+
+    `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `realtime_waits`: a real-time
+    row could start but for a worker; the dispatcher sets it in each step.
+    """
+
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+        self._device = device
+        self._ledger = ledger
+        self._workers = workers
+        self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers that may run best-effort units
+        self._best = best_workers(device)
+        self._budget_ns = device.classes.budget_ns
+        self.units: dict[int, Unit] = {}
+        self.pairs: PairSlowdowns = {}
+        self.realtime_waits = False
+
+    @property
+    def active(self) -> bool:
+        """Whether there is best-effort work."""
+        return self._ledger.best_effort > 0 or bool(self.units)
+
+    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
+        """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
+        program.
+
+        Best-effort rows leave room for one more real-time batch, but get at least half of all room. Otherwise real-time
+        rows would have to wait until best-effort rows have passed all their stages.
+        """
+        most, own = self._device.max_alive, state.program.max_alive
+        if klass:
+            most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
+            own -= min(own // 2, state.full[0])
+        return max(0, min(most - self._ledger.alive, own - state.alive))
+
+    # whether a unit starts
+
+    def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
+        """Those of the usable workers that a real-time unit may take.
+
+        The best ones, unless all of these are busy and another is idle.
+        """
+        best = [worker for worker in usable if worker in self._best]
+        idle = [worker for worker in best if not self._workers.of(worker)]
+        return idle or (usable if not best or self._workers.idle(usable) else best)
+
+    def for_best_effort(
+        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int
+    ) -> Allowance | Hold:
+        """The largest best-effort unit of this set, of at most `limit` rows, that may start now."""
+        workers = self._open_to_best_effort(usable)
+        realtime = self._realtime_units()
+        if not workers or (realtime and not self._may_join(ready.key[0], realtime)):
+            return Hold(None)
+        latency = state.latency[ready.key[1]]
+        if not latency.known:
+            busy = self.units and self._budget_ns < UNBOUNDED
+            return Hold(None) if busy else Allowance(workers, limit, limit)
+        running, _ = self._workers.running_and_free(workers)
+        length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
+        times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
+        left = self._budget_left(now)
+        in_time = [time <= left for time in times]
+        if not in_time[0]:
+            return self._one_row(times[0], left, workers, now)
+        exact = in_time.index(False) if False in in_time else limit
+        largest = max(rows for rows, kept in enumerate(in_time, 1) if kept)
+        return Allowance(workers, exact if state.program.stages[ready.key[1]].repeats else largest, exact)
+
+    def _open_to_best_effort(self, usable: Sequence[int]) -> Sequence[int]:
+        """Idle workers: a unit pushed behind another would delay real-time calls that arrive meanwhile."""
+        usable = [worker for worker in usable if not self._workers.of(worker)]
+        busy = {unit.worker for unit in self.units.values()}
+        if len(busy) >= self._most:
+            return [worker for worker in usable if worker in busy]
+        free = self._best - busy
+        return [worker for worker in usable if worker not in free] if len(free) == 1 else usable
+
+    def _realtime_units(self) -> list[Unit]:
+        return [unit for unit in self._workers.units.values() if unit.id not in self.units]
+
+    def _may_join(self, program: int, realtime: list[Unit]) -> bool:
+        """Rule 2 for a unit that would start on an idle worker."""
+        beside = {unit.worker: unit.program for unit in reversed(self.units.values())}
+        return self._slows_little([program, *beside.values()], realtime)
+
+    def _slows_little(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
+        """Rule 2 for these best-effort programs, running at once."""
+        most, pairs = self._device.classes.slowdown, self.pairs
+        return all(
+            sum(pairs.get((program, other), UNBOUNDED) for other in programs) <= most
+            for program in {unit.program for unit in realtime}
+        )
+
+    def _one_row(self, time: int, left: int, workers: Sequence[int], now: int) -> Allowance | Hold:
+        """Whether a unit of one row starts although it takes longer than is `left` of the budget."""
+        if self.units:
+            ending = sum(left_ns(unit, now) > 0 for unit in self.units.values())
+            if time > self._budget_ns:
+                return Hold(None)  # only the end of a unit makes room
+            return Hold(now + max(1, (time - left) // ending))
+        realtime = self._realtime_units()
+        if realtime and time > max(left_ns(unit, now, whole=True) for unit in realtime):
+            return Hold(None)
+        return Allowance(workers, 1, 1)
+
+    def _budget_left(self, now: int) -> int:
+        """Nanoseconds of best-effort work that may be handed over in addition."""
+        return self._budget_ns - sum(left_ns(unit, now) for unit in self.units.values())
+
+    def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
+        """How many of `steps` stages or steps a worker may run as one best-effort unit.
+
+        It can be recalled after each of them, so each single one must be within the budget.
+        """
+        if steps == 1 or state.program.stages[stage].repeats:
+            return steps
+        left = self._budget_left(now)
+        following = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
+        return next((place for place, time in enumerate(following, 1) if time > left), steps)
+
+    # whether a unit continues
+
+    def preempts(self, unit: Unit) -> bool:
+        """Whether a best-effort unit is to end at its next boundary: real time could use its worker, or it breaks
+        rule 2. One behind others ends with its first stage or step.
+        """
+        if self.realtime_waits:
+            return True
+        realtime = self._realtime_units()
+        return bool(realtime) and self._padding(realtime).get(unit.worker) != unit.program
+
+    def _padding(self, realtime: list[Unit]) -> dict[int, int]:
+        """The workers whose best-effort units may continue beside these, with their programs.
+
+        Together they keep rule 2. Workers are tried in order, so that the result is stable from step to step.
+        """
+        found: dict[int, int] = {}
+        first = {unit.worker: unit.program for unit in reversed(self.units.values())}
+        for worker, program in sorted(first.items()):
+            if self._slows_little([*found.values(), program], realtime):
+                found[worker] = program
+        return found
+
+    # accounts
+
+    def started(self, unit: Unit) -> None:
+        """A best-effort unit has been handed to a worker."""
+        self.units[unit.id] = unit
+
+    def ended(self, unit: Unit) -> None:
+        """A unit of either class has ended."""
+        self.units.pop(unit.id, None)
+
+
+def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
+    """Predicted time until a unit ends or, if it has several stages or steps, can be recalled. `whole`: until it ends.
+
+    A later stage that takes longer counts instead, because the worker begins it by itself.
+    """
+    begun = max(0, now - unit.begins)
+    if whole or unit.steps == 1 or unit.recalled:
+        return max(0, unit.predicted - begun)
+    if unit.times:
+        stage, left = running_stage(unit, now)
+        return max(left, *unit.times[stage + 1 :], 0)
+    step = max(1, unit.predicted // unit.steps)
+    return step - begun % step
+
+
+def best_workers(device: DeviceSpec) -> frozenset[int]:
+    """The workers of the highest priority, and the largest of these: one of them is kept free of best-effort work.
+
+    Empty if only one unit runs at a time.
+    """
+    if min(len(device.workers), device.max_running) == 1:
+        return frozenset()
+    ranks = [(-worker.priority, worker.capacity) for worker in device.workers]
+    return frozenset(worker for worker, rank in enumerate(ranks) if rank == max(ranks))
