@@ -25,6 +25,7 @@ import numpy as np
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat, percentile
+from experiments.common.baselines import command_of
 from experiments.common.live import right, rows_a_batch, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
@@ -55,7 +56,7 @@ WAYS = {
     "reef": Way("the default", WHOLE),
     "reef_30": Way(f"a budget of {LARGE_MS:g} ms", WHOLE, ("--preempt-budget-ms", f"{LARGE_MS:g}")),
     "sliced": Way("the default, the model in three stages", SLICED),
-    "before": Way("no classes; priority 1 and 2", WHOLE, ("--classes", "streams"), priorities=True),
+    "before": Way("no classes; priority 1 and 2", WHOLE, priorities=True),
 }
 
 
@@ -191,7 +192,8 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         scene = Scene(chosen, Path(name))
         scene.profile()
         run.say("batch times are measured")
-        with serving({name: scene.flags(way) for name, way in WAYS.items()}) as scene.servers:
+        commands = {"before": command_of("streams")}
+        with serving({name: scene.flags(way) for name, way in WAYS.items()}, commands) as scene.servers:
             run.say("servers are ready")
             found: Mapping[str, Any] = in_loop(rounds(scene, run.say))
     settings = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -37,10 +38,12 @@ def right(name: str, repeat: Repeat) -> Repeat:
 
 
 @contextmanager
-def serving(flags: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Server]]:
-    """A server for each of these flags, by name, all ready."""
+def serving(
+    flags: Mapping[str, Sequence[str]], commands: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[dict[str, Server]]:
+    """A server for each of these flags, by name, all ready. `commands`: of those that are not `starling`'s own."""
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(starling(given)) for name, given in flags.items()}
+        servers = {name: stack.enter_context(starling(given, commands.get(name, ()))) for name, given in flags.items()}
         for server in servers.values():
             server.wait_ready()
         yield servers

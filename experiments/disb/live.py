@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from app.bench.run import in_loop
+from experiments.common.baselines import command_of
 from experiments.common.live import serving
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
@@ -48,13 +49,9 @@ class Column:
     base: str = "rt_only"
 
 
-#: Flags by server. One worker runs one unit at a time; two have a core each, which loop and client need as well.
-SERVERS = {
-    "reef": ("--classes", "reef", "--workers", "1x1"),
-    "seq": ("--classes", "seq", "--workers", "1x1"),
-    "streams": ("--classes", "streams", "--workers", "1x1"),
-    "two": ("--classes", "reef", "--workers", "1,1"),
-}
+#: Scheduler and workers by server. One worker runs one unit at a time; two have a core each, which loop and client need
+#: as well.
+SERVERS = {"reef": ("reef", "1x1"), "seq": ("seq", "1x1"), "streams": ("streams", "1x1"), "two": ("reef", "1,1")}
 COLUMNS = {
     "rt_only": Column("real time alone", "reef", only="realtime"),
     "reef": Column("the default", "reef"),
@@ -115,7 +112,7 @@ class Scene:
     def flags(self, name: str) -> Sequence[str]:
         models, profiles = self.folder / "models", self.folder / "profiles"
         shared = ("--models", str(models), "--profile-dir", str(profiles), "--profile-budget-s", "0")
-        return (*shared, "--threads", "1", *SERVERS[name])
+        return (*shared, "--threads", "1", "--workers", SERVERS[name][1])
 
     def beside(self) -> dict[str, dict[str, float]]:
         """By how much of its time each model is slowed by each other one, as the server with two workers knows it."""
@@ -205,7 +202,8 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         scene = Scene(chosen, Path(name), run.say)
         if chosen.pair_s:
             scene.profile_pairs()
-        with serving({name: scene.flags(name) for name in SERVERS}) as scene.servers:
+        commands = {name: command_of(scheduler) for name, (scheduler, _) in SERVERS.items()}
+        with serving({name: scene.flags(name) for name in SERVERS}, commands) as scene.servers:
             run.say("servers are ready")
             in_loop(scene.alone())
             workloads = {one: in_loop(in_turns(scene, one, run.say)) for one in chosen.names}

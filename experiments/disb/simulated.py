@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from app.bench.stats import percentile
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
+from experiments.common.baselines import scheduler_of
 from experiments.common.processes import spread
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
@@ -73,7 +73,7 @@ class Column:
             for (one, two), part in pairs(assumed.slower).items()
             if (own := programs.get((one, "realtime"))) and (other := programs.get((two, "best_effort")))
         }
-        scheduler = Scheduler(self._device(workload.tasks, len(tasks)))
+        scheduler = scheduler_of(self.preset, self._device(workload.tasks, len(tasks)))
         if assumed.pads:
             scheduler.pair(slower, 0)
         sharing = Sharing(assumed.shared, assumed.left, self.parts, assumed.yields, slower)
@@ -107,7 +107,7 @@ class Column:
             workers = 1 + sum(task.klass == "best_effort" for task in tasks)
         return DeviceSpec(
             tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, multi_step=self.parts,
-            classes=ClassSpec(self.preset, slowdown=self.slowdown),
+            classes=ClassSpec(slowdown=self.slowdown),
         )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ STAGES = (8, 4, 1)
 RATE = 100.0
 _IN_FLIGHT = 3  # calls of the bulk: one runs, two wait
 _BUDGET_NS = 1_000_000
-_WITHOUT_LIMITS = ClassSpec("reef", budget_ns=1 << 60, slowdown=1e9)
+_WITHOUT_LIMITS = ClassSpec(budget_ns=1 << 60, slowdown=1e9)
 
 
 def measure(block: Block) -> None:
@@ -41,8 +41,8 @@ def measure(block: Block) -> None:
         in_loop(plan.reef())
     others = {
         "priorities": Setup((rows, rows), _WITHOUT_LIMITS, keeps_one=True),
-        "one queue": Setup((rows,), ClassSpec("streams")),
-        "streams": Setup((rows, rows), ClassSpec("streams")),
+        "one queue": Setup((rows,), baseline="streams"),
+        "streams": Setup((rows, rows), baseline="streams"),
     }
     for name, setup in others.items():
         if block.fits(name, 9):
@@ -79,7 +79,7 @@ class _Plan:
     async def reef(self) -> None:
         """Alone, then beside the bulk in each number of stages, all on one engine."""
         block, found = self._block, self._block.found
-        spec = ClassSpec("reef", budget_ns=_BUDGET_NS)
+        spec = ClassSpec(budget_ns=_BUDGET_NS)
         async with engine_of(block, Setup((self._rows, self._rows), spec, keeps_one=True)) as engine:
             urgent = await started(engine, self._resnet())
             await ready(engine, urgent, 1.0)

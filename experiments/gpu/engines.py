@@ -24,8 +24,8 @@ from app.engine.served_model import ServedModel
 from app.models import Staged
 from app.models.placement import Placement
 from app.scheduler.policies import policy_class
-from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec
+from experiments.common.baselines import scheduler_of
 from experiments.gpu.blocks import Block
 
 _POOL_BYTES = 4 << 30
@@ -37,12 +37,14 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Setup:
-    """The engine that is asked for. `workers`: capacities. `keeps_one`: a worker, and its stream's priority, is kept
-    for real time. `measures_s`: batches are measured so long before the load; 0: the warm-up's times are used.
+    """The engine that is asked for. `workers`: capacities. `baseline`: its order and share, see
+    `experiments.common.baselines`. `keeps_one`: a worker, and its stream's priority, is kept for real time.
+    `measures_s`: batches are measured so long before the load; 0: the warm-up's times are used.
     """
 
     workers: tuple[int, ...] = (32,)
     classes: ClassSpec = field(default_factory=ClassSpec)
+    baseline: str = "reef"
     keeps_one: bool = False
     graphs: bool = True
     precision: str = "fp16"
@@ -62,7 +64,9 @@ async def engine_of(block: Block, setup: Setup) -> AsyncIterator[Engine]:
     device = make_device(0 if block.cuda else None, setup.workers, 1, len(setup.workers), options)
     spec = replace(device.spec, classes=setup.classes)
     profiling = Profiling(device, None, block.seconds(setup.measures_s))
-    async with Engine(profiling, Scheduler(spec), memory=Memory(_POOL_BYTES, _POOL_BYTES, on_gpu=block.cuda)) as engine:
+    async with Engine(
+        profiling, scheduler_of(setup.baseline, spec), memory=Memory(_POOL_BYTES, _POOL_BYTES, on_gpu=block.cuda)
+    ) as engine:
         yield engine
         if engine.driver.lost is not None:
             raise RuntimeError(f"the device was lost: {engine.driver.lost}")

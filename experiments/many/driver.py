@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, ClassSpec, DeviceSpec, Klass, Outcome, Program, Row, Stage, Step, WorkerSpec
+from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, Stage, Step, WorkerSpec
+from experiments.common.baselines import scheduler_of
 
 Instants = NDArray[np.int64]
 Latencies = list[NDArray[np.float64]]  # by model, in ms, in order of arrival
@@ -36,16 +36,17 @@ def serve(
     profiles: Sequence[ModelProfile],
     tables: Sequence[ControlTables],
     instants: Sequence[Instants],
-    preset: str,
+    baseline: str,
     workers: int = 1,
 ) -> Latencies:
-    """What the scheduler does under the policy `adaptive`, with this preset of `--classes`.
+    """What the scheduler does under the policy `adaptive`. `baseline`: its order and share, see
+    `experiments.common.baselines`.
 
     Workers do not slow one another.
     """
     largest = max(one.max_batch for one in profiles)
-    device = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers, classes=ClassSpec(preset))
-    scheduler = Scheduler(device)
+    device = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers)
+    scheduler = scheduler_of(baseline, device)
     for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
         stages = (Stage(profile.stage(1)),)
         scheduler.add_program(Program(program, profile.model, stages, "adaptive", profile.max_batch, _QUEUE), 0)

@@ -1,7 +1,7 @@
 """Simulates which of two models goes first: `python -m experiments.many models`.
 
 One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
-arrivals are the order of arrival (`--classes streams`), the scheduler's index (`--classes reef`), and the optimum over
+arrivals are the order of arrival, the scheduler's index, and the optimum over
 all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Four models with
 batches of up to 32 rows, also on 2 and 4 workers, and two of which one asks for more than the worker can do, are
 compared with the order of arrival only.

@@ -65,9 +65,7 @@ def test_variable_axes_get_names_and_bounds(tmp_path):
 
 
 def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
-    given = (
-        "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\nweight = 2\n"
-    )
+    given = "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\n"
     toml = TOML + "[batching]\n" + given
     info = read(tmp_path, toml, {"max_batch": 16, "max_delay_ms": None, "policy": "window"})
     assert info.batching == Batching(
@@ -77,7 +75,6 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
         length_buckets=(8, 16),
         reorder=False,
         complete_wait=0.5,
-        weight=2.0,
     )
 
 
