@@ -146,7 +146,7 @@ class TestPadding:
 class TestPreemption:
     STAGES = tuple(Stage(Profile((10, 10, 10, 10))) for _ in range(4))
 
-    def test_a_unit_that_goes_on_ends_with_its_stage(self) -> None:
+    def test_a_unit_of_several_stages_ends_with_its_stage(self) -> None:
         scheduler = serving(4, 4, stages=self.STAGES, multi_step=True)
         (unit,) = submit(scheduler, BEST, 1).start
         step = submit(scheduler, REAL, 2, now=5)
