@@ -43,6 +43,8 @@ class Activations:
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
+        #: Slots of rows whose kept tensors may have been changed by a stage that failed.
+        self.doubtful: set[int] = set()
         self.row_bytes = 0  # the most that a row of any batch so far has taken between two stages
 
     def bound(self, most: int) -> None:
@@ -78,6 +80,8 @@ class Activations:
         places = self._places
         for slot, position in zip(slots, positions, strict=True):
             places[slot] = (passed, position)
+        if self.doubtful:
+            self.doubtful.difference_update(slots)
 
     def places_of(self, slots: Slots, stage: int) -> list[Place]:
         """The places of these rows, which must have completed `stage` last."""
@@ -158,6 +162,8 @@ class Activations:
         """Forget these rows, which will not continue. Rows that are not kept are ignored."""
         for slot in slots:
             self._places.pop(slot, None)
+        if self.doubtful:
+            self.doubtful.difference_update(slots)
 
     def clear(self) -> None:
         self._places.clear()

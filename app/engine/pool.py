@@ -63,6 +63,8 @@ class Pool:
         #: For each variable axis the length of each slot's row.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
         self.parameters: list[Mapping[str, Any] | None] = [None] * slots
+        #: Rows that a model has changed before it raised, by slot: what it raised. They cannot run again.
+        self.spoiled: dict[int, str] = {}
         self._taken = bytearray(slots)
         self._cursor = 0
         self.used = 0
@@ -117,6 +119,9 @@ class Pool:
         for slot in slots:
             taken[slot] = 0
         self.used -= len(slots)
+        if self.spoiled:
+            for slot in slots:
+                self.spoiled.pop(slot, None)
         if self._holds_objects:
             for values in self.objects:
                 if values is not None:

@@ -5,6 +5,7 @@ All of it runs on a worker's thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +18,10 @@ from app.engine.device import WHOLE, BatchResult, Completion, Job, completed, co
 from app.engine.executor import Executor, gather_rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
-from app.models.base import TORCH_DTYPES
+from app.models.base import TORCH_DTYPES, one_line
 from app.models.process_state import ProcessState
+
+log = logging.getLogger("starling.engine")
 
 _NO_LENGTHS: dict[str, Any] = {}
 
@@ -28,9 +31,14 @@ def run_unit(job: Job) -> Completion:
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # the device placed it
     state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
+    before = executor.versions() if len(job.slots) > 1 else None
     try:
+        if executor.pool.spoiled:
+            executor.refuse_spoiled(job.slots)
         ran = executor.in_named_frame(executor.run, job.slots, job.size, job.stage, job)
     except BaseException as exc:
+        if before is not None:
+            executor.note_failure(job.slots, before, exc)
         return failed(job.unit_id, fault_of(exc), exc)
     finally:
         if state is not None:
@@ -45,7 +53,11 @@ def _named_frame(name: str) -> Callable[..., BatchResult]:
     """
     found: dict[str, Callable[..., BatchResult]] = {}
     exec(compile("def run(call, *given):\n    return call(*given)\n", f"<{name}>", "exec"), found)
-    return found["run"]
+    return found.pop("run")  # not kept in its own globals: it goes with its executor
+
+
+class InputsWritten(RuntimeError):
+    """The model has changed rows before it raised."""
 
 
 class CpuExecutor(Executor):
@@ -75,12 +87,41 @@ class CpuExecutor(Executor):
 
     def trial(self, slots: Slots, size: int) -> BatchResult:
         """Like `run`, but also detects a model that writes into its inputs."""
-        before = self._versions(), self._contents(slots)
+        before = self.versions(), self._contents(slots)
         ran = self.run(slots, size)
         # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
-        if (self._versions(), self._contents(slots)) != before:
+        if (self.versions(), self._contents(slots)) != before:
             self.copies = True
         return ran
+
+    # a batch that failed, whose rows will run again
+
+    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
+        """A batch of these rows raised. `before`: the `versions` at its start.
+
+        A model may write into its inputs for some rows only, which warm-up cannot notice. Another batch that ran at the
+        same time moves the counters, too; then rows are given up that could have run again. Writes through numpy move
+        none, so a model that has raised gets copies from now on, whatever it wrote.
+        """
+        wrote = self.versions() != before
+        if wrote:
+            what = one_line(exc)
+            self.pool.spoiled.update(dict.fromkeys(self.read_from_slots(slots), what))
+            log.warning("model %s: it writes into its inputs for some rows: it gets copies now", self.model.info.name)
+        self.copies = True
+
+    def read_from_slots(self, slots: Slots) -> Slots:
+        """Those of these rows that a unit reads from their slots."""
+        return slots
+
+    def refuse_spoiled(self, slots: Slots) -> None:
+        """Raise InputsWritten if one of these rows was changed by a batch that failed."""
+        for slot in slots:
+            if (what := self.pool.spoiled.get(slot)) is not None:
+                raise InputsWritten(
+                    f"the model wrote into its inputs and then raised {what}, so that the other rows of the batch "
+                    "cannot run again: send the call again, and have the model write into copies"
+                )
 
     def _lengths(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
@@ -132,7 +173,8 @@ class CpuExecutor(Executor):
         values = self.returned(result, size, longest)
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
 
-    def _versions(self) -> list[int]:
+    def versions(self) -> list[int]:
+        """The version counters of the slabs."""
         return [slab._version for slab in self.pool.slabs if slab is not None]
 
     def _contents(self, slots: Slots) -> list[bytes]:

@@ -1,7 +1,8 @@
 """A model in stages on a CPU: a unit runs one stage, of rows that may come from several batches of the stage before.
 
 A failed unit runs again, so a stage must not write into its arguments. `trial` detects a stage that does, and from then
-on it gets copies. `trial` also detects a stage that returns the same memory each time, whose results are then copied.
+on it gets copies. One may do so for some rows only: after a failure the stages before run again, from the rows' slots.
+`trial` also detects a stage that returns the same memory each time, whose results are then copied.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.executor import CpuExecutor, InputsWritten
 from app.engine.device import WHOLE, BatchResult, Job
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -48,6 +49,7 @@ class StagedExecutor(CpuExecutor):
         self._last = len(model.stages) - 1
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
+        self._tried = self.versions()  # after the last trial
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
@@ -62,7 +64,17 @@ class StagedExecutor(CpuExecutor):
 
     def trial(self, slots: Slots, size: int) -> BatchResult:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
-        return self._run(slots, size, 0, len(self.model.stages), None, self._try)
+        try:
+            return self._run(slots, size, 0, len(self.model.stages), None, self._try)
+        finally:
+            self._tried = self.versions()
+
+    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
+        """Also: what the stage before has returned may have been changed; tensors made in inference mode have no
+        version counters.
+        """
+        super().note_failure(slots, before, exc)
+        self.activations.doubtful.update(slots)
 
     def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> BatchResult:
         """`steps` stages from `stage` on. Without a job, none may fail."""
@@ -73,9 +85,9 @@ class StagedExecutor(CpuExecutor):
         batch = _Batch(slots, rows, lengths, longest, context)
         gathered = time.perf_counter_ns()
         result, first_ns = call(stage, arguments, keywords)
-        times = [first_ns]
+        times, sound = [first_ns], True
         if steps > 1:
-            result = self._pass_on(stage, steps, job, result, batch, times, call)
+            result, sound = self._pass_on(stage, steps, job, result, batch, times, call)
         inferred = time.perf_counter_ns()
         stage += len(times) - 1
         outputs: list[Array] = []
@@ -86,14 +98,18 @@ class StagedExecutor(CpuExecutor):
             if self._reuses[stage]:
                 passed = tuple(tensor.clone() for tensor in passed)
             self.activations.keep(slots, stage, passed, longest, context)
+            if not sound:
+                self.activations.doubtful.update(slots)
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = sum(times) if job is None else inferred - gathered  # a trial does more than compute
         return BatchResult(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
 
     def _pass_on(
         self, first: int, steps: int, job: Job | None, result: Any, batch: _Batch, times: list[int], call: _Call
-    ) -> Any:
-        """Run further stages of an unchanged batch. `result`: of the first stage. Returns that of the last one."""
+    ) -> tuple[Any, bool]:
+        """Run further stages of an unchanged batch. `result`: of the first stage. Returns that of the last one, and
+        whether it is sound: a stage that failed may have changed it.
+        """
         given: Sequence[Any] = ()
         while len(times) < steps and not (job is not None and job.recalled):
             stage = first + len(times)
@@ -107,14 +123,16 @@ class StagedExecutor(CpuExecutor):
             except Exception:  # the next unit of these rows begins with this stage, and will raise it again
                 if job is None:
                     raise
-                break
+                return result, False
             times.append(ns)
-        return result
+        return result, True
 
     def _arguments(
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
+        if stage and not self.activations.doubtful.isdisjoint(slots):
+            return self._from_slots(slots, rows, stage, lengths, longest)
         model, again = self.model, self.model.again[stage]
         inputs: list[Any] = [None] * len(model.info.inputs)
         keywords: dict[str, Any] = {}
@@ -129,6 +147,23 @@ class StagedExecutor(CpuExecutor):
         given = [*inputs, *context]
         passed = self.activations.gather(rows, stage, longest)[0] if stage else inputs
         return [*passed, *(given[place] for place in again)], {} if stage else keywords, context
+
+    def _from_slots(
+        self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
+    ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
+        """As `_arguments`, computed again: what is kept of these rows may have been changed by a stage that failed."""
+        if self.versions() != self._tried:
+            raise InputsWritten(
+                "a stage has failed, and its rows cannot run again: an earlier one wrote into the inputs"
+            )
+        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        context = () if self.model.context is None else self.model.context(*inputs)
+        given, passed = [*inputs, *context], inputs
+        for number in range(stage):
+            arguments = [*passed, *(given[place] for place in self.model.again[number])]
+            result, _ = self._call(number, arguments, {} if number else keywords)
+            passed = list(passed_on(result, number, len(rows)))
+        return [*passed, *(given[place] for place in self.model.again[stage])], {}, context
 
     def _call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
         """Call a stage. Returns its result and nanoseconds."""

@@ -17,11 +17,12 @@ from torch import nn
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import Completion, Device, DeviceOptions, Job
+from app.engine.device import WHOLE, Completion, Device, DeviceOptions, Job
 from app.engine.streams.device import StreamDevice
+from app.models import Recurrent
 from app.scheduler.types import Fault, WorkerSpec
 
-from ..rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
+from ..rig import FATAL, HEAVY, POISON, answers, make_model, recurrent, rows_of, tensor
 
 
 class OnThreads:
@@ -209,3 +210,102 @@ def test_grad_is_off(bench):
     bench.device.push(0, Job(1, executor, [0], 1))
     bench.next()
     assert set(seen) == {True}
+
+
+def lowered(x: torch.Tensor) -> torch.Tensor:
+    """Takes 10 from rows above 10, in place, which made-up rows do not show. Then it refuses -1."""
+    big = x.amax(1) > 10
+    if big.any():
+        x[big] -= 10
+    if (x == -1).any():
+        raise ValueError("bad")
+    return x * 1
+
+
+def lowered_by_numpy(x: torch.Tensor) -> torch.Tensor:
+    return lowered(torch.from_numpy(x.numpy()))
+
+
+#: Units after one of all three rows, of which the last is bad; and what the good rows become.
+PARTS = ([0, 1], [2], [1, 0], [0], [1])
+BECOMES = {0: [40.0, -10.0], 1: [50.0, -10.0]}
+
+
+def said_of_parts(bench, executor: CpuExecutor, stage: int = WHOLE, steps: int = 1) -> list[str]:
+    """Run the three rows, and then parts of them, which must be right or fail. Returns what was said of those that
+    failed.
+    """
+    executor.pool.write(executor.pool.take(3), 0, np.array([[50, 0], [60, 0], [-1, 0]], np.float32))
+    if stage > 0:
+        bench.device.push(0, Job(0, executor, range(3), 3, 0, stage))
+        assert bench.next().outcome.error is None
+    bench.device.push(0, Job(1, executor, range(3), 3, stage, steps))
+    first = bench.next()
+    assert first.outcome.error is Fault.MODEL or first.outcome.steps < steps
+    said = []
+    for unit, slots in enumerate(PARTS, 2):
+        bench.device.push(0, Job(unit, executor, slots, len(slots), stage if stage == WHOLE else stage + steps - 1))
+        completion = bench.next()
+        if completion.ran is None:
+            said.append(completion.message)
+        else:
+            assert completion.ran.outputs[0].tolist() == [BECOMES[slot] for slot in slots]
+            if executor.steps is not None:  # a row of a cell has ended, and begins again
+                executor.activations.release(slots)
+    executor.pool.give_back(range(3))
+    if executor.activations is not None:
+        executor.activations.release(range(3))
+    return said
+
+
+ON_REAL = pytest.mark.parametrize("bench", [OnThreads, OnStreams, OnStreamsAlone], indirect=True)
+
+
+@ON_REAL
+def test_no_part_of_a_failed_batch_gets_rows_that_the_model_has_changed(bench):
+    executor = bench.device.open(make_model(lowered, max_batch=4), 3)
+    first = said_of_parts(bench, executor)
+    if len(first) > 1:  # the model was given the slots themselves
+        assert len(first) == len(PARTS)
+        assert all("the model wrote into its inputs and then raised ValueError: bad" in one for one in first)
+    assert said_of_parts(bench, executor) == ["ValueError: bad"]  # from then on it gets copies
+
+
+@ON_REAL
+def test_a_model_that_has_raised_gets_copies(bench):
+    """A write through numpy moves no counter, so the first failure does not show it."""
+    executor = bench.device.open(make_model(lowered_by_numpy, max_batch=4), 3)
+    executor.pool.write(executor.pool.take(3), 0, np.array([[1, 0], [2, 0], [-1, 0]], np.float32))
+    bench.device.push(0, Job(1, executor, range(3), 3))
+    assert bench.next().message == "ValueError: bad"
+    executor.pool.give_back(range(3))
+    assert said_of_parts(bench, executor) == ["ValueError: bad"]
+
+
+@ON_REAL
+@pytest.mark.parametrize("call", [lowered, lowered_by_numpy])
+def test_no_part_of_a_failed_stage_gets_what_it_has_changed(bench, call):
+    """Neither where the stage begins a unit, nor where it follows another in one."""
+    executor = bench.device.open(make_model(stages=[lambda x: x * 1, call], max_batch=4), 3)
+    assert said_of_parts(bench, executor, 0, 2) == ["ValueError: bad"]
+    assert said_of_parts(bench, executor, 1) == ["ValueError: bad"]
+
+
+class Lowered(nn.Module):
+    def start(self, x: torch.Tensor):
+        return None, (lowered(x),)
+
+    def step(self, x: None, state):
+        return state[0], state
+
+
+@pytest.mark.parametrize("bench", [OnThreads], indirect=True)
+def test_no_part_of_a_failed_start_gets_rows_that_the_cell_has_changed(bench):
+    model = recurrent(Recurrent(Lowered(), [[2]], 1), [tensor("x", "FP32", 2)], [tensor("y", "FP32", 2)])
+    executor = bench.device.open(model, 3)
+    executor.pool.write(range(1), 0, rows_of(1.0))
+    bench.device.trial(executor, range(1), 1)
+    said = said_of_parts(bench, executor, 0)
+    assert len(said) == len(PARTS)
+    assert all("the model wrote into its inputs and then raised ValueError: bad" in one for one in said)
+    assert said_of_parts(bench, executor, 0) == ["ValueError: bad"]
