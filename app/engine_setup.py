@@ -126,8 +126,9 @@ def engine_of(
     tracer: Tracer | None,
     sink: Callable[[Entry], None] | None,
     memory: Memory,
+    look: Callable[[], None],
 ) -> Engine:
-    """The engine on this device. `sink` receives the scheduler's record, if one is kept."""
+    """The engine on this device. `sink` receives the scheduler's record, if one is kept. `look`: see Engine."""
     spec = replace(device.spec, classes=_classes(settings))
     scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(
@@ -144,4 +145,5 @@ def engine_of(
         on_tick=lifecycle.tick,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
         tracer=tracer,
+        look=look,
     )

@@ -17,7 +17,8 @@ import torch
 from fastapi import FastAPI
 
 from app import __version__
-from app.contract import Batching
+from app.collector import Collector
+from app.contract import Batching, Model, Served
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
@@ -57,14 +58,19 @@ _OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "
 
 
 def create_app(
-    settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
+    settings: Settings,
+    lifecycle: Lifecycle | None = None,
+    *,
+    collector: Collector | None = None,
+    on_ready: Callable[[Registry], None] | None = None,
 ) -> HttpApp:
-    """The server as an ASGI application. `on_ready` is called when loading has been tried for every model.
+    """The server as an ASGI application. `on_ready` is called when loading has been tried for every model. `collector`
+    is given by who owns the process, and begins it then.
 
     Raises ConfigError if the models, the GPU or the key files cannot be found, or the record cannot be written. A fault
     of a single model is not raised: the repository index shows it.
     """
-    lifecycle = lifecycle or Lifecycle()
+    lifecycle, collector = lifecycle or Lifecycle(), collector or Collector(None)
     with as_config_error():
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     auth = _auth(settings)
@@ -88,13 +94,18 @@ def create_app(
                 stack.push_async_callback(asyncio.to_thread, spans.close)  # first, so that it ends last
             device = device_of(settings, gpu)
             sink = None if record is None else stack.enter_context(record).sink
-            engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink, memory))
+            engine = await stack.enter_async_context(
+                engine_of(settings, device, lifecycle, tracer, sink, memory, collector.look)
+            )
+            stack.callback(collector.close)
+            lifecycle.tick_callbacks.append(collector.tick)
             registry = await stack.enter_async_context(
                 Registry(
-                    engine.start,
-                    engine.stop,
+                    partial(_start, engine, collector),
+                    partial(_stop, engine, collector),
                     repository,
-                    partial(load_model, overrides=_overrides(settings), check_names=check_names),
+                    partial(_load, collector, overrides=_overrides(settings), check_names=check_names),
+                    collector.models_changed,
                 )
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
@@ -104,7 +115,7 @@ def create_app(
                 watch = FolderWatch(repository, registry.load, registry.unload)
                 lifecycle.tick_callbacks.append(watch.begin)
                 stack.push_async_callback(watch.close)
-            loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
+            loading = asyncio.create_task(_load_all(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             about = _about(device, auth, None if gpu is None else cuda.memory(gpu)[1])
             hub = Hub(
@@ -121,7 +132,7 @@ def create_app(
                 "settings": settings,
                 "metrics": Metrics(
                     engine.snapshot,
-                    partial(of_server, lifecycle, build, lambda: resources.bodies.held, rejected),
+                    partial(of_server, lifecycle, build, lambda: resources.bodies.held, rejected, collector),
                 ),
                 "engine": engine,
                 "hub": hub,
@@ -201,7 +212,25 @@ def _limits(settings: Settings, inflight: int) -> Limits:
     )
 
 
-async def _load(
+def _load(collector: Collector, *given: Any, **options: Any) -> Model:
+    collector.collect()  # makes room
+    return load_model(*given, **options)
+
+
+async def _start(engine: Engine, collector: Collector, model: Model) -> Served:
+    served = await engine.start(model)
+    collector.loaded()
+    return served
+
+
+async def _stop(engine: Engine, collector: Collector, served: Served) -> None:
+    try:
+        await engine.stop(served)
+    finally:
+        collector.unloaded([served.model.call, *served.model.stages])
+
+
+async def _load_all(
     registry: Registry, engine: Engine, lifecycle: Lifecycle, on_ready: Callable[[Registry], None] | None
 ) -> None:
     await registry.load_all()

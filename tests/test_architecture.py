@@ -23,6 +23,7 @@ OURS: dict[str, set[str] | None] = {
     "settings": {"errors", "machine"},
     "machine": set(),
     "process": set(),
+    "collector": {"machine", "process"},
     "user_code": set(),
     "values": {"contract", "errors"},
     "scheduler": set(),
@@ -38,8 +39,8 @@ OURS: dict[str, set[str] | None] = {
         "process",
     },
     "main": {
-        "contract", "errors", "settings", "machine", "scheduler", "models", "engine", "engine_setup", "http", "observe",
-        "server", "lifecycle", "__init__",
+        "collector", "contract", "errors", "settings", "machine", "scheduler", "models", "engine", "engine_setup",
+        "http", "observe", "server", "lifecycle", "__init__",
     },
     "cli": None,
     "__main__": {"cli"},

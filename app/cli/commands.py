@@ -96,8 +96,10 @@ def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
     """Serve until told to stop; the exit status."""
     from app import process
     from app.cli.banner import announce, starting
+    from app.collector import Collector
     from app.http.tls import Certificate
     from app.lifecycle import Lifecycle
+    from app.machine import memory_limit
     from app.server import bind, serve
 
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
@@ -109,15 +111,15 @@ def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
         from app.models.registry import Registry
         from app.models.scaffold.bare import with_model_toml
 
-        lifecycle = Lifecycle()
+        lifecycle, collector = Lifecycle(), Collector(memory_limit())
         lifecycle.lost_lines = lost_lines
 
         def ready(registry: Registry) -> None:
-            process.tune_garbage_collector()
+            collector.begin()
             announce(settings, port, registry, lifecycle.device, lifecycle.ready())
 
         with with_model_toml(settings.models, settings.model) as changed:
-            app = create_app(settings.model_copy(update=changed), lifecycle, on_ready=ready)
+            app = create_app(settings.model_copy(update=changed), lifecycle, collector=collector, on_ready=ready)
             return serve(app, settings, lifecycle, sock, tls)
 
 

@@ -36,6 +36,7 @@ log = logging.getLogger("starling.engine")
 
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
+_LOOK_NS = 50_000_000  # between two calls of `look`
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
 #: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.
@@ -46,7 +47,7 @@ class Driver:
     """Calls enter through its `intake`. Methods are called on the event loop, except those at the end.
 
     `models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device is lost, or
-    None; `on_lost` is called with it once. `on_unit_end`: see `Engine.watch`.
+    None; `on_lost` is called with it once. `on_unit_end`: see `Engine.watch`. `look`: see Engine.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Driver:
         memory: Memory,
         on_lost: Callable[[str], None] | None,
         tracer: Tracer | None,
+        look: Callable[[], None],
     ) -> None:
         self.device = device
         self.scheduler = scheduler
@@ -74,6 +76,7 @@ class Driver:
         self._memory = memory
         self._on_lost = on_lost
         self._tracer = tracer
+        self._look, self._look_at = look, 0
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self.units: dict[int, Unit] = {}
@@ -273,6 +276,9 @@ class Driver:
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
         self.step(record_unit=partial(served.unit_ended, unit, completion, now, self._tracer))
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_NS
+            self._look()
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while units are on the device."""

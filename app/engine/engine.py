@@ -45,7 +45,8 @@ class Engine:
 
     `profiling` measures models, solves their tables, and has the device. `clock` returns monotonic nanoseconds.
     `window_s`: the rate monitor's window; `on_tick`, which must not raise, is called at its end. `hang_floor_s`: see
-    `stuck`. `on_lost` is called with the reason when the device is lost.
+    `stuck`. `on_lost` is called with the reason when the device is lost. `look`, which must not raise, is called when
+    a batch has ended, but at most every 50 ms: it looks at the memory.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Engine:
         meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
         tracer: Tracer | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
@@ -69,7 +71,7 @@ class Engine:
         self._memory = memory or Memory()
         self.driver = Driver(
             self.device, scheduler, clock,
-            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, tracer=tracer,
+            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, tracer=tracer, look=look,
         )  # fmt: skip
         self._models = self.driver.models
         self._meter = meter or EnergyMeter()

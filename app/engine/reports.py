@@ -25,7 +25,10 @@ class Reports:
 
     def __init__(self, info: ModelInfo, placed: PlacedModel, profiled: ProfiledModel, stages: int) -> None:
         self._info = info
-        self._placed = placed
+        # Parts, not the model that is placed: that has these reports, and would not be freed by reference counting.
+        self._program, self._stats = placed.program, placed.stats
+        self._pool, self._activations = placed.pool, placed.activations
+        self._clock = placed.intake.clock
         self._profiled = profiled
         self._stages = stages
         self._cell = placed.executor.steps is not None
@@ -34,10 +37,9 @@ class Reports:
 
     def gauges(self) -> Gauges:
         """The state of the model at this moment."""
-        state, placed = self._state, self._placed
-        activations, line = placed.activations, state.line
+        state, activations = self._state, self._activations
         return Gauges(
-            placed.stats,
+            self._stats,
             pending_rows=state.waiting,
             waiting={name: state.waiting_of(klass) for name, klass in KLASSES.items()},
             demand_ns={name: state.demand_ns[klass] for name, klass in KLASSES.items()},
@@ -45,30 +47,30 @@ class Reports:
             pending_calls=self._pending_calls(),
             preferred=state.preferred,
             rate=state.rate.rate,
-            slots_used=placed.pool.used,
+            slots_used=self._pool.used,
             activations=None
             if activations is None
             else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
-            regression=(line.alpha, line.beta, line.residual),
+            regression=(state.line.alpha, state.line.beta, state.line.residual),
             at_stages=self._at_stages(),
             workers=len(self._scheduler.device.workers),
         )
 
     def _oldest_ns(self) -> int:
         """How long the oldest best-effort row has waited; 0 if none waits."""
-        arrived = self._scheduler.oldest(self._placed.program, Klass.BEST_EFFORT)
-        return 0 if arrived is None else max(0, self._placed.intake.clock() - arrived)
+        arrived = self._scheduler.oldest(self._program, Klass.BEST_EFFORT)
+        return 0 if arrived is None else max(0, self._clock() - arrived)
 
     def _pending_calls(self) -> int:
         """Calls admitted and not yet running."""
-        leases = (cast("Lease", call) for call in self._scheduler.calls if call.program == self._placed.program)
+        leases = (cast("Lease", call) for call in self._scheduler.calls if call.program == self._program)
         return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
 
     def _at_stages(self) -> list[tuple[int, int]]:
         """For a model in stages: (waiting rows, running rows) by stage."""
         if not self._stages:
             return []
-        program = self._placed.program
+        program = self._program
         running = [0] * self._stages
         for unit in self._scheduler.running:
             if unit.program == program:
@@ -79,7 +81,7 @@ class Reports:
         """The figures that batches are planned with; see contract.Plan."""
         latency, facts, profiled = self._state.latency[0], self._state.facts, self._profiled
         plan = Plan(
-            self._placed.program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
+            self._program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
             stages=0 if self._cell else self._stages, cell=self._cell,
         )  # fmt: skip
         control = facts.control
@@ -87,7 +89,7 @@ class Reports:
 
     def statistics(self) -> dict[str, Any]:
         """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""
-        gauges, stats = self.gauges(), self._placed.stats
+        gauges, stats = self.gauges(), self._stats
         latency, profiled = self._state.latency[0], self._profiled
         regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
         return {
@@ -120,7 +122,7 @@ class Reports:
                 "batches": {str(rows): parts.count for rows, parts in stats.by_size().items()},
                 "operations": stats.operations(),
             }
-            for (waiting, running), stats in zip(at_stages, self._placed.stats.stages, strict=True)
+            for (waiting, running), stats in zip(at_stages, self._stats.stages, strict=True)
         ]
         return {"stages": stages} if stages else {}
 

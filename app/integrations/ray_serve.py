@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from app import process
+from app.collector import Collector
 from app.errors import not_installed
 from app.http.body import Receive, Scope, Send
 from app.integrations.ray_metrics import Forwarder
 from app.integrations.replica import Replica, replica_settings, set_process
+from app.machine import memory_limit
 from app.settings import Settings
 
 _MAX_QUEUE = 1024  # the default of `max_queue`, which model.toml may change
@@ -99,8 +100,9 @@ def _replica_class(serve: ModuleType) -> type:
             settings = replica_settings(values, cores)
             set_process(settings)
             self._replica = Replica()
-            await self._replica.start(settings)
-            process.tune_garbage_collector()
+            collector = Collector(memory_limit())
+            await self._replica.start(settings, collector)
+            collector.begin()
             # Last: if the start fails, the destructor of the base would wait for a lifespan that never began.
             await super().__init__()
             self.app.target = self._replica

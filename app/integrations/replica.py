@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from app import process
+from app.collector import Collector
 from app.errors import ConfigError
 from app.http.asgi import HttpApp
 from app.http.body import Receive, Scope, Send
@@ -64,13 +65,16 @@ class Replica:
         self._app: HttpApp | None = None
         self._state: Mapping[str, Any] = {}
 
-    async def start(self, settings: Settings) -> None:
-        """Load the models; returns when each has been tried. Raises ConfigError if a required one does not serve."""
+    async def start(self, settings: Settings, collector: Collector | None = None) -> None:
+        """Load the models; returns when each has been tried. The caller then begins the `collector`.
+
+        Raises ConfigError if a required one does not serve.
+        """
         from app.main import create_app  # imports torch, so `set_process` must run first
 
         async with AsyncExitStack() as stack:  # ends what has begun, if anything raises
             lifecycle = Lifecycle()
-            app = create_app(settings, lifecycle)
+            app = create_app(settings, lifecycle, collector=collector)
             self._state = await stack.enter_async_context(app.running())
             await lifecycle.loaded.wait()
             if (why := lifecycle.ready()) is not None:

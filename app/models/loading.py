@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from app.contract import Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
@@ -71,7 +71,22 @@ def _load(
     else:
         model = _of_tensors(info, config, source.folder)
     model = replace(model, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
-    return _in_stages(model, config, source.folder / FILE_NAME)
+    model = _in_stages(model, config, source.folder / FILE_NAME)
+    for part in (model.call, *model.stages, model.context):
+        if isinstance(part, nn.Module):
+            _break_cycles(part)
+    return model
+
+
+def _break_cycles(module: nn.Module) -> None:
+    """Drop what torch has graphs refer to their own module for: when it is unloaded its weights are then freed at once,
+    and not by a garbage collection.
+    """
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            part.graph.owning_module = None
+            for name in ("train", "eval"):  # methods of an exported module, which only refuse
+                vars(part).pop(name, None)
 
 
 def read_declared(folder: Path) -> ModelTable:

@@ -73,7 +73,8 @@ class Registry:
 
     Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
     the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
-    everything. `load` runs on a thread. Raises ConfigError when the repository cannot be read.
+    everything. `load` runs on a thread. `on_change` is called after each change, when the registry no longer refers to
+    what it has stopped. Raises ConfigError when the repository cannot be read.
     """
 
     def __init__(
@@ -82,10 +83,12 @@ class Registry:
         stop: Callable[[Served], Awaitable[None]],
         repository: Repository,
         load: Callable[[ModelSource], Model] = load_model,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._start_model, self._stop_model = start, stop
         self._repository = repository
         self._load_model = load
+        self._on_change = on_change
         self._versions: dict[str, dict[int, _Version]] = {
             name: {source.version: _Version(source, required=not is_hidden(name)) for source in sources}
             for name, sources in repository.scan().items()
@@ -309,6 +312,7 @@ class Registry:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the caller gets it; if the caller has gone, asyncio must not warn
+        self._on_change()
 
     async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)

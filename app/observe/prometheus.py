@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
+from typing import Protocol
 
 from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
@@ -44,6 +45,14 @@ _TRITON_REASONS = {
 Sample = tuple[dict[str, str], float]
 #: A family of metrics per model: kind, name, help, and a function that returns the samples of one model.
 Family = tuple[str, str, str, Callable[[Gauges], Iterable[Sample]]]
+
+
+class Pauses(Protocol):
+    """Garbage collections so far: how many, and seconds of all and of the longest."""
+
+    count: int
+    seconds: float
+    longest_s: float
 
 
 class Metrics:
@@ -124,11 +133,16 @@ def _of(gauges: Gauges, **more: str) -> dict[str, str]:
 
 
 def of_server(
-    lifecycle: Lifecycle, build: Mapping[str, str], held_bytes: Callable[[], int], rejected: Mapping[str, int]
+    lifecycle: Lifecycle,
+    build: Mapping[str, str],
+    held_bytes: Callable[[], int],
+    rejected: Mapping[str, int],
+    pauses: Pauses,
 ) -> Iterator[Metric]:
     """The families of the server: probes, models of the index, connections and bodies. `build`: labels of versions.
 
-    `held_bytes`: of all bodies. `rejected`: by error code, requests that belong to no model.
+    `held_bytes`: of all bodies. `rejected`: by error code, requests that belong to no model. `pauses`: for garbage
+    collections.
     """
     yield _family("gauge", "build_info", "1; the labels say what runs.", (dict(build), 1))
     yield _family("gauge", "live", "What the liveness probe says: 1 is well.", lifecycle.live() is None)
@@ -142,6 +156,10 @@ def of_server(
         yield _family("gauge", "certificate_expiry_seconds", text, expires)
     text = "Lines to standard output or error that could not be written."
     yield _family("counter", "lost_log_lines", text, lifecycle.lost_lines())
+    text = "Garbage collections, in which nothing else runs."
+    yield _family("counter", "collections", text, pauses.count)
+    yield _family("counter", "collection_seconds", "What they took, all together.", pauses.seconds)
+    yield _family("gauge", "collection_longest_seconds", "What the longest of them took.", pauses.longest_s)
     counts = {**dict.fromkeys(codes(), 0), **rejected, "malformed": lifecycle.malformed()}
     text = "Requests that count for no model, by why they were refused."
     yield _family("counter", "rejected", text, *(({"reason": one}, count) for one, count in sorted(counts.items())))

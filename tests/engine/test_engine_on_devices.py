@@ -5,6 +5,8 @@ happens. That units of any rows give each row its own is shown in conformance/.
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,29 @@ async def test_models_are_loaded_and_go_while_others_serve(place: Place):
         over.set()
         assert min(await waves) > 0
         assert engine.device.dead() is None
+
+
+@pytest.fixture
+def no_collections():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@only("cpu")
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "cell that ends rows by itself"])
+async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Place, name: str, no_collections):
+    async with place.serving() as engine:
+        trips = MODELS[name]()
+        served = await started(engine, trips.model)
+        await answered(served, trips, 100, 8)
+        parts = [weakref.ref(part) for part in (served, served.executor, served.model.call, *served.model.stages)]
+        await engine.stop(served)
+        del served, trips
+        await turn()
+    engine._loader.shutdown(wait=True)  # until they have ended, threads may hold on to what they did last
+    assert [part() for part in parts] == [None] * len(parts)
 
 
 class Mean(nn.Module):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import shutil
+import weakref
 import zipfile
 
 import pytest
@@ -83,6 +85,18 @@ def test_an_exported_model_serves_any_batch(tmp_path, exported):
     answers_as(load(source_of(folder)), module)
     (folder / "model.toml").write_text("kwargs = { a = 1 }\n" + (folder / "model.toml").read_text())
     assert "kwargs.a: expected none" in refused(folder)
+
+
+def test_an_exported_model_is_freed_without_a_garbage_collection(tmp_path, exported):
+    model = load(source_of(archive(tmp_path, exported[0].read_bytes())))
+    gc.collect()
+    gc.disable()
+    try:
+        weight = weakref.ref(next(model.call.parameters()))
+        del model
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("rows", [1, 2])

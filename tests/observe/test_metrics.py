@@ -190,7 +190,8 @@ def test_what_the_server_is_and_how() -> None:
     lifecycle.catalog = SimpleNamespace(index=lambda: entries)  # type: ignore[assignment]
     lifecycle.connections, lifecycle.malformed, lifecycle.lost_lines = lambda: 3, lambda: 2, lambda: 4
     build = {"version": "1.2.3", "device": 'a "fast" one'}
-    server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5})
+    pauses = SimpleNamespace(count=4, seconds=0.5, longest_s=0.25)
+    server = partial(of_server, lifecycle, build, lambda: 7, {"bad_request": 5}, pauses)
     text, _ = Metrics(lambda: Snapshot([], []), server).render()
     lines = text.decode().splitlines()
     for line in (
@@ -202,6 +203,9 @@ def test_what_the_server_is_and_how() -> None:
         "starling_open_connections 3.0",
         "starling_held_bytes 7.0",
         "starling_lost_log_lines_total 4.0",
+        "starling_collections_total 4.0",
+        "starling_collection_seconds_total 0.5",
+        "starling_collection_longest_seconds 0.25",
         'starling_rejected_total{reason="bad_request"} 5.0',
         'starling_rejected_total{reason="malformed"} 2.0',
         'starling_rejected_total{reason="not_found"} 0.0',
