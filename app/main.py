@@ -41,6 +41,7 @@ from app.models.folder_watch import FolderWatch
 from app.models.loading import load as load_model
 from app.models.registry import Registry
 from app.models.repository import Repository
+from app.models.sources.compiling import compiling_aside
 from app.observe.last_errors import LastErrors
 from app.observe.prometheus import Metrics, of_server
 from app.observe.tracing.setup import span_sender
@@ -214,7 +215,8 @@ def _limits(settings: Settings, inflight: int) -> Limits:
 
 def _load(collector: Collector, *given: Any, **options: Any) -> Model:
     collector.collect()  # makes room
-    return load_model(*given, **options)
+    with compiling_aside():
+        return load_model(*given, **options)
 
 
 async def _start(engine: Engine, collector: Collector, model: Model) -> Served:

@@ -157,16 +157,16 @@ class Profiling:
         self._models.pop(model.program, None)
         self._update_pairs()
         model.on_rows = None  # its last calls must not start a measurement
-        self._to_solve.forget(model)
-        self._to_measure.forget(model)
+        await self._to_solve.forget(model)
+        await self._to_measure.forget(model)
         await self.measuring.unmeasured()
         if model.loads and model.key is not None and self._cache is not None:
             loads = [load for _, load in sorted(model.loads.items())]
             await asyncio.to_thread(self._cache.store_loads, model.key, loads, now_utc())
 
     async def close(self) -> None:
-        await self._to_measure.close()
-        await self._to_solve.close()
+        await self._to_measure.forget()
+        await self._to_solve.forget()
 
     def tick(self, now: int) -> None:
         """Count what requests have cost. Called every few seconds; cheap."""

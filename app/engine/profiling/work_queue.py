@@ -32,16 +32,13 @@ class WorkQueue:
         self.tasks[task] = model
         task.add_done_callback(self.tasks.pop)
 
-    def forget(self, model: ProfiledModel | None = None) -> None:
-        """Cancel all work on the model; None: on all models."""
-        for task, one in self.tasks.items():
-            if model is None or one is model:
-                task.cancel()
-
-    async def close(self) -> None:
-        self.forget()
-        if self.tasks:
-            await asyncio.wait(self.tasks)
+    async def forget(self, model: ProfiledModel | None = None) -> None:
+        """Cancel all work on the model; None: on all models. Returns when no task refers to it any more."""
+        tasks = [task for task, one in self.tasks.items() if model is None or one is model]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _run(self, model: ProfiledModel, work: Callable[[], Awaitable[None]]) -> None:
         await self.begun.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import weakref
 from functools import partial
@@ -193,17 +192,16 @@ async def test_a_model_that_has_gone_is_freed_and_the_others_follow(forgotten: i
     assert bench.begun == ["first"]
     gone, left = models.pop(forgotten), models
     del one  # the loop's
-    queue.forget(gone)
     freed = weakref.ref(gone)
+    await queue.forget(gone)
     del gone
+    assert freed() is None  # at once, without a garbage collection
     await turns()
-    gc.collect()
-    assert freed() is None
     assert bench.begun == (["first"] if forgotten else ["first", "second"])
-    queue.forget(left[0])
+    await queue.forget(left[0])
     await turns()
     assert bench.begun[-1] == "third"
-    await queue.close()
+    await queue.forget()
 
 
 async def test_an_error_is_logged_and_the_next_model_follows(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,4 +212,4 @@ async def test_an_error_is_logged_and_the_next_model_follows(caplog: pytest.LogC
     await turns()
     assert bench.begun == ["broken", "second"]
     assert "model broken: has failed" in caplog.text
-    await queue.close()
+    await queue.forget()
