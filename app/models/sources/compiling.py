@@ -38,14 +38,14 @@ while True:
 _END_S = 5.0
 _LEAST_BYTES = 16 << 10  # of a source: a smaller one takes some 3 ms
 
-_compile: Any = SourceFileLoader.source_to_code  # type: ignore[attr-defined]  # of a base class that typeshed leaves out
+_compile: Any = SourceFileLoader.source_to_code
 _here = threading.local()  # `child`: of the thread that imports; None until it has something to compile
 
 
 @contextmanager
 def compiling_aside() -> Iterator[None]:
     """Whatever this thread imports meanwhile is compiled in a child process, which ends with it."""
-    SourceFileLoader.source_to_code = _source_to_code  # type: ignore[attr-defined]
+    setattr(SourceFileLoader, "source_to_code", _source_to_code)  # noqa: B010  mypy refuses to assign a method
     _here.child, _here.on = None, True
     try:
         yield
