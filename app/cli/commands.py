@@ -94,7 +94,6 @@ def _serve(**given: Any) -> None:
 
 def _run(settings: Settings, lost_lines: Callable[[], int]) -> int:
     """Serve until told to stop; the exit status."""
-    from app import process
     from app.cli.banner import announce, starting
     from app.collector import Collector
     from app.http.tls import Certificate
