@@ -211,7 +211,8 @@ class Engine:
         """For a scrape."""
         busy_s = [ns / 1e9 for ns in self.driver.busy_ns]
         gauges = [served.reports.gauges() for served in self._models.values()]
-        return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()), self._lag_s)
+        energy = lambda: self._meter.read(sum(busy_s), self._watts())  # noqa: E731
+        return Snapshot(gauges, busy_s, energy, self._lag_s, self.driver.faults)
 
     def plans(self) -> list[Plan]:
         """The figures that batches are planned with, for the models of `snapshot`, in the same order."""

@@ -75,6 +75,8 @@ class Metrics:
         yield from self._server()
         snapshot = self._snapshot()
         yield _family("gauge", "loop_lag_seconds", "How late the event loop turned to its last tick.", snapshot.lag_s)
+        text = "Ticks at which rows, units or slots were left although no call was there: a fault of the server."
+        yield _family("counter", "consistency_faults", text, snapshot.faults)
         yield from _histograms(snapshot.models)
         yield from _of_models(_OURS, snapshot.models)
         busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))

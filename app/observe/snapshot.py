@@ -68,10 +68,12 @@ class Energy:
 class Snapshot:
     """All served models, each worker's busy seconds, and a function that reads the energy.
 
-    `lag_s`: how late the event loop ran its last tick.
+    `lag_s`: how late the event loop ran its last tick. `faults`: ticks at which something was left of calls that had
+    gone.
     """
 
     models: list[Gauges]
     busy_s: list[float]
     energy: Callable[[], Energy] | None = None
     lag_s: float = 0.0
+    faults: int = 0

@@ -64,7 +64,7 @@ def samples(
                 # the parser appends _total to every counter; Triton's have none
                 name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
                 found[f"{name}{{{labels}}}"] = sample.value
-                if not sample.name.startswith(("starling_worker_busy", "starling_loop_lag")):
+                if not sample.name.startswith(("starling_worker_busy", "starling_loop_lag", "starling_consistency")):
                     assert (sample.labels["model"], sample.labels["version"]) == ("echo", "1")
     return found
 
