@@ -18,7 +18,7 @@ from app.engine.device_factory import worker_specs
 from app.engine.memory import Memory
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
-from app.scheduler.forming.reef import best_workers
+from app.scheduler.forming.share import best_workers
 from app.scheduler.types import DeviceSpec, WorkerSpec
 
 from .rig import X, Y, make_model, serving, tensor
