@@ -8,6 +8,7 @@ does all at once, on the thread that enqueues it, as CUDA does with the Python o
 
 from __future__ import annotations
 
+import gc
 import queue
 import random
 import threading
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from app.engine.streams.graphs import WorkerGraphs
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
@@ -81,6 +84,9 @@ class FakeRuntime:
         self.streams: list[FakeStream] = []
         self.done = 0
         self.captures = 0  # that are open
+        self.drawings = 0  # batches that have drawn random numbers
+        self.pinnings = 0  # allocations of pinned memory
+        self._running: FakeStream | None = None
         self._graphs: dict[int, list[torch.Tensor]] = {}
 
     def clock(self) -> int:
@@ -98,9 +104,13 @@ class FakeRuntime:
         return FakeEvent()
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
+        """In the middle of work of this stream, it has got there and fires at once."""
         self._check()
         event.mark = Mark()
-        stream.work.append(("fire", event.mark))
+        if stream is self._running:
+            event.mark.fired, event.mark.at = True, self.clock()
+        else:
+            stream.work.append(("fire", event.mark))
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         self._check()
@@ -136,6 +146,8 @@ class FakeRuntime:
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
+        assert not gc.isenabled(), "the collector might free memory of the device"
+        assert WorkerGraphs.lock.locked(), "another capture may begin, or a graph be destroyed"
         self.captures += 1
         try:
             again, outputs = held(work)
@@ -159,25 +171,33 @@ class FakeRuntime:
         if self.captures:
             raise RuntimeError("operation not permitted when stream is capturing")
 
+    def drawn(self) -> int:
+        return self.drawings
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         self._check()
         return torch.full(shape, 0 if dtype == torch.uint8 else GARBAGE).to(dtype)
 
-    pinned = empty
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        self.pinnings += 1
+        return self.empty(shape, dtype)
 
     def step(self) -> bool:
         """One stream does its next piece of work; False if none can."""
         ready = [stream for stream in self.streams if stream.ready]
         if not ready or self.broken:
             return False
-        kind, what = self.random.choice(ready).work.popleft()
+        stream = self.random.choice(ready)
+        kind, what = stream.work.popleft()
         self.done += 1
         if self.done == self.breaks_at:
             self.broken = True
             return False
         if kind == "run":
+            outer, self._running = self._running, stream
             with torch.inference_mode():
                 what()
+            self._running = outer
         elif kind == "fire":
             what.fired, what.at = True, self.clock()
         return True
@@ -264,7 +284,10 @@ class HostRuntime:
 
     def record(self, event: HostEvent, stream: HostStream) -> None:
         event.mark = HostMark()
-        stream.work.put(event.mark.fire)
+        if threading.current_thread() is stream.thread:  # in the middle of its work
+            event.mark.fire()
+        else:
+            stream.work.put(event.mark.fire)
 
     def wait(self, stream: HostStream, event: HostEvent) -> None:
         stream.work.put(event.mark.fired.wait)
@@ -280,6 +303,9 @@ class HostRuntime:
 
     def elapsed_ns(self, first: HostEvent, last: HostEvent) -> int:
         return last.mark.at - first.mark.at
+
+    def drawn(self) -> int:
+        return 0
 
     def graph_pool(self) -> None:
         return None

@@ -11,7 +11,6 @@ unit, so the caching allocator never hands it from one stream to another.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,15 @@ from app.errors import ConfigError
 
 Batch = Callable[[], list[torch.Tensor]]
 
+_OLDEST = (2, 11)
+_GRAPHS_MAY_DRAW = (2, 13)  # before, one state of the random generator served all captures and all other work
+
+
+def torch_release() -> tuple[int, int]:
+    """torch's release, such as (2, 13); that of a build made before a release, too."""
+    major, minor, *_ = str(torch.__version__).split(".")
+    return int(major), int(minor)
+
 
 def prepare() -> None:
     """Set CUDA_DEVICE_MAX_CONNECTIONS. Call it before anything initialises the driver, which reads it then.
@@ -33,17 +41,20 @@ def prepare() -> None:
 
 
 def set_allocators() -> None:
-    """Add settings of torch's allocators to those of the environment."""
+    """Add settings of torch's allocators to those of the environment. torch 2.11 has neither of the two.
+
+    Without the first, every block of pinned memory is rounded up to a power of two: 513 MiB of slots take a GiB. With
+    it larger blocks are not cached either; torch could hand out such a block for another size. Without the second,
+    freeing pinned memory after the device has failed ends the process.
+    """
+    if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        return
     settings = torch._C._accelerator_getAllocatorSettings().strip(", ")
-    if "pinned_max" not in settings:
-        # Otherwise every block of pinned memory is rounded up to a power of two: 513 MiB of slots would take a GiB.
-        # Larger blocks are then not cached either; torch could hand out such a block for another size.
-        settings = f"{settings},pinned_max_cached_size_mb:64".lstrip(",")
-        torch._C._accelerator_setAllocatorSettings(settings)
-    if "pinned_free_catch_all" not in settings:
-        # Otherwise freeing pinned memory after the device has failed ends the process. Not every torch has it.
-        with suppress(ValueError):
-            torch._C._accelerator_setAllocatorSettings(f"{settings},pinned_free_catch_all:True")
+    for setting in ("pinned_max_cached_size_mb:64", "pinned_free_catch_all:True"):
+        if setting.partition(":")[0] not in settings:
+            with suppress(ValueError):  # this torch does not know it
+                torch._C._accelerator_setAllocatorSettings(f"{settings},{setting}".lstrip(","))
+                settings = f"{settings},{setting}".lstrip(",")
 
 
 def device_index(device: str) -> int | None:
@@ -84,14 +95,9 @@ class CudaRuntime:
     `name`: the hardware; `uuid`: this very device. `device`: where `empty` allocates and modules are moved.
     """
 
-    _capturing = threading.Lock()  # torch allows one capture at a time in a process
-
     def __init__(self, index: int) -> None:
-        if torch.__version__ < "2.13":
-            raise ConfigError(
-                f"device: expected torch 2.13 or later on a GPU, got {torch.__version__}: in earlier releases no graph"
-                " can be replayed while another is captured, nor after a capture has failed"
-            )
+        if torch_release() < _OLDEST:
+            raise ConfigError(f"device: expected torch 2.11 or later on a GPU, got {torch.__version__}")
         prepare()
         set_allocators()
         self.device = torch.device("cuda", index)
@@ -145,10 +151,18 @@ class CudaRuntime:
         """A memory pool for graphs that never run at the same time."""
         return torch.cuda.graph_pool_handle()
 
+    def drawn(self) -> int:
+        """A number that changes whenever random numbers are drawn on the device, where that and captures exclude each
+        other: before torch 2.13, random work raises while any capture is open. Otherwise always 0.
+        """
+        if torch_release() >= _GRAPHS_MAY_DRAW:
+            return 0
+        return torch.cuda.default_generators[self.device.index].get_offset()
+
     def capture(
         self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Record the operations of `work` as a graph, without running them.
+        """Record the operations of `work` as a graph, without running them. One capture at a time: `WorkerGraphs`.
 
         Returns the function that replays the graph, to be called within `enqueue`, and the tensors that each replay
         writes. Raises what `work` raises; then the remains of the graph are added to `kept`, to be freed with the other
@@ -157,22 +171,36 @@ class CudaRuntime:
         `torch.cuda.graph` is not used, because it waits for the whole device and empties the allocator's cache while
         other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
         """
+        with torch.cuda.stream(stream):
+            try:
+                return self._captured(pool, work, kept)
+            except BaseException:
+                if torch_release() < _GRAPHS_MAY_DRAW:
+                    # The generator believes that the capture goes on, until the next one has ended well.
+                    with suppress(Exception):
+                        kept.append(self._captured(self.graph_pool(), self._one, kept))
+                raise
+
+    def _captured(self, pool: Any, work: Batch, kept: list[Any]) -> tuple[Callable[[], None], list[torch.Tensor]]:
         graph = torch.cuda.CUDAGraph()
-        with self._capturing, torch.cuda.stream(stream):
-            try:
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                outputs = work()
-            except BaseException:
-                with suppress(Exception):  # what `work` raised says why
-                    graph.capture_end()
-                self._abandon(graph, pool, kept)
-                raise
-            try:
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            outputs = work()
+        except BaseException:
+            with suppress(Exception):  # what `work` raised says why
                 graph.capture_end()
-            except BaseException:
-                self._abandon(graph, pool, kept)
-                raise
+            self._abandon(graph, pool, kept)
+            raise
+        try:
+            graph.capture_end()
+        except BaseException:
+            self._abandon(graph, pool, kept)
+            raise
         return graph.replay, outputs
+
+    def _one(self) -> list[torch.Tensor]:
+        """The smallest work that makes a graph."""
+        return [torch.ones(1, device=self.device)]
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any, kept: list[Any]) -> None:
         """A capture has failed. If it was ended, it is a graph that holds its pool until it is destroyed. If CUDA had

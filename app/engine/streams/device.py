@@ -9,7 +9,8 @@ Threads
     need the interpreter lock on a driver thread, and block the stream meanwhile. Blocking on an event needs neither the
     lock nor a core, and nothing polls. Models are loaded on the caller's thread, beside the launchers (`loading.py`).
 Streams
-    One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
+    One in-stream for all real-time rows that arrive; per worker a stream to compute on, where best-effort rows are
+    copied too, and an out-stream for its results.
 Bounds
     The queues hold at most a message for each waiting call, and for each worker `push_depth` units, a unit that is
     measured, and the planned steps of one unit.
@@ -88,7 +89,8 @@ class StreamDevice:
         #: Waits for the last copies of an unloaded model's rows.
         self.leaving = DeviceThread("unloading", runtime, self.health)
         placement = replace(options.placement, device=runtime.device)
-        self._loader = Loader(streams, self.workers, placement, self.in_stream)
+        units = self.spec.push_depth + 1  # of a worker at once: beside those that serve one may be measured
+        self._loader = Loader(streams, self.workers, placement, self.in_stream, units)
 
     @property
     def uuid(self) -> str:
@@ -151,7 +153,7 @@ class StreamDevice:
             self.copier.send(executor.pool.copy_arrived)
 
     def push(self, worker: int, job: Job) -> None:
-        """Hand over a unit. Returns at once. Rows that were not announced by `arrive` are copied first."""
+        """Hand over a unit. Returns at once. Rows that were not announced by `arrive` are copied at its launch."""
         if isinstance(job.executor, StreamExecutor):
             self._submit(self.workers[worker], job, self._report)
         else:
@@ -159,10 +161,6 @@ class StreamDevice:
             self._host.push(worker, job)
 
     def _submit(self, worker: StreamWorker, job: Job, report: Report) -> None:
-        executor = job.executor
-        assert isinstance(executor, StreamExecutor)
-        if new := [slot for slot in job.slots if not executor.pool.numbers[slot]]:
-            executor.pool.arrive(new)
         if not worker.launcher.send(UnitRun(job, worker, report, self.spec.push_ahead_ns).launch):
             completion = failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED))
             completion.worker = worker.index

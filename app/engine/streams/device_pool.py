@@ -4,9 +4,11 @@ Rules
     1. Each input has one contiguous device buffer with a row for each slot. A row is copied there when its request
        arrives, on the single in-stream, and the slot's in-event is recorded behind the copy. Rows that arrive before a
        launcher gets to them share an event, and adjacent ones share a copy. Rows of best-effort requests are copied
-       when their unit is pushed, so that real-time rows do not wait for them.
-    2. Copies run in the order in which they were enqueued. Slots are reused in any order, so each group of rows copied
-       together has a number. A unit waits only for the in-event of the highest number among its slots.
+       when their unit is launched, on its own stream: streams share the copy engine whatever their priority, so the
+       in-stream is left to real-time rows, and large copies are made in pieces that others get between.
+    2. Copies on the in-stream run in the order in which they were enqueued. Slots are reused in any order, so each
+       group of rows copied together has a number. A unit waits only for the in-event of the highest number among its
+       slots.
     3. A staging row is not reused before its in-event has fired, nor a device row before its unit's out-event has. If
        a slot is given back earlier, because the call has left, it is kept until then.
     4. Results are not written into slots: see `step.py`.
@@ -21,12 +23,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from app.contract import TensorSpec
 from app.engine.pool import Pool, Slots, has_slab
 from app.engine.streams.cuda import CudaRuntime
 from app.models.base import TORCH_DTYPES
 
 _TO_COME = sys.maxsize  # as a copy number: not enqueued yet
+_BY_UNIT = -1  # as a copy number: not on the in-stream
+_PIECE = 1 << 20  # bytes of a copy; they take 20 to 40 us
 
 
 class InStream:
@@ -46,7 +52,7 @@ class InStream:
 class StreamPool(Pool):
     """A Pool in pinned memory, with a device row for each slot.
 
-    `take`, `arrive` and `give_back` belong to the pool's owner, `copy_arrived` and `in_event` to the launchers.
+    `take`, `arrive` and `give_back` belong to the pool's owner, `copy_arrived` and `follow` to the launchers.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], slots: int, in_stream: InStream) -> None:
@@ -91,24 +97,39 @@ class StreamPool(Pool):
     def _copy_in(self, slots: Slots) -> None:
         """Enqueue the copy of the rows and record their in-event."""
         runtime, stream = self._in_stream.runtime, self._in_stream.stream
-        runtime.enqueue(stream, partial(self.move, slots))
+        self._enqueue(slots, stream)
         # A row of an older request may still refer to this event. It then waits for a later copy than its own, which is
         # longer than needed but never too short.
         if self.events[slots[0]] is None:
             self.events[slots[0]] = runtime.event()
         runtime.record(self.events[slots[0]], stream)
 
+    def _enqueue(self, slots: Slots, stream: Any) -> None:
+        self._in_stream.runtime.enqueue(stream, partial(self.move, slots))
+
     def move(self, slots: Slots) -> None:
         """Copy the rows to the device on the current stream; adjacent rows in one copy."""
         for first, end in runs(sorted(slots)):
             for host, device in zip(self.slabs, self.rows, strict=True):
                 if device is not None and host is not None:
-                    device[first:end].copy_(host[first:end], non_blocking=True)
+                    _copy_in_pieces(device[first:end], host[first:end])
 
-    def in_event(self, slots: Slots) -> tuple[int, Any]:
-        """The number of the last copy of these slots, and its event: rule 2."""
+    def follow(self, slots: Slots, stream: Any) -> int:
+        """Have work that is enqueued on the stream from now on find the rows of these slots on the device: rule 2.
+
+        Rows that nobody has announced are copied on this stream. Returns the number of the last copy on the in-stream
+        that it waits for; 0 if there is none.
+        """
+        new = [slot for slot in slots if not self.numbers[slot]]
+        if new:
+            self._enqueue(new, stream)
+            for slot in new:
+                self.numbers[slot] = _BY_UNIT
         last = max(slots, key=self.numbers.__getitem__)
-        return self.numbers[last], self.events[last]
+        number = max(0, self.numbers[last])
+        if number:
+            self._in_stream.runtime.wait(stream, self.events[last])
+        return number
 
     def copied(self, number: int) -> None:
         """A unit that waited for this copy has ended, so the copy is over: `give_back` need not ask the device."""
@@ -147,6 +168,15 @@ class StreamPool(Pool):
         """Whether the copy of a slot's row, if there was one, is over."""
         number, arrivals = self.numbers[slot], self._in_stream
         return number <= arrivals.done or (number != _TO_COME and arrivals.runtime.fired(self.events[slot]))
+
+
+def _copy_in_pieces(target: torch.Tensor, source: torch.Tensor) -> None:
+    if source.nbytes <= _PIECE:
+        target.copy_(source, non_blocking=True)
+        return
+    into, values, step = target.view(-1), source.view(-1), max(1, _PIECE // source.element_size())
+    for at in range(0, len(values), step):
+        into[at : at + step].copy_(values[at : at + step], non_blocking=True)
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:

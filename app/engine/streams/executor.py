@@ -23,6 +23,7 @@ import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from app.models.base import TORCH_DTYPES
 from app.models.stages.staged import passed_on
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
+_RESERVED = 64 << 20  # bytes of pinned memory for results, of one worker and model
 
 
 class StepBuffers:
@@ -50,29 +52,69 @@ class StepBuffers:
     copy is not over, and then asks the driver for more.
     """
 
-    def __init__(self, runtime: CudaRuntime, shape: tuple[int, int]) -> None:
+    def __init__(self, runtime: CudaRuntime, shape: Sequence[int]) -> None:
         """`shape`: of the index. Raises if pinned memory runs out."""
         self._runtime = runtime
         self._results: dict[int, torch.Tensor] = {}
-        self.index = runtime.pinned(shape, torch.int64)
+        self.index = runtime.pinned(tuple(shape), torch.int64)
         self.events = [runtime.event(timed=True) for _ in range(3)]
 
     def result(self, number: int, value: torch.Tensor) -> torch.Tensor:
         """Memory for an output of the step. Sizes are powers of two, so that slightly larger batches reuse it."""
-        memory = self._results.get(number)
-        if memory is None or memory.numel() < value.nbytes:
-            size = 1 << max(9, (value.nbytes - 1).bit_length())
-            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
+        memory = self._memory(number, value.nbytes)
         return memory[: value.nbytes].view(value.dtype).view(value.shape)
+
+    def _memory(self, number: int, nbytes: int) -> torch.Tensor:
+        memory = self._results.get(number)
+        if memory is None or memory.numel() < nbytes:
+            size = 1 << max(9, (nbytes - 1).bit_length())
+            memory = self._results[number] = self._runtime.pinned((size,), torch.uint8)
+        return memory
+
+    @property
+    def nbytes(self) -> dict[int, int]:
+        """Bytes that it has for each output."""
+        return {number: memory.numel() for number, memory in self._results.items()}
+
+    def reserve(self, nbytes: Mapping[int, int]) -> None:
+        """Have as many bytes for each output."""
+        for number, size in nbytes.items():
+            self._memory(number, size)
 
 
 class WorkerMemory:
     """The memory of one worker for one model. `graphs`: None if it has none."""
 
-    def __init__(self, index: torch.Tensor, graphs: WorkerGraphs | None) -> None:
+    def __init__(self, index: torch.Tensor, graphs: WorkerGraphs | None, runtime: CudaRuntime) -> None:
         self.index = index  # on the device; graphs read this very tensor, so it is never replaced
         self.graphs = graphs
+        self._runtime = runtime
+        self._made = 0
         self.spare: deque[StepBuffers] = deque()  # those of ended steps; launchers take them, completers give them back
+
+    def take(self) -> StepBuffers:
+        """Buffers for a step. Raises if pinned memory runs out."""
+        with suppress(IndexError):
+            return self.spare.pop()
+        self._made += 1
+        return StepBuffers(self._runtime, self.index.shape)
+
+    def reserve(self, steps: int) -> None:
+        """Have buffers for so many steps at once, with memory for results as large as any so far.
+
+        A launcher that allocates pinned memory waits for the driver, and so does its worker. Only results that take
+        more than `_RESERVED` in all steps together are left to the launchers.
+        """
+        while self._made < steps:
+            self._made += 1
+            self.spare.append(StepBuffers(self._runtime, self.index.shape))
+        spare = list(self.spare)
+        most: dict[int, int] = {}
+        for buffers in spare:
+            most.update((number, max(size, most.get(number, 0))) for number, size in buffers.nbytes.items())
+        if sum(most.values()) * steps <= _RESERVED:
+            for buffers in spare:
+                buffers.reserve(most)
 
     @property
     def largest(self) -> int:

@@ -14,19 +14,25 @@ than twice their length.
 A model in stages has a graph for each stage, captured together: a batch has all of them or none. The input of a stage
 is copied to a fixed place, the same for all graphs of the worker, since only one of them runs at a time.
 
-A graph writes the same tensors at each replay. Its results are copied behind the replay, on the worker's stream, to
-memory of the step, so that the next replay need not wait until they are on the host.
+A graph reads and writes the same memory at each replay, while the next step is prepared and the results of the one
+before leave. So three copies are not part of it: that of the index, which the launcher writes for the next step while
+this one waits; that of the results to memory of the step, so that the next replay need not wait until they are on the
+host; and that to the host, on another stream. In the graph they would take one graph for each step under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
 from app.contract import Model, axis_bounds
 from app.engine.pool import Allocate
+from app.engine.streams.cuda import Batch, CudaRuntime
 
 _MOST = 64
 _EACH = 16  # for fixed shapes each size up to this has a graph, then powers of two: 21 graphs for 512 rows
@@ -91,6 +97,9 @@ class WorkerGraphs:
     shapes that have graphs or cannot have them.
     """
 
+    #: torch allows one capture at a time in a process, and before 2.13 no graph may be destroyed beside one.
+    lock = threading.Lock()
+
     def __init__(self, pool: Any, stream: Any) -> None:
         self.pool = pool
         self.stream = stream
@@ -111,6 +120,13 @@ class WorkerGraphs:
             kept = self._inputs[stage] = [empty(tuple(value.shape), value.dtype) for value in like]
         return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
 
+    def capture(self, runtime: CudaRuntime, work: Batch, inputs: Sequence[torch.Tensor]) -> Piece:
+        """Capture a stage that reads `inputs`. Raises what `work` raises."""
+        with self.lock, _uncollected():
+            piece = Piece(*runtime.capture(self.stream, self.pool, work, self.kept), inputs)
+        self.kept.append(piece)
+        return piece
+
     def add(self, shape: Shape, pieces: list[Piece]) -> None:
         self.pieces = dict(sorted({**self.pieces, shape: pieces}.items()))
 
@@ -118,4 +134,17 @@ class WorkerGraphs:
         """Free the graphs one by one, so that other threads get the interpreter lock in between."""
         self.pieces.clear()
         while self.kept:
-            self.kept.pop()
+            with self.lock:
+                self.kept.pop()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """The collector might free graphs, or memory of the device, on the thread that captures."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

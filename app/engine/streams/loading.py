@@ -8,11 +8,13 @@ Models are loaded while others serve, so launchers only get batches of sizes tha
        waiting or freeing memory, are forbidden on this thread only. torch's allocator chooses the graph's memory pool
        by the stream, so allocations of other threads stay out of it. While a capture is open other threads cannot
        return cached memory to the driver: a batch that then runs out of memory fails, and is tried again with fewer
-       rows. torch before 2.13 has a single state of the random generator for all captures, and fails each replay while
-       one is open: see `cuda.py`.
+       rows. Before torch 2.13 whatever draws random numbers raises while a capture is open, so nothing is captured
+       while a model is loaded that does.
     3. A model that waits for the device while it is launched, to read a value, cannot be captured. It runs without
        graphs.
-    4. Batches never run on a capture stream. They would use the same cuBLAS workspace as graphs captured there before,
+    4. Weights come from pageable memory, which the driver copies through small buffers of its own: rows of other models
+       get between. Pinned memory for steps is allocated in trials, because a launcher would wait for the driver.
+    5. Batches never run on a capture stream. They would use the same cuBLAS workspace as graphs captured there before,
        which may be running on their worker.
 """
 
@@ -24,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -36,6 +39,7 @@ from app.engine.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
 from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
+from app.engine.streams.unit import most_steps
 from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
@@ -48,16 +52,25 @@ class Loader:
     """Places and tries models, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
 
     def __init__(
-        self, streams: StreamAllocator, workers: Sequence[StreamWorker], placement: Placement, in_stream: InStream
+        self,
+        streams: StreamAllocator,
+        workers: Sequence[StreamWorker],
+        placement: Placement,
+        in_stream: InStream,
+        units: int,
     ) -> None:
+        """`units`: of one worker that may be under way at once."""
         self._runtime = in_stream.runtime
         self._health = workers[0].health
         self._streams = streams
         self._workers = workers
         self._placement = placement
         self._in_stream = in_stream
+        self._units = units
         self._stream = streams.take(0)
         self._lock = threading.Lock()  # held while the stream is used
+        #: Models that draw random numbers, where that and captures exclude each other.
+        self._drawing: WeakSet[StreamExecutor] = WeakSet()
 
     def perform(self, work: Callable[[], object]) -> None:
         """Run `work` on the stream and wait for it. Raises what it raises, after testing whether the device still
@@ -122,13 +135,13 @@ class Loader:
         index = self._runtime.empty((executor.index_rows, largest), torch.int64)
         self.perform(index.zero_)  # 0 is a valid slot
         if not executor.graphs:
-            return WorkerMemory(index, None)
+            return WorkerMemory(index, None, self._runtime)
         stream = self._streams.take_unused(worker.spec.priority)
         if stream is None:
             log.warning("model %s: no stream is left to capture on: it runs without graphs", info.name)
             executor.graphs = False
-            return WorkerMemory(index, None)
-        return WorkerMemory(index, WorkerGraphs(self._runtime.graph_pool(), stream))
+            return WorkerMemory(index, None, self._runtime)
+        return WorkerMemory(index, WorkerGraphs(self._runtime.graph_pool(), stream), self._runtime)
 
     # trying
 
@@ -156,7 +169,12 @@ class Loader:
                     f"{len(executor.pool.numbers)} rows under way do not fit into the device's memory: {exc}; a lower"
                     " max_queue makes them fewer"
                 ) from exc
+            drawn = self._runtime.drawn()
             outputs, lengths = executor.answers(self._run_whole(executor, slots, size))
+            if self._runtime.drawn() != drawn:
+                self._drawing.add(executor)
+            if executor.graphs and self._drawing:
+                self._capture_no_more(executor)
             for worker in workers:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
         executor.pool.renew(slots)
@@ -165,6 +183,8 @@ class Loader:
             for worker in workers:
                 _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
                 seconds.append(second)
+                steps = self._units if executor.activations is None else most_steps(self._units)
+                executor.memories[worker.index].reserve(steps)
         finally:
             executor.pool.renew(slots)
         worker, ran = min(zip(workers, seconds, strict=True), key=lambda one: one[1].busy_ns)
@@ -190,6 +210,14 @@ class Loader:
         ]
 
     # capturing
+
+    def _capture_no_more(self, executor: StreamExecutor) -> None:
+        executor.graphs = False
+        names = ", ".join(sorted(one.model.info.name for one in self._drawing))
+        log.warning(
+            "model %s: runs without further CUDA graphs: before torch 2.13 nothing can be captured while a model is"
+            " loaded that draws random numbers: %s", executor.model.info.name, names,
+        )  # fmt: skip
 
     def _capture_size(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, size: int) -> None:
         """Capture the missing graphs of the worker for batches of this size, but first that of its largest batch.
@@ -232,7 +260,7 @@ class Loader:
             self.perform(partial(_fill, inputs, seen[stage - 1] if stage else ()))
             work = partial(executor.captured_stage, stage, inputs, index, size, longest)
             try:
-                piece = Piece(*self._runtime.capture(graphs.stream, graphs.pool, work, graphs.kept), inputs)
+                piece = graphs.capture(self._runtime, work, inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception as exc:
@@ -243,7 +271,6 @@ class Loader:
                 )  # fmt: skip
                 executor.graphs = False
                 return None
-            graphs.kept.append(piece)
             self.perform(piece.replay)
             pieces.append(piece)
         return pieces

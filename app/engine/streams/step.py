@@ -20,7 +20,7 @@ from app.engine.activations import Passed, Place
 from app.engine.device import BatchResult, copied
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
-from app.engine.streams.executor import StepBuffers, StreamExecutor
+from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import Piece
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
@@ -56,14 +56,13 @@ class Step:
         if shape is not None and memory.graphs is not None:
             self.piece = memory.graphs.pieces[shape][self.stage]
             self.size, self.longest = shape.size, dict(executor.padded_to(shape, self.longest))
-        shape_of_index = (executor.index_rows, memory.largest)
-        self.buffers = memory.spare.pop() if memory.spare else StepBuffers(worker.runtime, shape_of_index)
+        self.buffers = memory.take()
         #: Its rows, see `StreamExecutor.write_index`. Filled with 0, a valid slot, so that gathering more rows than the
         #: unit has stays within the memory.
         self.index = self.buffers.index
         self.table: Array = self.index.numpy()
         self.table[:] = 0
-        #: Events: the rows are on the device and the stream begins; the outputs are in device memory; they are on the
+        #: Events: the rows are on the device and the model begins; the outputs are in device memory; they are on the
         #: host.
         self.began, self.computed, self.out_event = self.buffers.events
         #: Kept until the out-event has fired: the out-stream still reads this memory, which the allocator of the
@@ -81,14 +80,12 @@ class Step:
     def launch(self) -> None:
         """Enqueue all of its work on the worker's two streams. Raises what the runtime raises when the device fails.
 
-        The stream waits for the in-event of its last slot, gathers the rows and runs the model. The out-stream copies
-        outputs into pinned memory and records the out-event.
+        The stream waits for the in-event of its last slot, or copies the rows, gathers them and runs the model. The
+        out-stream copies outputs into pinned memory and records the out-event.
         """
         runtime, stream, out = self.worker.runtime, self.worker.stream, self.worker.out
-        self.copy, arrived = self.executor.pool.in_event(self.slots)
-        runtime.wait(stream, arrived)
+        self.copy = self.executor.pool.follow(self.slots, stream)
         self._prepare()
-        runtime.record(self.began, stream)
         runtime.enqueue(stream, partial(self._try, self._compute))
         runtime.record(self.computed, stream)
         if self._leaving():
@@ -135,7 +132,11 @@ class Step:
         if self.before is not None and self.before.error is not None:
             raise self.before.error
         self.memory.index.copy_(self.index, non_blocking=True)
-        returned = self._run()
+        passed = self._gathered()
+        # Recorded this late, because an idle stream reaches the event at once: the time would include that of the calls
+        # that come between it and the model.
+        self.worker.runtime.record(self.began, self.worker.stream)
+        returned = self._run(passed)
         # Copied at once, because the next replay of the graph writes there again, and the model may do so too.
         left = [value[: len(self.slots)].clone() for value in returned]
         if self.passed is None:
@@ -143,12 +144,16 @@ class Step:
         else:
             self.passed.tensors = tuple(left)
 
-    def _run(self) -> list[torch.Tensor]:
+    def _gathered(self) -> Sequence[torch.Tensor]:
+        """What the stage before has left for these rows, in the memory that its graph reads if it has one."""
+        if not self.stage:
+            return ()
+        places = [*self.places, *[self.places[-1]] * (self.size - len(self.places))]
+        inputs = None if self.piece is None else self.piece.inputs
+        return self.executor.kept.take(places, self.stage, self.longest, inputs)
+
+    def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         executor, size, piece = self.executor, self.size, self.piece
-        passed: list[torch.Tensor] = []
-        if self.stage:
-            places = [*self.places, *[self.places[-1]] * (size - len(self.places))]
-            passed = executor.kept.take(places, self.stage, self.longest, None if piece is None else piece.inputs)
         if piece is not None:
             piece.replay()
             return piece.outputs
@@ -239,7 +244,7 @@ class CellStep(Step):
     def _made(self) -> list[int]:
         return [self.plan.done[place] + 1 for place in self.ended]
 
-    def _run(self) -> list[torch.Tensor]:
+    def _run(self, passed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         executor, index = self.executor, self.memory.index
         if self.new:
             executor.begin(index, len(self.new), executor.longest(self.new), **executor.keywords(self.new))

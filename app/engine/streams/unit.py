@@ -33,6 +33,11 @@ from app.scheduler.types import Fault
 MOST_AHEAD = 8  # steps launched behind the running one: each has pinned memory of its own
 
 
+def most_steps(units: int) -> int:
+    """Steps launched and not ended, of so many units of a worker: one runs, and each other has launched two at most."""
+    return 1 + MOST_AHEAD + 2 * (units - 1)
+
+
 class Failed(NamedTuple):
     """The result of a step that failed, in place of a `BatchResult`."""
 
@@ -119,7 +124,7 @@ class UnitRun:
     # launching
 
     def launch(self) -> None:
-        """Launch the planned steps."""
+        """Launch the planned steps. Rows that have arrived are copied before."""
         try:
             self.executor.pool.copy_arrived(self.job.slots)
         except BaseException as exc:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
-from runtimes import FakeRuntime, Mark
+from runtimes import FakeRuntime, FakeStream, Mark
 
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
@@ -62,7 +62,6 @@ class WatchedSlots(StreamPool):
 
     copying: Counter[int]
     out: dict[int, Mark]  # per slot: the out-event of the last unit that read it
-    before: deque[list[Mark]]  # the same for each copy on the in-stream
 
     def take(self, n: int) -> Slots:
         slots = super().take(n)
@@ -71,16 +70,16 @@ class WatchedSlots(StreamPool):
             assert slot not in self.out or self.out[slot].fired, "handed out before its unit's out-event"
         return slots
 
-    def _copy_in(self, slots: Slots) -> None:
+    def _enqueue(self, slots: Slots, stream: FakeStream) -> None:
         self.copying.update(slots)
-        self.before.append([self.out[slot] for slot in slots if slot in self.out])  # units of earlier rows
-        super()._copy_in(slots)
+        before = [self.out[slot] for slot in slots if slot in self.out]  # units of earlier rows
 
-    def move(self, slots: Slots) -> None:
-        if self.copying[slots[0]]:  # else a trial's
-            assert all(mark.fired for mark in self.before.popleft()), "overwritten while a unit reads it"
+        def move() -> None:
+            assert all(mark.fired for mark in before), "overwritten while a unit reads it"
             self.copying.subtract(slots)
-        super().move(slots)
+            self.move(slots)
+
+        self._in_stream.runtime.enqueue(stream, move)
 
 
 class Steps(queue.SimpleQueue):
@@ -135,7 +134,7 @@ class CellStep(StreamDevice):
         executor = self.open(model, slots)
         assert isinstance(executor, StreamExecutor)
         executor.pool.__class__ = WatchedSlots
-        executor.pool.copying, executor.pool.out, executor.pool.before = Counter(), {}, deque()
+        executor.pool.copying, executor.pool.out = Counter(), {}
         return executor
 
     def turn(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import UNBOUNDED
-from app.engine.streams.cuda import set_allocators
+from app.engine.streams.cuda import CudaRuntime, set_allocators, torch_release
 from app.engine.streams.graphs import lengths_of, sizes_of, variable_axis
 from app.engine.streams.stream_allocator import StreamAllocator
+from app.errors import ConfigError
 
 from ..rig import X, make_model, tensor
 
@@ -129,8 +131,61 @@ def test_settings_are_added_to_those_that_are_there(
             raise ValueError("Unrecognized key")
         now.append(settings)
 
-    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: now[-1])
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: now[-1], raising=False)
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", take)
     for _ in range(2):  # a runtime for each device
         set_allocators()
     assert now[-1] == (f"{expected},{CATCHES}" if known else expected)
+
+
+# Old releases of torch.
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("2.9.1", (2, 9)), ("2.11.0+cu130", (2, 11)), ("2.11.0a0+git1", (2, 11)), ("2.13.0", (2, 13)), ("3.0", (3, 0))],
+)
+def test_releases_are_compared_by_their_numbers(
+    version: str, release: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    assert torch_release() == release
+    if release < (2, 11):
+        with pytest.raises(ConfigError, match=r"expected torch 2.11 or later on a GPU, got 2.9.1"):
+            CudaRuntime(0)
+
+
+@pytest.mark.parametrize(("version", "ends"), [("2.11.0", [False, True]), ("2.13.0", [False])])
+def test_after_a_capture_that_failed_an_old_torch_makes_another(
+    version: str, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its generator of random numbers believes that the first goes on, until one has ended well."""
+    ended: list[bool] = []
+
+    class Graph:
+        def capture_begin(self, pool: object, capture_error_mode: str) -> None: ...
+
+        def capture_end(self) -> None:
+            ended.append(True)
+
+        def replay(self) -> None: ...
+
+    class Invalid(Graph):
+        def capture_end(self) -> None:
+            ended.append(False)
+            raise RuntimeError("invalidated")
+
+    made = iter([Invalid, Graph])
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: next(made)())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *_: None, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *_: None, raising=False)
+    runtime = object.__new__(CudaRuntime)
+    runtime.device, runtime._failed = torch.device("cpu"), []
+    kept: list[object] = []
+    with pytest.raises(RuntimeError, match="invalidated"):
+        runtime.capture(None, object(), lambda: [], kept)
+    assert ended == ends
+    assert len(kept) == len(ends), "freed before the other graphs of its stream"

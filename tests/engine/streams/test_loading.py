@@ -20,7 +20,7 @@ from app.contract import Model
 from app.engine.device import Completion, DeviceOptions, Job
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Shape
+from app.engine.streams.graphs import Shape, WorkerGraphs
 from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
@@ -173,6 +173,41 @@ def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.Lo
     assert caplog.text.count("runs without further CUDA graphs") == 1
 
 
+class Draws(nn.Module):
+    """y = 2 x + 1. Draws random numbers."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        super().__init__()
+        self.runtime = runtime
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runtime.drawings += 1
+        return x * 2 + 1
+
+
+def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where the runtime counts them: there its batches would fail while a capture is open."""
+    runtime = FakeRuntime()
+    device = CellStep(runtime, (4,))
+
+    def load(name: str, model: nn.Module) -> StreamExecutor:
+        executor = device.watched(make_model(model, name=name, max_batch=4), 8)
+        try_batch(device, executor, 2, {})
+        return executor
+
+    before, draws, beside = load("before", Double()), load("draws", Draws(runtime)), load("beside", Double())
+    assert [bool(one.memories[0].graphs.pieces) for one in (before, draws, beside)] == [True, False, False]
+    assert "model beside: runs without further CUDA graphs" in caplog.text
+    assert caplog.text.count("is loaded that draws random numbers: draws") == 2
+    device.free(draws)
+    while device.turn():
+        pass
+    del draws
+    assert load("behind", Double()).memories[0].graphs.pieces
+
+
 # trials
 
 
@@ -310,6 +345,9 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over():
     executor = weakref.ref(bench.executor)
     captured = bench.executor.memories[0].graphs.pieces.values()
     graphs = [weakref.ref(piece.replay) for pieces in captured for piece in pieces]
+    freed: list[bool] = []  # for each graph, whether a capture had to wait meanwhile
+    for graph in graphs:
+        weakref.finalize(graph(), lambda: freed.append(WorkerGraphs.lock.locked()))
     del captured
     assert graphs
     collects = gc.isenabled()
@@ -322,6 +360,7 @@ def test_an_unloaded_model_goes_when_the_copies_of_its_rows_are_over():
         assert executor() is not None
         bench.settle()
         assert {graph() for graph in graphs} == {None}
+        assert freed == [True] * len(graphs)
         assert executor() is None
     finally:
         if collects:

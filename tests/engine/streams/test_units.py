@@ -11,11 +11,14 @@ import pytest
 import torch
 from runtimes import TICK_NS
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.engine.device import WHOLE, DeviceOptions, Job
+from app.engine.streams import device_pool
 from app.scheduler.types import AT_ONCE, Fault
 
-from ..conformance.models import counts, staged, sums
+from ..conformance.models import counts, plain, staged, sums
+from ..conformance.world import Trips
 from ..rig import answers, rows_of
 from .bench import EAGER, GRAPHS, Bench
 
@@ -46,8 +49,8 @@ def test_a_unit_takes_its_own_time_and_not_that_of_copies() -> None:
     (completion,) = bench.reports
     ran = completion.ran
     assert ran is not None
-    copied_in, waited = 2, 2  # copy, in-event; wait for it, began
-    computed, out = 2, 3  # model, computed; wait for it, copy, out-event
+    copied_in, waited = 2, 2  # copy, in-event; wait for it, index
+    computed, out = 1, 3  # computed; wait for it, copy, out-event
     ticks = (10 + copied_in + waited, computed, out)
     assert (ran.input_ns, ran.infer_ns, ran.output_ns) == tuple(tick * TICK_NS for tick in ticks)
     assert completion.outcome.compute_ns == computed * TICK_NS
@@ -71,7 +74,78 @@ def test_a_batch_does_not_wait_until_the_results_before_it_have_left(options: De
     assert np.array_equal(bench.outputs(1), answers(rows_of(5.0, 6.0)))
 
 
+# copies
+
+
+def unannounced(bench: Bench, *values: float) -> list[int]:
+    """Slots with rows of requests that are best effort."""
+    slots = list(bench.pool.take(len(values)))
+    bench.pool.write(slots, 0, rows_of(*values))
+    return slots
+
+
+def test_best_effort_rows_are_copied_at_their_launch_and_not_on_the_in_stream() -> None:
+    """Rows of a hundred uploads would be copied before those of a real-time call."""
+    bench = Bench()
+    first = unannounced(bench, 1.0, 2.0)
+    bench.push(first, unit=0)
+    bench.launch()
+    assert not bench.arrivals.work
+    bench.push([*unannounced(bench, 3.0), *bench.arrive(4.0)], unit=1)  # a unit may have rows of both kinds
+    bench.settle()
+    assert np.array_equal(bench.outputs(0), answers(rows_of(1.0, 2.0)))
+    assert np.array_equal(bench.outputs(1), answers(rows_of(3.0, 4.0)))
+    bench.pool.write(first, 0, rows_of(5.0, 6.0))
+    assert np.array_equal(bench.ran(first).ran.outputs[0], answers(rows_of(1.0, 2.0))), "copied a second time"
+    bench.pool.give_back(first)
+    later = unannounced(bench, *[7.0] * bench.pool.free)
+    assert np.array_equal(bench.ran(later[:4]).ran.outputs[0], answers(rows_of(*[7.0] * 4)))
+
+
+class Copies(TorchDispatchMode):
+    """`values`: how many each copy has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.values.append(args[0].numel())
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_large_copy_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others get between them."""
+    monkeypatch.setattr(device_pool, "_PIECE", 12)
+    bench = Bench()
+    bench.pool.write(range(4), 0, rows_of(1.0, 2.0, 3.0, 4.0))
+    with Copies() as copies:
+        bench.pool.move(range(4))
+    assert copies.values == [3, 3, 2]
+    assert np.array_equal(bench.pool.rows[0][:4].numpy(), rows_of(1.0, 2.0, 3.0, 4.0))
+
+
 # memory
+
+
+@pytest.mark.parametrize(
+    ("trips", "stage", "steps"),
+    [(plain(), WHOLE, 1), (staged(), 0, 4), (sums(), 0, 5)],
+    ids=["whole", "stages", "cell"],
+)
+def test_no_pinned_memory_is_allocated_while_serving(trips: Trips, stage: int, steps: int) -> None:
+    """The launcher would wait for the driver. As many steps are under way as may be."""
+    bench = Bench(options=DeviceOptions(push_ahead_ns=AT_ONCE), model=trips.model)
+    bench.try_batch(4, **dict.fromkeys(bench.pool.lengths, 6))
+    allocated = bench.runtime.pinnings
+    for unit in range(2):
+        rows = [trips.rows(number) for number in range(100 + 4 * unit, 104 + 4 * unit)]
+        bench.push(bench.arrive_rows(rows if bench.pool.lengths else np.array(rows)), 0, unit, stage, steps)
+    bench.launch()
+    bench.settle()
+    assert {report.outcome.error for report in bench.reports} == {None}
+    assert bench.runtime.pinnings == allocated
 
 
 def test_outputs_are_held_until_their_out_event():
@@ -259,4 +333,4 @@ def test_a_unit_whose_rows_have_been_copied_does_not_wait_for_a_launcher_that_co
     finally:
         lock.release()
     bench.pool.copy_arrived(others)
-    assert bench.pool.in_event(others)[0] == 2
+    assert bench.pool.follow(others, bench.device.workers[0].stream) == 2
