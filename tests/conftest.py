@@ -7,6 +7,7 @@ import logging
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import tiers
@@ -24,6 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.core = config.getoption("core")
+    with suppress(ModuleNotFoundError):  # the tests of a GPU run without it, too
+        from hypothesis import settings
+
+        # Examples of a test that says no number; and no machine is too slow for them.
+        settings.register_profile("suite", max_examples=40, deadline=None)
+        settings.load_profile("suite")
     # As in a server. Threads that spin while they wait cost more than the work where several processes share the cores.
     process.quiet_native_libraries()
     gc.disable()

@@ -8,10 +8,12 @@ the whole suite that changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 T = TypeVar("T")
 
@@ -20,10 +22,6 @@ full = pytest.mark.full
 
 #: Whether pytest was called with --core. Set once, by tests/conftest.py, before any test is imported.
 core = False
-
-# Examples of a test that says no number; and no machine is too slow for them.
-settings.register_profile("suite", max_examples=40, deadline=None)
-settings.load_profile("suite")
 
 
 def few(times: int) -> int:
@@ -41,6 +39,8 @@ def repeatable(times: int) -> settings:
 
     They are the same on every run: one that fails on another branch says nothing.
     """
+    from hypothesis import HealthCheck, Phase, settings
+
     return settings(
         derandomize=True,
         max_examples=1 + max(1, times // 60) if core else times,

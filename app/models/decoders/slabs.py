@@ -110,6 +110,8 @@ class SlabLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
         """Columns of the slab."""
         return self._values.shape[3]
 
+    get_max_cache_shape = get_max_length  # its name in older releases of transformers
+
 
 class SlabCache:
     """Slabs as one cache of transformers. Steps share one; rows that are prefilled have one of their own."""
