@@ -28,6 +28,7 @@ from app.models.sources.onnx_model import OnnxModel
 from .conformance.models import MODELS
 from .places import Linear, Place, answered, captured, crowd, only, turn
 from .rig import X, Y, answers, ask, make_model, recurrent, rows_of, started, tensor
+from .streams.losing import LAST, lose
 
 
 async def test_calls_get_their_own_answers(place: Place):
@@ -122,6 +123,30 @@ async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Pl
         await turn()
     engine._loader.shutdown(wait=True)  # until they have ended, threads may hold on to what they did last
     assert [part() for part in parts] == [None] * len(parts)
+
+
+class Ends(nn.Module):
+    """y = 2 x + 1. A row of 66 ends the thread, which nobody can trust any more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x[:, 0] == LAST).any()):
+            raise GeneratorExit("enough")
+        return x * 2 + 1
+
+
+def assert_told(told: dict[str, Any]) -> None:
+    """Of a device that was lost: nobody who had an answer before lost it, and all others have been told."""
+    assert told["answered"] == 10
+    assert set(told["ends"]) <= {"Answer", "NotReady"}, told
+    assert told["ends"]["NotReady"] >= 2, "the call that broke it, and the one that came later"
+    assert sum(told["ends"].values()) == 32
+
+
+@only("eager")
+async def test_all_calls_are_told_of_a_device_that_is_lost(place: Place):
+    told = await lose(place, Ends())
+    assert_told(told)
+    assert told["dead"] == "GeneratorExit: enough"
 
 
 class Mean(nn.Module):
