@@ -11,13 +11,14 @@ WAITING := tests/loadtest
 PURE := tests/scheduler tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-more test-experiments check lint fix bench load drill soak docs clean
+.PHONY: help serve test test-core test-more test-oldest test-experiments check lint fix bench load drill soak docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
-	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray: large packages"
+	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray, and test-oldest: large packages"
+	@echo "make test-oldest   engine and models on the oldest torch and transformers that pyproject.toml allows"
 	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
@@ -57,6 +58,18 @@ $(STAMP)-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with MkDocs: a minute or two, once"
 	@$(PIP) -e '.[docs]'
 	@touch $(STAMP) $@
+
+# An environment of its own, with what these releases need of the packages that are pinned for newer ones. Wheels with
+# CUDA bring gigabytes along, which go where PIP_ARGS names others.
+OLD := $(VENV)-oldest
+OLDEST = $(shell sed -nE 's/.*"(torch|transformers)>=([0-9.]+)".*/\1==\2.*/p' pyproject.toml | sort -u)
+$(OLD)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(OLD), with $(OLDEST): two or three minutes, once"
+	@$(PYTHON) -m venv $(OLD)
+	@grep -vE '^(torch|transformers|huggingface_hub|setuptools)==' constraints.txt >$(OLD)/constraints.txt
+	@$(OLD)/bin/python -m pip install --disable-pip-version-check -q --no-compile -c $(OLD)/constraints.txt $(PIP_ARGS) \
+		$(patsubst %,'%',$(OLDEST)) -e '.[test]'
+	@touch $@
 
 serve: $(STAMP)
 	@exec $(BIN)/starling serve $(ARGS)
@@ -104,8 +117,12 @@ test-core: $(STAMP)-test
 	$(CORE) tests/scheduler/[a-z]*/ tests/sim; first=$$?; wait $$other; second=$$?; \
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
-test-more: $(STAMP)-more
+test-more: $(STAMP)-more test-oldest
 	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/integrations
+
+# Beside the pinned versions, which all other tests run on.
+test-oldest: $(OLD)/.installed
+	$(ONE_THREAD) $(OLD)/bin/python -m pytest -q $(ARGS) tests/engine tests/models
 
 test-experiments: $(STAMP)-test
 	$(BIN)/mypy --explicit-package-bases experiments loadtest
@@ -135,4 +152,4 @@ load: $(STAMP)-load
 	@exec $(BIN)/python -m loadtest.run_locust $(LOAD) $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLD) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

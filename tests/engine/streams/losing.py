@@ -1,4 +1,4 @@
-"""Loses a GPU for good, which only the end of the process mends, and prints what its callers and the probe are told.
+"""Loses a GPU for good, which only the end of the process mends, and prints how its calls ended.
 
 `python -m tests.engine.streams.losing graphs|eager`
 """

@@ -266,7 +266,7 @@ async def test_a_decoder_beside_models_on_the_gpu_writes_what_generate_does(runt
         assert text == words.decode(tiny_decoders.generated(made, ids, 12), skip_special_tokens=True)
 
 
-def test_a_lost_device_is_told_to_every_call_and_the_process_can_end():
+def test_every_call_ends_when_the_device_is_lost_and_so_can_the_process():
     """In a process of its own, since no other work of that process runs on the GPU again."""
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
