@@ -96,7 +96,8 @@ def _open_tokenizer(place: str, task: str) -> Any:
 def _image_classifier(model: Any, place: str, options: TaskTable, info: ModelInfo) -> Model:
     from app.models.tasks.images import ImageReader  # Pillow is imported when a model needs it
 
-    auto_class = optional("transformers").AutoImageProcessor
+    # By its module: older releases let nobody have it from the package without torchvision, which PIL does not need.
+    auto_class = optional("transformers.models.auto.image_processing_auto").AutoImageProcessor
     try:
         processor = auto_class.from_pretrained(place, trust_remote_code=False, backend="pil")
     except OSError as error:
