@@ -158,7 +158,7 @@ class Device(Protocol):
     spec: DeviceSpec
     #: Compute threads of each worker; 1 if the device is not a CPU.
     threads: int
-    #: Rows are copied to the device: when `arrive` is called, or when their unit is pushed.
+    #: Rows are copied to the device: when `arrive` is called, or when their unit is launched.
     staged: bool
 
     def start(self, report: Report) -> None:

@@ -23,6 +23,7 @@ _UNSUPPORTED_TENSOR = frozenset(
     {"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification"}
 )
 _LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
+_LONGEST_PATH = 2048  # characters: of a thousand lists within one another
 _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "total_timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
@@ -113,24 +114,27 @@ def why_not_json(text: bytes, error: orjson.JSONDecodeError, field: str = "body"
     """Why orjson refused a body. The standard library accepts NaN, so parsing again with it can locate the value."""
     try:
         value = json.loads(text)
+        inputs = value.get("inputs") if isinstance(value, dict) else None
+        for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
+            data = tensor.get("data") if isinstance(tensor, dict) else None
+            if (found := _no_json(data)) is not None:
+                return f"{_place('inputs', index, tensor)}.data{found}; or the tensor as binary"
+        found = _no_json(value)
     except RecursionError:
         return f"{field}: JSON is nested too deeply"
     except (ValueError, UnicodeDecodeError):
         return f"{field}: not valid JSON: {error}"
-    inputs = value.get("inputs") if isinstance(value, dict) else None
-    for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
-        data = tensor.get("data") if isinstance(tensor, dict) else None
-        if (found := _no_json(data)) is not None:
-            return f"{_place('inputs', index, tensor)}.data{found}; or the tensor as binary"
-    found = _no_json(value)
     return f"{field}: not valid JSON: {error}" if found is None else f"{field}{found}, or the tensor as binary, with V2"
 
 
 def _no_json(value: Any) -> str | None:
-    """The path of a value that is not JSON, and what to send instead; None if there is none."""
+    """The path of a value that is not JSON, and what to send instead; None if there is none. RecursionError if it is
+    nested deeper than orjson reads; before Python 3.13 the standard library raises that itself."""
     left = [("", value)]
     while left:
         place, one = left.pop()
+        if len(place) > _LONGEST_PATH:
+            raise RecursionError
         if isinstance(one, dict):
             left += reversed([(f"{place}.{name[:_LONGEST_NAME]}", each) for name, each in one.items()])
         elif isinstance(one, list):
