@@ -270,12 +270,20 @@ def test_every_call_ends_when_the_device_is_lost_and_so_can_the_process():
     """In a process of its own, since no other work of that process runs on the GPU again."""
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for kind in ("graphs", "eager"):
-        command = [sys.executable, "-W", "ignore", "-m", "tests.engine.streams.losing", kind]
-        ended = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert ended.returncode == 0, ended.stderr[-2000:]
-        told = json.loads(ended.stdout.splitlines()[-1])
+    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.streams.losing"]
+    environment, pipe = {**os.environ, "PYTHONPATH": path}, subprocess.PIPE
+    losers = [
+        subprocess.Popen([*command, kind], env=environment, stdout=pipe, stderr=pipe, text=True)
+        for kind in ("graphs", "eager")
+    ]
+    try:
+        ends = [loser.communicate(timeout=50) for loser in losers]
+    finally:
+        for loser in losers:
+            loser.kill()
+            loser.wait()
+    for loser, (printed, errors) in zip(losers, ends, strict=True):
+        assert loser.returncode == 0, errors[-2000:]
+        told = json.loads(printed.splitlines()[-1])
         assert "AcceleratorError" in told["dead"]
         assert_told(told)
