@@ -17,7 +17,7 @@ help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the tests that protect the product"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in seconds"
-	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray, and test-oldest: large packages"
+	@echo "make test-more   manifests against Kubernetes' schemas, the documentation as a site, Ray: large packages"
 	@echo "make test-oldest   engine and models on the oldest torch and transformers that pyproject.toml allows"
 	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
@@ -117,7 +117,7 @@ test-core: $(STAMP)-test
 	$(CORE) tests/scheduler/[a-z]*/ tests/sim; first=$$?; wait $$other; second=$$?; \
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
-test-more: $(STAMP)-more test-oldest
+test-more: $(STAMP)-more
 	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/integrations
 
 # Beside the pinned versions, which all other tests run on.
