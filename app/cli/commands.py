@@ -27,7 +27,7 @@ _PANELS = {
     "host": "Where",
     "api_key": "Who may do what",
     "policy": "Batching (beats every model.toml)",
-    "classes": "Real time and best effort",
+    "preempt_budget_ms": "Real time and best effort",
     "device": "Device",
     "max_body_mib": "Bounds on clients",
     "keep_alive_s": "Lifecycle",
