@@ -115,16 +115,8 @@ class Lease(CallWithOutputs):
         deadline: int | None,
     ) -> None:
         longest = max(lengths.values()) if lengths else 0
-        # Call.__init__, written out: one more call would cost a third of a microsecond.
-        self.id = id
-        self.program = placed.program
-        self.rows = [Row(slots[0], longest)] if len(slots) == 1 else [Row(slot, longest) for slot in slots]
-        self.klass = klass
-        self.priority = priority
-        self.arrived = arrived
-        self.deadline = deadline
-        self.left = 0
-        self.alive = True
+        rows = [Row(slot, longest) for slot in slots]
+        super().__init__(id, placed.program, rows, klass, priority, arrived, deadline)
         # A list, because the first key of a dict costs 3 us per call.
         self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
         self._placed = placed

@@ -125,12 +125,7 @@ class ServedModel(PlacedModel):
             deadline = end_by if deadline is None else min(deadline, end_by)
         priority = priority or self._priority
         service = self._klasses[klass]
-        if (
-            deadline is not None
-            or self.drained is not None
-            or intake.refusing is not None
-            or not intake.scheduler.has_room(self.program, rows + self.reserved[service], service)
-        ):  # `has_room`, written out
+        if deadline is not None or not self.has_room(klass, rows):
             self.admit(rows, klass, deadline, priority)
         try:
             slots = self.pool.take(rows)

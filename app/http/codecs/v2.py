@@ -26,7 +26,7 @@ from app.http.codecs.v2_decode import (
     too_much_json,
     why_not_json,
 )
-from app.values.tensors import IN_FALSE, IN_NULL, IN_TRUE, check_finite, packer, to_json
+from app.values.tensors import check_finite, has_bools, has_null, packer, to_json
 
 _LENGTH = b"inference-header-content-length"
 _OFF_LOOP_BINARY = 8 << 20  # larger binary bodies are decoded off the event loop; their tensors are viewed, not parsed
@@ -78,8 +78,7 @@ class V2(Codec):
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(why_not_json(text, exc)) from None
-        # `has_bools(text)`, written out because this is the hot path; likewise for null below.
-        bools = (IN_TRUE in text and b"true" in text) or (IN_FALSE in text and b"false" in text)
+        bools = has_bools(text)
         if not bools and length is None:
             plain = _decode_plain(request, info)
             if plain is not None:
@@ -232,14 +231,14 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
             # Encoding all rows at once takes a third of the time, and all answers of a batch are encoded now anyway.
             values = batch.arrays[0]
             text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
-            numbers = IN_NULL not in text or b"null" not in text
+            numbers = not has_null(text)
             texts = batch.texts = text[2:-2].split(b"],[") if numbers else []
         if texts:
             shape = (1, *batch.arrays[0].shape[1:])
             return b"%s%s]}]}" % (_head(info.name, info.version, spec.name, spec.datatype, shape), texts[answer.row])
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
-    if IN_NULL in data and b"null" in data:  # see `encode_any`
+    if has_null(data):  # see `encode_any`
         check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 
