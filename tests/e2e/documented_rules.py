@@ -26,7 +26,6 @@ from app.models import Staged
 from app.scheduler.estimates.profile import parse as parse_profile
 from loadtest import run_locust
 from loadtest.disb.workload import parse as parse_workload
-from loadtest.loadgen.__main__ import EXPERIMENT as LOADGEN
 
 from .documented import Block, Command, alike, curl, same_lines
 from .documented_errors import PAGE, tells
@@ -46,7 +45,6 @@ NOT_RUN = {
     "torch-model-archiver ": "TorchServe is not here",
     "torchserve ": "the same",
     "bentoml ": "BentoML is not here",
-    "python -m loadtest.loadgen": "LoadGen is not here; its options are looked at",
     "aiperf ": "AIPerf is not here; its body is that of OpenAI's clients",
     "python -m tf2onnx": "TensorFlow is not here",
     "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
@@ -132,8 +130,6 @@ def is_looked_at(command: Command, world: World) -> None:
     elif words[:2] == ["serve", "run"]:
         module, _, name = words[2].partition(":")
         assert callable(getattr(importlib.import_module(module), name)), command
-    elif words[:3] == ["python", "-m", "loadtest.loadgen"]:
-        LOADGEN.parse(words[3:])
     elif words[:2] == ["python", "-m"] and words[2].startswith("loadtest"):
         assert importlib.util.find_spec(words[2]), command
     elif words[:2] == ["docker", "build"]:

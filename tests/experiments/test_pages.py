@@ -60,7 +60,6 @@ WORSE = [
     ("glue", ("loads", "0.9", "by length", "mean_ms"), [1e6], "load 0.9: mean"),
     ("lengths", ("studies", "*", "closed", "by length"), 1.0, "encoder, closed loop: 0.0"),
     ("lengths", ("studies", "*", "loads", "0.6", "by length", "mean_ms"), 1e3, "encoder, load 0.6: mean"),
-    ("loadgen", ("models", "echo", "Offline", "Result is"), "INVALID", "echo, Offline: invalid"),
     ("many", ("workers", "cells", "*", "adaptive"), [1e6], "mlp, x 1, load 0.1: +"),
     ("many", ("steps", "studies", 0, "schedules", "burst", "adaptive", "*"), [1.0, 1e6], "mlp, burst, 90%: "),
     ("many", ("deadlines", "studies", 2, "highest", "deadline"), 0.5, "ResNet-50, 8 workers: 99 % in time up to 0.50"),

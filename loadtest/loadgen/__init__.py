@@ -1,1 +1,0 @@
-"""The four scenarios of MLPerf's LoadGen against a server."""
