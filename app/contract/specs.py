@@ -55,8 +55,7 @@ class TensorSpec:
     output's named axis is cut to it. An input axis declared as -1 gets a name of its own (`<tensor>.<i>`). `bounds` is
     `shape` with each variable axis replaced by its largest length, or UNBOUNDED.
 
-    `minimum` and `maximum` limit the values of an integer input; None: its datatype does. `categories` are all values
-    that an input may have (text as bytes). If an input may be `missing`, NaN or an empty text means no value.
+    `minimum` and `maximum` limit the values of an integer input; None: its datatype does.
 
     The server itself makes an input with `lengths_of` or `mask_of`; clients do not send it. `lengths_of` names an axis:
     the input has each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that input
@@ -74,8 +73,6 @@ class TensorSpec:
     maximum: int | None = None
     lengths_of: str = ""
     mask_of: str = ""
-    categories: tuple[bytes | int | float, ...] = ()
-    missing: bool = False
     #: Derived once, because every call needs them: the dtype in memory, and whether all axes are fixed.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
@@ -85,9 +82,9 @@ class TensorSpec:
     count: int = field(init=False, repr=False, compare=False)
     #: Whether the server makes this input.
     made: bool = field(init=False, repr=False, compare=False)
-    #: Whether `minimum`, `maximum` or `categories` are given, and a value that obeys them, to try a model with.
+    #: Whether `minimum` or `maximum` is given, and a value that obeys them, to try a model with.
     ranged: bool = field(init=False, repr=False, compare=False)
-    example: Any = field(init=False, repr=False, compare=False)
+    example: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DATATYPES[self.datatype])
@@ -95,12 +92,10 @@ class TensorSpec:
         object.__setattr__(self, "bounded", UNBOUNDED not in self.bounds)
         object.__setattr__(self, "count", prod(self.bounds))
         object.__setattr__(self, "made", bool(self.lengths_of or self.mask_of))
-        ranged = self.minimum is not None or self.maximum is not None
-        object.__setattr__(self, "ranged", ranged or bool(self.categories))
+        object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
         # 1 rather than 0: it is a valid id, and a mask of ones leaves values to average.
         example = 1 if self.minimum is None else max(1, self.minimum)
-        example = example if self.maximum is None else min(example, self.maximum)
-        object.__setattr__(self, "example", self.categories[0] if self.categories else example)
+        object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
 
     def axes_shown(self) -> list[str]:
         """The shape for messages: lengths, and the names of variable axes with their largest length."""

@@ -79,9 +79,7 @@ def _short(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _plain(spec: TensorSpec, shape: Sequence[int]) -> dict[str, Any]:
-    value: Any = spec.example
-    if spec.datatype == "BYTES":
-        value = spec.example.decode() if spec.categories else _TEXT
+    value: Any = _TEXT if spec.datatype == "BYTES" else spec.example
     value = bool(value) if spec.datatype == "BOOL" else value
     if prod(shape) > READABLE:
         return v2_tensor(spec, (1, *shape), {"fill": value})

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from math import nan, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,8 @@ def pack_values(
 ) -> memoryview | Array:
     """A JSON list, nested or flat, as a tensor of `shape` (rows first): its bytes, or an array for BOOL and BYTES.
 
-    Data from an incremental parse is bytes of `spec.datatype` already. `null` is a missing value, if the input allows
-    it. `may_hold_bools=False` promises that the values contain no boolean, which saves checking the type of each.
-    Raises BadRequest that names `field`.
+    Data from an incremental parse is bytes of `spec.datatype` already. `may_hold_bools=False` promises that the values
+    contain no boolean, which saves checking the type of each. Raises BadRequest that names `field`.
     """
     if type(data) is memoryview:
         check_count(len(data) // spec.dtype.itemsize, shape, field)
@@ -110,7 +109,7 @@ def pack_values(
     if type(data) is not list:
         raise BadRequest(f"{field}: expected a list of {spec.datatype} values, got {_kind(data)}")
     if spec.datatype == "BYTES":
-        return _parse_strings(data, shape, field, missing=spec.missing)
+        return _parse_strings(data, shape, field)
     if spec.datatype == "BOOL":
         return _parse_bools(data, shape, field)
     if spec.datatype == "BF16":
@@ -121,9 +120,6 @@ def pack_values(
     try:
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
-        if spec.missing and None in flat:
-            known = [nan if value is None else value for value in flat]
-            return pack_values(known, spec, shape, field, may_hold_bools=may_hold_bools)
         raise BadRequest(f"{field}: {_wrong_number(flat, spec.datatype)}") from None
     if may_hold_bools and bool in set(map(type, flat)):
         raise BadRequest(f"{field}: expected {spec.datatype} values, got a boolean")
@@ -148,10 +144,8 @@ def _flatten(data: list[Any], field: str) -> list[Any]:
     return data
 
 
-def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str, *, missing: bool = False) -> Array:
+def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
     data = _flatten(data, field)
-    if missing:
-        data = ["" if value is None else value for value in data]
     wrong = next((value for value in data if type(value) is not str and not is_base64(value)), None)
     if wrong is not None or None in data:
         raise BadRequest(f"{field}: expected strings, got {_kind(wrong)}")

@@ -13,7 +13,7 @@ import pytest
 from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.sample_files import read_samples
-from app.models.checks.samples import ROWS, example_row, made_up_rows, row_check_rows, short_lengths, stack
+from app.models.checks.samples import ROWS, made_up_rows, row_check_rows, short_lengths, stack
 from app.models.loading import load
 
 from .folders import TOML, source_of, write_model
@@ -53,17 +53,6 @@ def test_rows_have_the_declared_dtype_and_shape_and_differ(datatype: str) -> Non
 
 def drawn(*inputs: TensorSpec, index: int = 0) -> set[object]:
     return {value for one in values(made(*inputs), index) for value in one}
-
-
-@pytest.mark.parametrize(
-    ("datatype", "categories"), [("BYTES", (b"Bonn", b"Ulm")), ("FP32", (0.5, 2)), ("INT8", (3, -7))]
-)
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_values_keep_to_categories(datatype: str, categories: tuple[object, ...], shape: tuple[int, ...]) -> None:
-    one = spec("x", datatype, *shape, categories=categories)
-    assert drawn(one) == set(categories)
-    (plain,) = example_row([one]).arrays
-    assert (plain.shape, plain.dtype, {*plain.ravel().tolist()}) == (shape, one.dtype, {categories[0]})
 
 
 @pytest.mark.parametrize("datatype", [name for name in DATATYPES if "INT" in name])
@@ -210,15 +199,6 @@ def test_a_wrong_request_names_the_key(tmp_path: Path, body: Any, message: str) 
     with pytest.raises(ConfigError, match=message) as caught:
         from_json(tmp_path, body, IDS, MASK)
     assert str(caught.value).startswith(f"{tmp_path / 'sample.json'}: ")
-
-
-def test_values_may_be_missing_where_they_may_in_requests(tmp_path: Path) -> None:
-    x = TensorSpec("x", "FP64", (), (), (), missing=True)
-    (one, other) = from_json(tmp_path, {"inputs": [tensor("x", "FP64", [2], [1, None])]}, x)
-    assert (one.arrays[0], np.isnan(other.arrays[0])) == (1, True)
-    city = TensorSpec("city", "BYTES", (), (), (), categories=(b"Bonn",))
-    with pytest.raises(ConfigError, match="input 'city': expected one of 'Bonn', got 'Rom'"):
-        from_json(tmp_path, {"inputs": [tensor("city", "BYTES", [1], ["Rom"])]}, city)
 
 
 def test_samples_have_what_clients_send(tmp_path: Path) -> None:

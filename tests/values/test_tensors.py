@@ -15,8 +15,8 @@ from app.errors import BadRequest
 from app.values.tensors import has_bools, parse_values, to_json
 
 
-def spec(name: str, datatype: str, *shape: int, missing: bool = False) -> TensorSpec:
-    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape, missing=missing)
+def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
+    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape)
 
 
 INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]

@@ -62,20 +62,16 @@ def _json_row(spec: TensorSpec, value: Any, field: str, bools: bool) -> Array:
 
 
 def json_columns(info: ModelInfo, value: Any, field: str, bools: bool) -> dict[str, Column]:
-    """All inputs from one JSON value: rows of the only input, an object by input name, or a table.
+    """All inputs from one JSON value: rows of the only input, an object by input name, or a list of such objects.
 
     `bools`: see `json_column`. Raises BadRequest.
     """
     inputs = info.client_inputs
-    value = _table(value, inputs, field)
     if isinstance(value, list) and any(by_name(row, inputs[0]) for row in value[:1]):
         return record_columns(info, value, field, bools)
     if len(inputs) > 1 or by_name(value, inputs[0]):
         values = named_inputs(info, value, field)
-        return {
-            spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", bools=_refuses_bools(spec, bools))
-            for spec in inputs
-        }
+        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", bools=bools) for spec in inputs}
     return {inputs[0].name: json_column(inputs[0], value, field, bools=bools)}
 
 
@@ -85,32 +81,8 @@ def record_columns(info: ModelInfo, rows: Sequence[Any], field: str, bools: bool
     columns = {}
     for spec in info.client_inputs:
         values, where = [row[spec.name] for row in named], f"{field}[].{spec.name}"
-        columns[spec.name] = json_column(spec, values, where, many=True, bools=_refuses_bools(spec, bools))
+        columns[spec.name] = json_column(spec, values, where, many=True, bools=bools)
     return columns
-
-
-def _refuses_bools(spec: TensorSpec, bools: bool) -> bool:
-    """Whether booleans among numbers are an error. Columns of a table accept them as 1 and 0: pandas writes them."""
-    return bools and spec.shape != ()
-
-
-def _table(value: Any, inputs: Sequence[TensorSpec], field: str) -> Any:
-    """The records of a table that MLflow clients send as `dataframe_records` or `dataframe_split`; else `value`."""
-    names = {spec.name for spec in inputs}
-    if not isinstance(value, dict) or len(value) != 1 or not names.isdisjoint(value):
-        return value
-    ((kind, table),) = value.items()
-    if kind == "dataframe_records":
-        return table
-    if kind != "dataframe_split":
-        return value
-    columns, rows = (table.get("columns"), table.get("data")) if isinstance(table, dict) else (None, None)
-    if not isinstance(columns, list) or not isinstance(rows, list) or not rows:
-        raise BadRequest(f'{field}.{kind}: expected an object with lists "columns" and "data"')
-    for place, row in enumerate(rows):
-        if not isinstance(row, list) or len(row) != len(columns):
-            raise BadRequest(f"{field}.{kind}.data[{place}]: expected a list of {len(columns)} values, one a column")
-    return [dict(zip(map(str, columns), row, strict=True)) for row in rows]
 
 
 def array_columns(inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str) -> dict[str, Column]:

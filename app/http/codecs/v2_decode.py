@@ -140,7 +140,7 @@ def _no_json(value: Any) -> str | None:
         elif isinstance(one, list):
             left += reversed([(f"{place}[{index}]", each) for index, each in enumerate(one)])
         elif isinstance(one, float) and not math.isfinite(one):
-            return f"{place}: {json.dumps(one)} is not JSON; send null for a missing value, where the model takes such"
+            return f"{place}: {json.dumps(one)} is not JSON; send a number"
         elif isinstance(one, str) and any("\ud800" <= letter <= "\udfff" for letter in one):
             return f'{place}: a lone surrogate is not JSON; send bytes as {{"b64": ...}}'
     return None

@@ -63,7 +63,7 @@ def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None 
 def plain_value(spec: TensorSpec) -> Any:
     """The value of a plain row, as the input's memory holds it."""
     if spec.datatype == "BYTES":
-        return spec.example if spec.categories else b""
+        return b""
     return _stored(spec, spec.example)
 
 
@@ -214,9 +214,6 @@ def _is_bare_integer(spec: TensorSpec) -> bool:
 
 
 def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    if spec.categories:
-        choices: Array = np.array(spec.categories, spec.dtype)
-        return choices[random.integers(len(choices), size=(1, *shape))].reshape(shape)
     if spec.datatype == "BYTES":
         values: Array = np.empty(shape, object)
         for place in np.ndindex(shape):

@@ -109,8 +109,6 @@ def _sent_spec(table: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
         pad_value=table.pad_value,
         minimum=table.minimum,
         maximum=table.maximum,
-        categories=tuple(value.encode() if isinstance(value, str) else value for value in table.categories or ()),
-        missing=table.missing,
     )
 
 

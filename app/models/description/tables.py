@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from app.contract import DATATYPES, FLOATS, is_integer
+from app.contract import DATATYPES, is_integer
 from app.models.tasks.task_specs import TASKS
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
-_TENSOR_NAME = re.compile(r"\S(.*\S)?")  # columns of tables have names like "sepal length (cm)"
+_TENSOR_NAME = re.compile(r"\S(.*\S)?")  # such as "sepal length (cm)"
 
 
 class Table(BaseModel):
@@ -87,15 +87,13 @@ class TensorTable(Table):
 class InputTable(TensorTable):
     """One `[[inputs]]`. `max_shape` is as long as `shape` and bounds its variable axes; -1 there means no bound.
 
-    `categories`: all allowed values. `lengths` and `mask` name another input, from which the server computes this one.
+    `lengths` and `mask` name another input, from which the server computes this one.
     """
 
     max_shape: list[int] | None = None
     pad_value: bool | int | float = 0
     minimum: int | None = None
     maximum: int | None = None
-    categories: list[str | int | float] | None = Field(default=None, min_length=1)
-    missing: bool = False
     lengths: str | None = None
     mask: str | None = None
 
@@ -106,7 +104,7 @@ class InputTable(TensorTable):
             raise ValueError("mask: expected an input to be either lengths or a mask, got both")
         if self.lengths is None and self.mask is None:
             return self
-        for key in ("max_shape", "pad_value", "minimum", "maximum", "categories", "missing"):
+        for key in ("max_shape", "pad_value", "minimum", "maximum"):
             if key in self.model_fields_set:
                 value = getattr(self, key)
                 raise ValueError(f"{key}: expected none for an input that the server makes, got {value!r}")
@@ -149,18 +147,6 @@ class InputTable(TensorTable):
         low, high = self.minimum, self.maximum
         if low is not None and high is not None and low > high:
             raise ValueError(f"maximum: expected at least the minimum, {low}, got {high}")
-        return self
-
-    @model_validator(mode="after")
-    def _categories_fit(self) -> InputTable:
-        kinds: tuple[type, ...] = (str,) if self.datatype == "BYTES" else (int,) if is_integer(self.datatype) else ()
-        if self.datatype in FLOATS and self.datatype != "BF16":
-            kinds = (int, float)
-        elif self.missing and self.datatype != "BYTES":
-            raise ValueError(f"missing: expected none for {self.datatype}, which cannot hold it: only FP and BYTES can")
-        wrong = next((value for value in self.categories or () if type(value) not in kinds), None)
-        if wrong is not None:
-            raise ValueError(f"categories: expected values of {self.datatype}, got {wrong!r}")
         return self
 
 

@@ -164,7 +164,7 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
         ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected shape [rows, 4], got [2, 5]"),
         ({"inputs": [{**PLAIN, "datatype": "FP64"}]}, "inputs[0] (x).datatype: expected FP32"),
         ({"inputs": [{**PLAIN, "data": [1]}]}, "inputs[0] (x).data: expected 8 values"),
-        ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data[0]: NaN is not JSON; send null"),
+        ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data[0]: NaN is not JSON; send a number"),
         ({"inputs": [{**PLAIN, "parameters": {"binary_data_size": 1}}]}, "inputs[0] (x): has both data and"),
         ({"inputs": [PLAIN, PLAIN]}, "inputs[1] (x).name: given twice"),
         ({"inputs": [{**PLAIN, "name": "z"}]}, "inputs[0].name: expected one of x, got 'z'"),
