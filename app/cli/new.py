@@ -17,7 +17,7 @@ def new(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="package.module:Class, torchvision:NAME, timm:NAME; a file model.pt2, .pt, .onnx, .joblib, or a "
+            help="package.module:Class, torchvision:NAME, timm:NAME; a file model.pt2, .pt or .onnx, or a "
             "folder with one, or with model.py, model.toml or transformers' config.json. \\[a model to begin with]",
         ),
     ] = "",
@@ -36,7 +36,6 @@ def new(
             show_default=False,
         ),
     ] = "",
-    trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
 ) -> None:
     """Make the folder of a model: model.toml and a request for curl. What it takes and gives is tried.
 
@@ -45,7 +44,7 @@ def new(
     from app.models.scaffold.guess import parse_input
     from app.models.scaffold.new import make
 
-    made = make(name, origin, [parse_input(text) for text in inputs or []], trust, weights, task)
+    made = make(name, origin, [parse_input(text) for text in inputs or []], weights, task)
     if made.checked.error:
         print(f"starling: {made.checked.error}", file=sys.stderr)
         print(f"starling: nothing was written; this model.toml was tried:\n\n{made.toml}", end="", file=sys.stderr)

@@ -35,7 +35,7 @@ FROM_HUB: dict[str, tuple[str, dict[int, str]]] = {
     "Masks": ("MaskedLM", NLI),
     "Questions": ("QuestionAnswering", NLI),
 }
-KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", "scikit-learn", *FROM_HUB]
+KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", *FROM_HUB]
 
 
 def recipes() -> dict[str, tuple[str, str | None]]:

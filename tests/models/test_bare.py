@@ -78,7 +78,7 @@ def test_what_has_a_model_toml_or_is_a_set_is_left_alone(places):
     ("place", "message"),
     [
         ("labels.csv", r"models: labels.csv: expected its folder, or a model's file, one of \*.pt2"),
-        ("iris.joblib", "iris.joblib: a pickle, .* give --trust .*starling new NAME --from iris.joblib takes"),
+        ("iris.joblib", "iris.joblib: expected a network: .* examples/sklearn"),
         ("gpt", "GPT2DoubleHeadsModel, which fit no task that is served"),
     ],
 )

@@ -95,6 +95,15 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
     ("old", "new", "message"),
     [
         ('source = "model.py:build"', "", "source: expected a value, got none"),
+        ('source = "model.py:build"', 'source = "m.safetensors"', "source: .* file of weights: name it by weights"),
+        ('source = "model.py:build"', 'source = "m.h5"', "source: .* tf2onnx"),
+        ('source = "model.py:build"', 'source = "m.pkl"', "source: expected no pickle"),
+        ('source = "model.py:build"', 'source = "m.ubj"', "source: .* examples/sklearn"),
+        (
+            'source = "model.py:build"',
+            'source = "m.joblib"\ntrust = true\nkwargs = { methods = { y = "predict" } }',
+            "source: expected a network: .* as in examples/sklearn, got 'm.joblib'",
+        ),
         ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
         ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
         ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
@@ -106,12 +115,6 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
             'datatype = "INT8"\nminimum = 3\nmaximum = 2',
             r"maximum: expected at least the minimum",
         ),
-        (
-            'datatype = "FP32"',
-            'datatype = "INT8"\nmissing = true',
-            r"inputs\[0\].missing: expected none for INT8",
-        ),
-        ('datatype = "FP32"', 'datatype = "BYTES"\ncategories = [1]', r"inputs\[0\].categories: .*BYTES, got 1"),
         ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
         ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
         (

@@ -149,8 +149,6 @@ def test_a_model_loads_while_other_threads_import(tmp_path):
         ("model.py:fails", "KeyError: 'the reason'"),
         ("model.py:leaves", "SystemExit: 3"),
         ("model.py:gives_none", "expected an nn.Module or another callable, got NoneType"),
-        ("model.safetensors", "a file of weights: name it by weights"),
-        ("model.h5", "tf2onnx"),
     ],
 )
 def test_a_wrong_source_is_a_config_error_naming_file_and_key(tmp_path, source, message):

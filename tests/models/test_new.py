@@ -6,14 +6,10 @@ import json
 import tomllib
 from pathlib import Path
 
-import joblib
 import numpy as np
 import pytest
 import tiny_transformers as tiny
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from app.errors import ConfigError
@@ -158,9 +154,6 @@ def files(folder):
     folder.mkdir()
     torch.jit.script(nn.Linear(4, 2).eval()).save(str(folder / "net.pt"))
     onnx_graphs.doubled(folder / "graph.onnx")
-    joblib.dump(LogisticRegression().fit(np.eye(3), [0, 1, 2]), folder / "iris.joblib")
-    words = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["a good", "a bad"], ["up", "down"])
-    joblib.dump(words, folder / "words.joblib")
 
 
 def test_files_are_copied_and_looked_at(tmp_path):
@@ -171,11 +164,9 @@ def test_files_are_copied_and_looked_at(tmp_path):
             {"values": ("FP32", ["time"]), "mask": ("FP32", ["time"])},
             {"kept": ("FP32", ["time"]), "total": ("FP32", [])},
         ),
-        "iris.joblib": ({"x": ("FP32", [3])}, {"label": ("INT64", []), "scores": ("FP32", [3])}),
-        "words.joblib": ({"text": ("BYTES", [])}, {"label": ("BYTES", []), "scores": ("FP32", [2])}),
     }
     for name, (inputs, outputs) in wanted.items():
-        made = make(tmp_path / name.replace(".", "-"), str(tmp_path / "in" / name), [], trust=name.endswith("joblib"))
+        made = make(tmp_path / name.replace(".", "-"), str(tmp_path / "in" / name), [])
         assert made.checked.error == ""
         assert name in made.files
         assert (shapes(toml(made)["inputs"]), shapes(toml(made)["outputs"])) == (inputs, outputs)
@@ -212,11 +203,12 @@ def test_a_large_row_is_sent_as_an_array(tmp_path):
     assert "--data-binary @" in made.curl
 
 
-def test_joblib_needs_trust_and_nothing_is_overwritten(tmp_path):
+def test_nothing_is_overwritten(tmp_path):
     files(tmp_path / "in")
+    (tmp_path / "iris.joblib").touch()
     for origin, message in (
-        (str(tmp_path / "in" / "iris.joblib"), "a pickle, which may run any code as it is opened: give --trust"),
-        (str(tmp_path / "in"), r"expected model.toml, model.py .*, found graph.onnx, iris.joblib"),
+        (str(tmp_path / "iris.joblib"), r"iris.joblib: expected a network: .* examples/sklearn"),
+        (str(tmp_path / "in"), r"expected model.toml, model.py .*, found graph.onnx, net.pt"),
         (str(tmp_path / "nosuch"), "from: expected package.module:Class"),
         (str(tmp_path), "expected a folder outside of"),
     ):

@@ -31,7 +31,6 @@ from app.models.placement import place
 from app.models.process_state import ProcessState, named
 from app.models.recurrent.cells import CellModel
 from app.models.sources.onnx_model import OnnxModel
-from app.models.sources.trees import Trees
 from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
 
 log = logging.getLogger("starling.engine")
@@ -151,7 +150,7 @@ class CpuDevice:
 
     def open(self, model: Model, slots: int) -> Executor:
         pool = Pool(model.info.client_inputs, slots)
-        if isinstance(model.call, (OnnxModel, Trees)):
+        if isinstance(model.call, OnnxModel):
             model.call.use_threads(self.threads)
         if isinstance(model.call, CellModel):
             return CellExecutor(place(model, self._placement), pool, slots)

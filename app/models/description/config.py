@@ -21,9 +21,25 @@ from app.models.tasks.task_specs import TASKS
 FILE_NAME = "model.toml"
 #: The default `platform` of a model in its metadata, by its source's suffix.
 _PLATFORMS = {
-    ".onnx": "onnxruntime_onnx", ".joblib": "sklearn", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch",
-    ".ubj": "xgboost", ".json": "xgboost", ".txt": "lightgbm",
+    ".onnx": "onnxruntime_onnx", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch"
 }  # fmt: skip
+_WEIGHTS = "expected a model, got a file of weights: name it by weights, beside a source that builds the network"
+_CONVERT = "expected ONNX: convert it with tf2onnx to model.onnx"
+_PICKLE = (
+    "expected no pickle, which may run any code as it is opened: save model.state_dict() and name that file by weights "
+    "(PyTorch), or open it in a model.py of yours, as examples/sklearn does"
+)
+_ESTIMATOR = (
+    "expected a network: an estimator (scikit-learn, XGBoost, LightGBM) is served by a model.py that opens it and "
+    "takes its columns as inputs, as in examples/sklearn"
+)
+#: Suffixes of files that are no models, with the error that says what to do.
+INSTEAD = {
+    **dict.fromkeys((".safetensors", ".ckpt", ".bin"), _WEIGHTS),
+    **dict.fromkeys((".pkl", ".pickle"), _PICKLE),
+    **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
+    **dict.fromkeys((".joblib", ".ubj", ".json", ".txt"), _ESTIMATOR),
+}
 #: Raises ValueError for an unknown policy or objective: their names are the scheduler's.
 CheckNames = Callable[[str, str | float], None]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
@@ -51,7 +67,6 @@ class ModelTable(Table):
     task: str | None = None
     task_options: TaskTable = TaskTable()
     weights: str | None = None
-    trust: bool = False
     platform: str | None = None
     description: str = ""
     row_check: Literal["refuse", "warn", "off"] = "refuse"
@@ -72,11 +87,12 @@ class ModelTable(Table):
             raise ValueError(f"expected one of {', '.join(TASKS)}, got {value!r}")
         return value
 
-    @model_validator(mode="after")
-    def _trust_is_for_pickles(self) -> ModelTable:
-        if self.trust and PurePath(self.source).suffix != ".joblib":
-            raise ValueError("trust: expected none but for a source FILE.joblib: no other is unpickled")
-        return self
+    @field_validator("source")
+    @classmethod
+    def _file_is_a_model(cls, value: str) -> str:
+        if ":" not in value and (instead := INSTEAD.get(PurePath(value).suffix)):
+            raise ValueError(f"{instead}, got {value!r}")
+        return value
 
     @model_validator(mode="after")
     def _task_or_tensors(self) -> ModelTable:

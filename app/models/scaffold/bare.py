@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import ConfigError
-from app.models.description.config import FILE_NAME
+from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.files import ask
 from app.models.repository import SETS, name_of
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.new_task import CONFIG, names_task, write_task
-from app.models.sources.opening import MODEL_FILES, NAMED_FILES
+from app.models.sources.opening import MODEL_FILES
 
 _log = logging.getLogger("starling.models")
 
@@ -69,13 +69,14 @@ def _folder_for(name: str, place: str, parent: Path) -> str:
     try:
         if names_task(path, MODEL_FILES):
             write_task(folder, path, "")
-        elif path.is_file() and path.suffix not in NAMED_FILES:
-            raise ConfigError(f"expected its folder, or a model's file, one of *{', *'.join(NAMED_FILES)}")
+        elif path.is_file() and path.suffix not in MODEL_FILES:
+            wanted = f"expected its folder, or a model's file, one of *{', *'.join(MODEL_FILES)}"
+            raise ConfigError(INSTEAD.get(path.suffix, wanted))
         else:
             source = path / source_in(path) if path.is_dir() else path
             write_likeliest(folder, source.as_posix(), [])
     except (ConfigError, UnicodeEncodeError) as error:  # model.toml is UTF-8, which a path need not be
-        by_hand = f"starling new NAME --from {shlex.quote(place)} takes --input, --task and --trust"
+        by_hand = f"starling new NAME --from {shlex.quote(place)} takes --input and --task"
         raise ConfigError(f"models: {place}: {error}; {by_hand}, and makes a folder to serve") from None
     for file in path.glob("*") if path.is_dir() else (path,):
         (folder / file.name).symlink_to(file)  # for --watch; model.toml names them where they are

@@ -9,16 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME, ModelTable
-from app.models.description.tables import InputTable
 from app.models.recurrent.rnn_graph import holds_layer
-from app.models.scaffold.columns import estimator_inputs, with_missing
 from app.models.scaffold.guess import (
     ASK,
     InputTables,
@@ -26,15 +23,10 @@ from app.models.scaffold.guess import (
     found_outputs,
     guesses,
 )
-from app.models.sources.estimator import Estimator, load_estimator
 from app.models.sources.imports import not_imported
 from app.models.sources.onnx_model import graph_tables
 from app.models.sources.opening import MODEL_FILES, open_source
 from app.models.sources.torch_files import load_exported
-from app.models.sources.trees import TREE_FILES, Trees
-
-#: What `starling new` calls the output of an estimator's method.
-_OUTPUTS = {"predict": "label", "predict_proba": "scores", "transform": "output"}
 
 
 @dataclass(slots=True)
@@ -44,29 +36,26 @@ class Draft:
     source: str
     inputs: InputTables = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    trust: bool = False
     recurrent: bool = False
     weights: str = ""
     call: Any = None
 
     def toml(self) -> str:
-        keys = ("source", "kwargs", "weights", "trust", "recurrent")
-        lines = [f"{key} = {_value(value)}" for key in keys if (value := getattr(self, key))]
+        keys = ("source", "weights", "recurrent")
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key in keys if (value := getattr(self, key))]
         for key, tables in (("inputs", self.inputs), ("outputs", self.outputs)):
             for table in tables:
-                lines += ["", f"[[{key}]]", *(f"{name} = {_value(value)}" for name, value in table.items())]
+                pairs = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in table.items())
+                lines += ["", f"[[{key}]]", *pairs]
         return "\n".join(lines) + "\n"
 
 
-def write_likeliest(
-    target: Path, source: str, inputs: InputTables, trust: bool = False, weights: str = ""
-) -> Checked | None:
+def write_likeliest(target: Path, source: str, inputs: InputTables, weights: str = "") -> Checked | None:
     """Write model.toml for the first draft that `starling check` passes, and return the result of that.
 
     If none passes, the last draft is written unchecked; returns None.
     """
-    drafts = _runnable(target, source, inputs, trust)
+    drafts = _runnable(target, source, inputs)
     draft = next(drafts)
     while True:
         draft.weights = weights
@@ -80,10 +69,10 @@ def write_likeliest(
         draft = following
 
 
-def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
+def _runnable(target: Path, source: str, inputs: InputTables) -> Iterator[Draft]:
     """The drafts with whose inputs the model runs, completed with its outputs. Raises ConfigError if there is none."""
     reason, none = "", True
-    for draft in _drafts(target, source, inputs, trust):
+    for draft in _drafts(target, source, inputs):
         try:
             if not draft.outputs:
                 call = _opened(draft, target) if draft.call is None else draft.call
@@ -97,19 +86,11 @@ def _runnable(target: Path, source: str, inputs: InputTables, trust: bool) -> It
         raise ConfigError(f"{source}: cannot be run on made-up rows: {reason}; {ASK}")
 
 
-def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[Draft]:
+def _drafts(target: Path, source: str, inputs: InputTables) -> Iterator[Draft]:
     """All drafts, the likeliest first. Raises ConfigError if nothing can be guessed."""
     path = target / source
     if source.endswith(".onnx"):
         yield Draft(source, *graph_tables(path, inputs))
-        return
-    if source.endswith(".joblib"):
-        if not trust:
-            raise ConfigError(f"{source}: a pickle, which may run any code as it is opened: give --trust to open it")
-        yield _estimator(source, path, inputs, trust)
-        return
-    if source.endswith(TREE_FILES):
-        yield Draft(source, inputs or _tree_inputs(Trees(path)))
         return
     if source.endswith(".pt2"):
         program = _opened_or_named(source, partial(load_exported, path))
@@ -127,37 +108,10 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
         yield Draft(source, tables, call=call)
 
 
-def _estimator(source: str, path: Path, inputs: InputTables, trust: bool) -> Draft:
-    estimator = load_estimator(path, trust)
-    has = [one for one in ("predict", "predict_proba") if callable(getattr(estimator, one, None))] or ["transform"]
-    methods = {_OUTPUTS[one]: one for one in has}
-
-    def called(tables: InputTables) -> Callable[..., dict[str, Any]]:
-        call = Estimator(estimator, has, [InputTable.model_validate(table) for table in tables])
-        # it returns FP64, which few callers want
-        return lambda *rows: {
-            name: value.astype(np.float32) if value.dtype == np.float64 else value
-            for name, value in zip(methods, call(*rows), strict=True)
-        }
-
-    if not inputs:
-        tables = estimator_inputs(estimator)
-        tried = [{**table, "missing": table["datatype"] == "BYTES"} for table in tables]
-        inputs = with_missing(tables, called(tried))
-    return Draft(source, inputs, kwargs={"methods": methods}, trust=trust, call=called(inputs))
-
-
-def _tree_inputs(trees: Trees) -> InputTables:
-    """The columns of the fit, or one input of all features. Trees accept missing values."""
-    table = {"datatype": trees.datatype, "shape": [], "missing": True}
-    return [{"name": name, **table} for name in trees.features] or [{"name": "x", **table, "shape": [trees.count]}]
-
-
 def _opened(draft: Draft, target: Path) -> Any:
     """Open the source. Only the names of inputs and outputs matter for that."""
     some = [{"name": "x", "datatype": "FP32", "shape": []}]
-    table = {"source": draft.source, "kwargs": draft.kwargs, "trust": draft.trust}
-    config = {**table, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
+    config = {"source": draft.source, "inputs": draft.inputs or some, "outputs": draft.outputs or some}
     call = _opened_or_named(draft.source, partial(open_source, ModelTable.model_validate(config), target))
     return call.eval() if isinstance(call, torch.nn.Module) else call
 
@@ -182,10 +136,3 @@ def source_in(folder: Path) -> str:
         wanted = f"{FILE_NAME}, model.py with a callable build, or one of *{', *'.join(MODEL_FILES)}"
         raise ConfigError(f"{folder}: expected {wanted}, found {', '.join(models) or 'none'}")
     return models[0]
-
-
-def _value(value: Any) -> str:
-    """A value in TOML's syntax, which is that of JSON except for tables."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False)

@@ -15,14 +15,14 @@ import numpy as np
 from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.check import Checked, check
-from app.models.description.config import FILE_NAME
+from app.models.description.config import FILE_NAME, INSTEAD
 from app.models.files import file_at, is_same
 from app.models.repository import NAME
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.guess import InputTables, request_row, specs_of
 from app.models.scaffold.new_task import names_task, write_task
 from app.models.sources.onnx_files import external_files
-from app.models.sources.opening import MODEL_FILES, NAMED_FILES
+from app.models.sources.opening import MODEL_FILES
 from app.values.requests import v2_request
 
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
@@ -51,7 +51,6 @@ def make(
     target: Path,
     origin: str,
     inputs: InputTables,
-    trust: bool = False,
     weights: Path | None = None,
     task: str = "",
 ) -> Made:
@@ -76,12 +75,12 @@ def make(
     made = None
     try:
         if task or names_task(found, MODEL_FILES):
-            if inputs or trust or weights is not None:
-                raise ConfigError("task: expected no --input, --trust or --weights beside it: its own files say it all")
+            if inputs or weights is not None:
+                raise ConfigError("task: expected no --input or --weights beside it: its own files say it all")
             write_task(target, found, task)
             checked = None
         else:
-            checked = _fill(target, found, inputs, trust, weights)
+            checked = _fill(target, found, inputs, weights)
         made = _made(target, name, checked or check(target)[0])
         return made
     finally:
@@ -92,7 +91,7 @@ def make(
                     folder.rmdir()
 
 
-def _fill(target: Path, origin: str | Path, inputs: InputTables, trust: bool, weights: Path | None) -> Checked | None:
+def _fill(target: Path, origin: str | Path, inputs: InputTables, weights: Path | None) -> Checked | None:
     """Copy the model's files and write its model.toml, unless there is one. Returns the result of a check, if any."""
     source = _copied(origin, target)
     if weights is not None:
@@ -100,7 +99,7 @@ def _fill(target: Path, origin: str | Path, inputs: InputTables, trust: bool, we
     if origin == "":
         inputs = inputs or [{"name": "x", "datatype": "FP32", "shape": [3]}]
     if not (target / FILE_NAME).is_file():
-        return write_likeliest(target, source, inputs, trust, "" if weights is None else weights.name)
+        return write_likeliest(target, source, inputs, "" if weights is None else weights.name)
     if inputs or weights is not None:
         raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
     return None
@@ -143,8 +142,9 @@ def _copied(origin: str | Path, target: Path) -> str:
         source = "" if (origin / FILE_NAME).is_file() else source_in(origin)
         shutil.copytree(origin, target, dirs_exist_ok=True, ignore=skipped)
         return source
-    if origin.suffix not in NAMED_FILES:
-        raise ConfigError(f"{origin}: expected a model's file, one of *{', *'.join(NAMED_FILES)}, or its folder")
+    if origin.suffix not in MODEL_FILES:
+        wanted = f"expected a model's file, one of *{', *'.join(MODEL_FILES)}, or its folder"
+        raise ConfigError(f"{origin}: {INSTEAD.get(origin.suffix, wanted)}")
     beside = external_files(origin) if origin.suffix == ".onnx" else []
     for name in (origin.name, *beside):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
