@@ -69,7 +69,7 @@ class Namespace:
     def loading(self) -> Iterator[Namespace]:
         """While the folder's code is loaded on this thread."""
         before = frozenset(sys.modules)
-        package = ModuleType(self.name)  # until there is a model.py; a pickle beside model.toml has none
+        package = ModuleType(self.name)  # until there is a model.py
         package.__path__ = self._path
         sys.modules[self.name] = package
         token = _current.set(self)
@@ -121,6 +121,10 @@ class Namespace:
             self._take_paths()
             top = name.partition(".")[0]
             if self.holds(top, (globals or {}).get("__file__")):
+                if (
+                    type(fromlist) is list and current() is self
+                ):  # C code, as pickle's: it looks for the plain name next
+                    return builtins.__import__(name, globals, locals)
                 found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or (), 0)
                 return found if fromlist else sys.modules[f"{self.name}.{top}"]
             self.outside.add(top)
