@@ -22,7 +22,6 @@ from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
 from app.models.placement import Placement
-from app.observe.tracing.tracer import Tracer
 from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
@@ -123,7 +122,6 @@ def engine_of(
     settings: Settings,
     device: Device,
     lifecycle: Lifecycle,
-    tracer: Tracer | None,
     sink: Callable[[Entry], None] | None,
     memory: Memory,
     look: Callable[[], None],
@@ -144,6 +142,5 @@ def engine_of(
         on_lost=lifecycle.fail,
         on_tick=lifecycle.tick,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
-        tracer=tracer,
         look=look,
     )

@@ -44,8 +44,7 @@ from app.models.repository import Repository
 from app.models.sources.compiling import compiling_aside
 from app.observe.last_errors import LastErrors
 from app.observe.prometheus import Metrics, of_server
-from app.observe.tracing.setup import span_sender
-from app.observe.tracing.tracer import Tracer
+from app.observe.tracing.setup import tracer_of
 from app.observe.ui.history import Machine
 from app.observe.ui.hub import Hub
 from app.observe.ui.page import Page
@@ -76,8 +75,8 @@ def create_app(
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     auth = _auth(settings)
     lifecycle.tick_callbacks.append(auth.reread)
-    spans = span_sender(settings.otlp_endpoint, __version__, os.environ, https=settings.tls_cert is not None)
-    tracer = None if spans is None else Tracer(spans.offer, settings.trace_sample)
+    https = settings.tls_cert is not None
+    tracer = tracer_of(settings.otlp_endpoint, settings.trace_sample, __version__, os.environ, https=https)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # Raises before anything starts if the folder cannot be read or has no model.
@@ -91,12 +90,12 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
-            if spans is not None:
-                stack.push_async_callback(asyncio.to_thread, spans.close)  # first, so that it ends last
+            if tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, tracer.close)  # first, so that it ends last
             device = device_of(settings, gpu)
             sink = None if record is None else stack.enter_context(record).sink
             engine = await stack.enter_async_context(
-                engine_of(settings, device, lifecycle, tracer, sink, memory, collector.look)
+                engine_of(settings, device, lifecycle, sink, memory, collector.look)
             )
             stack.callback(collector.close)
             lifecycle.tick_callbacks.append(collector.tick)

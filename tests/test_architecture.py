@@ -246,7 +246,7 @@ def module_names(folder: str) -> list[str]:
 
 
 #: Imported when tracing is on.
-OPENTELEMETRY = {"app.observe.tracing.export"}
+OPENTELEMETRY = {"app.observe.tracing.spans"}
 
 
 def loaded_after(imports: list[str], watched: set[str]) -> set[str]:

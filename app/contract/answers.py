@@ -15,14 +15,17 @@ Times = tuple[int, int, int]  # nanoseconds of input, model and output
 class FinishedBatch:
     """A batch of `size` rows that has run. `arrays`: one [rows, ...] per output in declared order, without padding.
 
-    `times`: if rows have been in several batches, the sum of all. `texts` and `answered` are caches of the codecs: the
-    encoded rows, and what each front made of all rows at once, because the calls of a batch are answered together.
+    `times`: if rows have been in several batches, the sum of all. `reason`: why it was formed at that moment. `texts`
+    and `answered` are caches of the codecs: the encoded rows, and what each front made of all rows at once, because the
+    calls of a batch are answered together.
     """
 
     arrays: list[Array]
     ended: int = 0
     times: Times = (0, 0, 0)
     size: int = 0
+    worker: int = 0
+    reason: str = ""
     texts: list[bytes] | None = None
     answered: dict[object, FinishedBatch] = field(default_factory=dict)
 
@@ -32,10 +35,11 @@ class Answer:
     """The result of a call: one array [rows, ...] per output in declared order; times in nanoseconds.
 
     `queue_ns`: the time from submission to the end of the batch, without `times`: waiting and handover. `batch`: rows
-    of the batch. If rows ran in several batches, the times are those of the slowest row, and `batch` is the largest.
-    If the answer is one row of a batch, `finished` is the batch and `row` its index; `outputs` then makes the arrays
-    when it is first read. `lengths`: for a model whose outputs have axes of their own (ModelInfo.own_axes), the length
-    of each row along them; the arrays are as long as the longest row, padded with zeros.
+    of the batch; `worker`, `reason`: see FinishedBatch. If rows ended in several batches, `batches` is their number,
+    `batch` is the largest, and the rest is that of the slowest. If the answer is one row of a batch, `finished` is the
+    batch and `row` its index; `outputs` then makes the arrays when it is first read. `lengths`: for a model whose
+    outputs have axes of their own (ModelInfo.own_axes), the length of each row along them; the arrays are as long as
+    the longest row, padded with zeros.
     """
 
     arrays: list[Array] | None
@@ -45,6 +49,9 @@ class Answer:
     finished: FinishedBatch | None = None
     row: int = 0
     lengths: Sequence[int] | None = None
+    worker: int = 0
+    reason: str = ""
+    batches: int = 1
 
     @property
     def outputs(self) -> list[Array]:

@@ -22,19 +22,8 @@ class Lease(Protocol):
     #: output. The answer repeats everything.
     on_piece: Callable[[int, Any, int], None] | None
 
-    # for traces
-
-    @property
-    def id(self) -> int:
-        """A number that no other lease of the engine has."""
-        ...
-
     @property
     def rows(self) -> Sized: ...
-    @property
-    def entered(self) -> int:
-        """When the rows were submitted, on the engine's clock."""
-        ...
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...

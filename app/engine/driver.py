@@ -28,7 +28,6 @@ from app.engine.memory import Memory
 from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
-from app.observe.tracing.tracer import Tracer
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Fault, Klass, Outcome, Row, Unit
 
@@ -59,7 +58,6 @@ class Driver:
         measuring: Measuring,
         memory: Memory,
         on_lost: Callable[[str], None] | None,
-        tracer: Tracer | None,
         look: Callable[[], None],
     ) -> None:
         self.device = device
@@ -75,7 +73,6 @@ class Driver:
         measuring.idle_since = self._idle_since
         self._memory = memory
         self._on_lost = on_lost
-        self._tracer = tracer
         self._look, self._look_at = look, 0
         self._loop: asyncio.AbstractEventLoop
         # units on the device
@@ -275,7 +272,7 @@ class Driver:
         if served.activations is not None and served.takes_more_memory():
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
-        self.step(record_unit=partial(served.unit_ended, unit, completion, now, self._tracer))
+        self.step(record_unit=partial(served.unit_ended, unit, completion, now))
         if now >= self._look_at:
             self._look_at = now + _LOOK_NS
             self._look()

@@ -24,7 +24,6 @@ from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.observe.metrics import BEST_EFFORT
 from app.observe.snapshot import Snapshot
-from app.observe.tracing.tracer import Tracer
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
@@ -61,7 +60,6 @@ class Engine:
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
-        tracer: Tracer | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Device = profiling.device
@@ -71,7 +69,7 @@ class Engine:
         self._memory = memory or Memory()
         self.driver = Driver(
             self.device, scheduler, clock,
-            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, tracer=tracer, look=look,
+            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, look=look,
         )  # fmt: skip
         self._models = self.driver.models
         self._meter = meter or EnergyMeter()

@@ -212,13 +212,17 @@ class Lease(CallWithOutputs):
         places: list[tuple[FinishedBatch, int]] = self.places  # type: ignore[assignment]  # all rows have ended
         slowest, position = places[0]
         if len(places) == 1 and not (self._lengths and self._placed.cuts_outputs):
-            answer = Answer(None, 0, slowest.times, slowest.size, slowest, position)
+            answer = Answer(
+                None, 0, slowest.times, slowest.size, slowest, position, None, slowest.worker, slowest.reason
+            )
         else:
             runs = neighbours(places)
             slowest = max((batch for batch, _, _ in runs), key=lambda batch: batch.ended)
             outputs, lengths = joined(runs, self._placed.model.info, self._lengths, differ=self._differ)
             size = max(batch.size for batch, _, _ in runs)
-            answer = Answer(outputs, 0, slowest.times, size, lengths=lengths)
+            answer = Answer(outputs, 0, slowest.times, size, None, 0, lengths, slowest.worker, slowest.reason)
+            if len(runs) > 1:  # of rows split by length, each has a FinishedBatch of its own
+                answer.batches = len({(batch.ended, batch.worker) for batch, _, _ in runs})
         answer.queue_ns = queue_ns = max(0, slowest.ended - self.entered - sum(slowest.times))
         self._placed.stats.call_ran(queue_ns, slowest.times, CLASSES[self.klass], len(places))
         return answer

@@ -41,7 +41,7 @@ def note_stages(unit: Unit, ran: BatchResult, ended: int, times: Times, over: Se
         batch = batches.get(key)
         if batch is None:
             total = _sum(before[0].times, times) if before else times
-            batch = batches[key] = FinishedBatch(ran.outputs if ends else [], ended, total, len(unit.rows))
+            batch = batches[key] = _finished(unit, ran.outputs if ends else [], ended, total)
         call.places[row.index] = (batch, positions[position] if ends else position)
     return [batch for (_, ends), batch in batches.items() if ends]
 
@@ -58,14 +58,14 @@ def note_steps(unit: Unit, ran: BatchResult, ended: int, times: Times) -> list[F
         before = call.places[row.index]
         if position not in positions:
             if before is None:
-                call.places[row.index] = (FinishedBatch([], ended, times, len(unit.rows)), position)
+                call.places[row.index] = (_finished(unit, [], ended, times), position)
             else:
                 before[0].times = _sum(before[0].times, times)
             continue
         total = _sum(before[0].times, times) if before else times
         batch = batches.get(total)
         if batch is None:
-            batch = batches[total] = FinishedBatch(ran.outputs, ended, total, len(unit.rows))
+            batch = batches[total] = _finished(unit, ran.outputs, ended, total)
         call.places[row.index] = (batch, positions[position])
     return list(batches.values())
 
@@ -81,7 +81,8 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
         batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # set by `note_steps`
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
-        call.places[row.index] = (FinishedBatch(cut, batch.ended, batch.times, batch.size), 0)
+        own_batch = FinishedBatch(cut, batch.ended, batch.times, batch.size, batch.worker, batch.reason)
+        call.places[row.index] = (own_batch, 0)
 
 
 def joined(
@@ -143,6 +144,10 @@ def _padded_rows(parts: Sequence[Array]) -> Array:
         rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
         begin += len(part)
     return rows
+
+
+def _finished(unit: Unit, outputs: list[Array], ended: int, times: Times) -> FinishedBatch:
+    return FinishedBatch(outputs, ended, times, len(unit.rows), unit.worker, unit.reason)
 
 
 def _sum(one: Times, other: Times) -> Times:

@@ -1,4 +1,4 @@
-"""Reports on one served model: gauges for a scrape, statistics, plans for the live page, spans of batches."""
+"""Reports on one served model: gauges for a scrape, statistics and plans for the live page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from app.contract import CLASSES, ModelInfo, Plan
-from app.engine.device import Completion
 from app.engine.lease import Lease, PlacedModel
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.observe.snapshot import ActivationMemory, Gauges
-from app.observe.tracing.spans import BatchSpan
-from app.observe.tracing.tracer import Tracer
-from app.scheduler.types import Klass, Unit
+from app.scheduler.types import Klass
 
 KLASSES = dict(zip(CLASSES, Klass, strict=True))
 
@@ -125,36 +122,3 @@ class Reports:
             for (waiting, running), stats in zip(at_stages, self._stats.stages, strict=True)
         ]
         return {"stages": stages} if stages else {}
-
-    def trace_batch(self, tracer: Tracer, unit: Unit, completion: Completion, ended: int) -> None:
-        """Record a span for the unit, if any of its calls is traced.
-
-        The span starts its compute time before its end, so the hand-over counts as waiting, as in FinishedBatch. For a
-        failed unit it starts when it was handed to its worker.
-        """
-        calls = tracer.recorded_calls(row.call.id for row in unit.rows)
-        if not calls:
-            return
-        ran = completion.ran
-        parts = (ran.input_ns, ran.infer_ns, ran.output_ns) if ran is not None else ()
-        staged = self._stages > 0 and not self._cell
-        tracer.batch_ended(
-            BatchSpan(
-                self._info,
-                number=unit.id,
-                worker=unit.worker,
-                reason=unit.reason.value,
-                operation=unit.operation.value,
-                klass=CLASSES[unit.klass],
-                rows=len(unit.rows),
-                size=unit.size,
-                stage=unit.stage if staged else None,
-                steps=unit.steps if ran is None else ran.steps,
-                started=max(unit.started, ended - sum(parts)) if parts else unit.started,
-                ended=ended,
-                parts=parts,
-                stage_ns=[sum(spent) for spent in ran.stage_parts] if ran is not None and staged else (),
-                error="" if ran is not None else completion.message or str(completion.outcome.error),
-            ),
-            calls,
-        )

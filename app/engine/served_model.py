@@ -16,7 +16,6 @@ from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
-from app.observe.tracing.tracer import Tracer
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, Unit
 
 log = logging.getLogger("starling.engine")
@@ -155,7 +154,7 @@ class ServedModel(PlacedModel):
             job.read = frozenset(readers)
             job.on_pieces = lambda pieces: on_loop(lambda: _give(readers, pieces))
 
-    def unit_ended(self, unit: Unit, completion: Completion, ended: int, tracer: Tracer | None) -> None:
+    def unit_ended(self, unit: Unit, completion: Completion, ended: int) -> None:
         """A unit has ended: store its rows' outputs, or its error, and free slots."""
         if completion.ran is not None:
             self._ran(unit, completion.ran, ended)
@@ -164,8 +163,6 @@ class ServedModel(PlacedModel):
                 lease = cast("Lease", row.call)
                 lease.error, lease.cause = completion.message, completion.cause
             log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
-        if tracer is not None:
-            self.reports.trace_batch(tracer, unit, completion, ended)
         self.free_rows(unit.rows)
 
     def _ran(self, unit: Unit, ran: BatchResult, ended: int) -> None:
@@ -173,7 +170,7 @@ class ServedModel(PlacedModel):
         klass = CLASSES[unit.klass]
         rows = unit.rows
         if not self._stages:
-            batch = FinishedBatch(ran.outputs, ended, times, len(rows))
+            batch = FinishedBatch(ran.outputs, ended, times, len(rows), unit.worker, unit.reason)
             for position, row in enumerate(rows):
                 lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a function call per row
                 lease.places[row.index] = (batch, position)

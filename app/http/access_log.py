@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from app.contract import Answer, Lease, Served
+from app.contract import Answer, Served
 from app.http.auth import PROBES
 from app.http.body import ASGIApp, Message, Receive, Scope, Send, client_request_id
 from app.http.inference_routes import Route
 from app.http.prefix import strip_prefix
 from app.observe.logs import ACCESS, fields
-from app.observe.tracing.spans import CallSpan
-from app.observe.tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from app.observe.tracing.spans import CallSpan, Tracer
 
 log = logging.getLogger(ACCESS)
 
@@ -76,7 +78,7 @@ class CallObserver:
     `url`: as the client sent it. `path`: for the span, if it differs from the URL's; else None.
     """
 
-    __slots__ = ("_arrived", "_client", "_log", "_method", "_path", "_request_id", "_route", "_span", "_tracer")
+    __slots__ = ("_arrived", "_client", "_log", "_method", "_path", "_request_id", "_route", "_span")
 
     def __init__(
         self,
@@ -93,22 +95,18 @@ class CallObserver:
         client: tuple[str, int] | None,
     ) -> None:
         self._log = access_log
-        self._tracer = tracer
         self._route = route
         self._method = method
         self._path = url.partition(b"?")[0]
         self._request_id = request_id
         self._arrived = arrived
         self._client = client
-        self._span = None if tracer is None else tracer.begin(headers, arrived)
-        if isinstance(self._span, CallSpan):
+        self._span: CallSpan | None = None
+        if tracer is not None:
             path = self._path.decode("latin-1") if path is None else path
-            self._span.set_request(method, path, route.template, route.model, request_id)
-
-    def submitted(self, lease: Lease) -> None:
-        """The call's rows are in the queue."""
-        if isinstance(self._span, CallSpan) and self._tracer is not None:
-            self._tracer.submitted(self._span, lease)
+            self._span = tracer.begin(
+                headers, method=method, path=path, route=route.template, model=route.model, request_id=request_id
+            )
 
     def begun(self) -> bytes:
         """The first piece of a streamed answer is sent. Returns more header lines for it."""
@@ -117,13 +115,13 @@ class CallObserver:
     def succeeded(self, served: Served, klass: str, rows: int, answer: Answer) -> bytes:
         """The call has its answer. Returns more header lines for it. `klass` "": the model's default."""
         self._write(200, served, klass, rows)
-        return b"" if self._span is None else _TRACEPARENT % self._span.succeeded(served.info, klass, answer)
+        return b"" if self._span is None else _TRACEPARENT % self._span.succeeded(served.info, klass, rows, answer)
 
     def failed(self, served: Served | None, klass: str, rows: int, exc: Exception, status: int) -> bytes:
         """The call is answered with an error. `served` None: no model was found; `rows` 0: they are not known."""
         self._write(status, served, klass, rows)
         info = None if served is None else served.info
-        return b"" if self._span is None else _TRACEPARENT % self._span.failed(info, klass, exc, status)
+        return b"" if self._span is None else _TRACEPARENT % self._span.failed(info, klass, rows, exc, status)
 
     def _write(self, status: int, served: Served | None, klass: str, rows: int) -> None:
         if self._log is None:

@@ -126,8 +126,6 @@ class Call(AnsweredCall):
         for index, values in enumerate(decoded.arrays):
             lease.write(index, values)
         lease.submit(self)
-        if self.observer is not None and not self.ended:
-            self.observer.submitted(lease)
 
     def on_piece(self, row: int, piece: Any, tokens: int) -> None:
         """A row has produced a piece of its answer. StreamingCall sends it."""

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from app.contract import CLASSES, Served
 from app.errors import ModelFailed, StarlingError
@@ -21,7 +22,9 @@ from app.http.reading import FrontReader
 from app.http.threads import HalfTimeLock, HelperThreads
 from app.observe.last_errors import LastErrors
 from app.observe.logs import CauseLog
-from app.observe.tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from app.observe.tracing.spans import Tracer
 
 log = logging.getLogger("starling.http")
 

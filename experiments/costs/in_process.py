@@ -183,7 +183,7 @@ async def measure(options: argparse.Namespace) -> None:
 
         tracing = Traced(options.trace)
         traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
-    async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         found = await forms(engine, options.connections, **traced)
         process.tune_garbage_collector()
         for form in found:

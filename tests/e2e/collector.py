@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import Any
 
@@ -38,24 +37,18 @@ class Collector(ThreadingHTTPServer):
     def of(self, reply: Reply) -> Any:
         """Wait for the span that an answer names."""
         span_id = reply.headers["traceparent"].split("-")[2]
-        (span,) = self._wait(lambda span: span.span_id.hex() == span_id, 1)
+        with self._came:
+            self._came.wait_for(lambda: self._named(span_id), PATIENCE_S)
+            (span,) = self._named(span_id)
         return span
-
-    def named(self, name: str, count: int) -> list[Any]:
-        """Wait for so many spans of this name."""
-        return self._wait(lambda span: span.name == name, count)
 
     def has(self, reply: Reply) -> bool:
         """Whether there is a span that an answer names, by now."""
         with self._came:
-            return any(span.span_id.hex() in reply.headers["traceparent"] for span in self._spans)
+            return bool(self._named(reply.headers["traceparent"].split("-")[2]))
 
-    def _wait(self, wanted: Callable[[Any], bool], count: int) -> list[Any]:
-        with self._came:
-            self._came.wait_for(lambda: sum(map(wanted, self._spans)) >= count, PATIENCE_S)
-            found = [span for span in self._spans if wanted(span)]
-        assert len(found) == count, [span.name for span in self._spans]
-        return found
+    def _named(self, span_id: str) -> list[Any]:
+        return [span for span in self._spans if span.span_id.hex() == span_id]
 
 
 class _Handler(QuietHandler):

@@ -1,4 +1,4 @@
-"""A collector gets a span for each request, on both ways alike, and one for each batch."""
+"""A collector gets a span for each request, on both ways alike, which says in what batch it ran."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def traced(keeper: Keeper, collector: Collector, monkeypatch: pytest.MonkeyPatch
     return keeper.kept(("gate", "marked"), *ECHO, "--otlp-endpoint", collector.url, "--drain-grace-s", "0")
 
 
-def test_requests_and_their_batch(traced: Server, collector: Collector, threads: ThreadPoolExecutor) -> None:
+def test_requests_that_share_a_batch(traced: Server, collector: Collector, threads: ThreadPoolExecutor) -> None:
     """One request holds the worker; two, one of them on the ASGI way, share the next batch."""
     assert traced.gate is not None
     held = threads.submit(traced.infer, "gate", [[2]])
@@ -51,14 +51,9 @@ def test_requests_and_their_batch(traced: Server, collector: Collector, threads:
         assert (shown["starling.model"], shown["http.response.status_code"], shown["starling.class"]) == (
             "gate", 200, "realtime",
         )  # fmt: skip
-        assert [event.name for event in span.events] == ["queued", "batch"]
-        assert span.start_time_unix_nano <= span.events[0].time_unix_nano <= span.events[1].time_unix_nano
-        assert span.events[1].time_unix_nano <= span.end_time_unix_nano
+        assert (shown["starling.batches"], shown["starling.batch.size"], shown["starling.worker"]) == (1, 2, 0)
+        assert shown["starling.queue_ms"] > 0
         assert span.kind == span.SPAN_KIND_SERVER
-    batches = collector.named("batch gate", 2)
-    (shared,) = (batch for batch in batches if told(batch)["starling.batch.rows"] == 2)
-    assert {link.span_id for link in shared.links} == {one.span_id, other.span_id}
-    assert {link.span_id for link in one.links} == {shared.span_id}
     assert collector.services == {"starling"}
 
 

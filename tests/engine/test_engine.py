@@ -41,6 +41,9 @@ async def test_answer_of_several_batches_has_the_times_of_the_slowest_row():
         assert_answer(answer, *values)
         assert rig.rows_pushed() == [4, 2]
         assert (answer.queue_ns, sum(answer.times), answer.batch) == (affine(4), affine(2), 4)
+        assert (answer.batches, answer.worker, answer.reason) == (2, 0, "idle")  # the rest, when nothing else ran
+        one, *_ = await asyncio.gather(*(rig.ask(10.0) for _ in range(4)))
+        assert (one.batches, one.worker, one.reason) == (1, 0, "full")
 
 
 @virtual

@@ -26,7 +26,7 @@ def rows_of(count: int) -> list[Any]:
 
 
 def unit_of(rows: list[Any]) -> Unit:
-    return cast("Unit", SimpleNamespace(rows=rows))
+    return cast("Unit", SimpleNamespace(rows=rows, worker=0, reason="idle"))
 
 
 def batch_of(row: Any) -> tuple[FinishedBatch, int]:
@@ -61,7 +61,7 @@ def test_rows_that_ran_for_different_numbers_of_steps_get_outputs_of_their_own()
     second.index, second.call.places = 1, [None, None]
     times = (1, 2, 3)
     for row in rows:
-        row.call.places[row.index] = (FinishedBatch([], 20, times, 3), 1)
+        row.call.places[row.index] = (FinishedBatch([], 20, times, 3, 1, "full"), 1)
     info = SimpleNamespace(outputs=("steps", "label"), has_own_length=lambda spec: spec == "steps")
     steps, label = np.arange(8).reshape(2, 4), np.array([5, 6])
     split_by_length(rows, cast("Any", info), [steps, label], np.array([1, 3]))
@@ -69,7 +69,7 @@ def test_rows_that_ran_for_different_numbers_of_steps_get_outputs_of_their_own()
         batch, position = row.call.places[row.index]
         assert position == 0
         assert [array.tolist() for array in batch.arrays] == [[steps[row.index, :length].tolist()], [wanted]]
-        assert (batch.ended, batch.times, batch.size) == (20, times, 3)
+        assert (batch.ended, batch.times, batch.size, batch.worker, batch.reason) == (20, times, 3, 1, "full")
     assert second.call.places[0] is None
 
 

@@ -28,7 +28,7 @@ LIMITS = Limits(body=1000, json=800, inflight=2000, body_timeout_s=5, connection
 class EchoLease:
     """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
 
-    id, entered, rows = 1, 5, (0,)
+    rows = (0,)
     on_close: Callable[[], None] | None = None
 
     def __init__(self, model: Echo) -> None:

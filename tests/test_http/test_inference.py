@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collected import Collected, header_of, told
 from connections import Connection
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from app.contract import CLASSES
 from app.errors import BadRequest, ModelFailed, NotReady
@@ -21,8 +23,7 @@ from app.http.connection.refusals import RefusalQueue
 from app.http.inference_routes import parse_query
 from app.http.keys import keys_of
 from app.observe.logs import ACCESS
-from app.observe.tracing.spans import traceparent
-from app.observe.tracing.tracer import Tracer
+from app.observe.tracing.spans import Tracer
 
 from .echo import FRIENDLY, INFER, Caller, Echo, EchoLease, MakeCaller, body, with_code
 
@@ -47,29 +48,29 @@ async def test_the_paths_it_takes(caller: MakeCaller, model: Echo, path: str, se
 
 
 async def test_a_traced_call_has_one_span_however_it_ends(caller: MakeCaller, model: Echo) -> None:
-    offered: list[Any] = []
-    asking = caller(model, options={"tracer": Tracer(offered.append)})
+    collected = Collected()
+    asking = caller(model, options={"tracer": collected.tracer})
     model_failed = ModelFailed("it raised", cause=ValueError("odd"))
     for fails, full, code in ((None, (), "ok"), (model_failed, (), "model_failed"), (None, CLASSES, "queue_full")):
         model.fails, model.full = fails, frozenset(full)
         reply = await asking(f"{FRIENDLY}?priority=2", b"[0, 1, 2, 3]", {b"x-request-id": b"mine"})
-        (span,) = offered
-        offered.clear()
-        assert reply.headers[b"traceparent"] == traceparent(*span.ident, True)
-        assert reply.headers[b"x-request-id"] == span.request_id == b"mine"
-        assert (span.method, span.path, span.route, span.model) == ("POST", FRIENDLY, "/predict/{model}", "echo")
-        assert (span.failure.code if span.failure else "ok") == code
-        assert 0 < span.arrived <= span.ended
+        span = collected.one()
+        shown = told(span)
+        assert reply.headers[b"traceparent"] == header_of(span)
+        assert (reply.headers[b"x-request-id"], shown["starling.request_id"]) == (b"mine", "mine")
+        assert (span.name, shown["url.path"]) == ("POST /predict/{model}", FRIENDLY)
+        assert (shown["starling.model"], shown["starling.outcome"]) == ("echo", code)
     assert model.finished == ["ok", "model_failed", "queue_full"]
 
 
 @pytest.mark.parametrize("fails", [None, ModelFailed("it raised")])
 async def test_a_tracer_that_fails_costs_no_answer(caller: MakeCaller, model: Echo, fails: Exception | None) -> None:
-    def refuse(record: object) -> None:
-        raise OSError("no space is left")
+    class Refusing(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise OSError("no space is left")
 
     model.fails = fails
-    reply = await caller(model, options={"tracer": Tracer(refuse)})(INFER, body())
+    reply = await caller(model, options={"tracer": Tracer(Refusing(), "0")})(INFER, body())
     assert (reply.status, list(reply.json())) == (500, ["error"])
     assert (len(model.finished), model.open_leases) == (1, 0)
 

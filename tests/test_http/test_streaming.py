@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from collected import Collected, header_of, told
 from connections import Connection
 
 from app.contract import Cut
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
 from app.http.cors import Cors
 from app.models.decoders.parameters import Parameters
-from app.observe.tracing.tracer import Tracer
 
 from .echo import Caller, MakeCaller
 from .writers import Writer, writer
@@ -261,17 +261,17 @@ async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader,
 
 
 async def test_a_stream_is_observed_as_other_calls_are(model: Writer) -> None:
-    offered: list[Any] = []
-    reader = Reader(model, tracer=Tracer(offered.append), cors=Cors(["*"]))
+    collected = Collected()
+    reader = Reader(model, tracer=collected.tracer, cors=Cors(["*"]))
     reader.send(STREAM, body(), b"X-Request-Id: mine", b"Origin: http://page")
     await model.ran.wait()
     model.last.piece("three", 1)
     await reader.more()
-    assert offered == []
+    assert collected.spans() == []
     lines = dict(line.split(b": ") for line in reader.head.split(b"\r\n")[1:])
     model.last.end("three")
     await reader.connection.done()
-    (span,) = offered
-    assert lines[b"traceparent"] == span.traceparent
-    assert (span.route, span.rows) == ("/v2/models/{model}/generate_stream", 1)
+    span = collected.one()
+    assert lines[b"traceparent"] == header_of(span)
+    assert (told(span)["http.route"], told(span)["starling.rows"]) == ("/v2/models/{model}/generate_stream", 1)
     assert (lines[b"x-request-id"], lines[b"access-control-allow-origin"]) == (b"mine", b"*")

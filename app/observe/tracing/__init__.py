@@ -1,1 +1,1 @@
-"""Tracing: a span for each call and one for each batch. Only `export.py` imports opentelemetry."""
+"""Tracing: one span for each inference call. Only `spans.py` imports opentelemetry."""

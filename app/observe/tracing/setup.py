@@ -1,4 +1,4 @@
-"""Decides whether tracing is on, and makes the sender of spans."""
+"""Decides whether tracing is on, and makes the tracer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from app.errors import ConfigError, not_installed
 
 if TYPE_CHECKING:
-    from .export import SpanSender
+    from .spans import Tracer
 
 log = logging.getLogger("starling.tracing")
 
@@ -20,28 +20,28 @@ _DISABLED = "OTEL_SDK_DISABLED"
 _INSTALL = str(not_installed("opentelemetry", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"))
 
 
-def span_sender(
-    endpoint: str | None, version: str, environment: Mapping[str, str], *, https: bool = False
-) -> SpanSender | None:
-    """The sender of spans, if `endpoint` or OpenTelemetry's variables name a collector; else None.
+def tracer_of(
+    endpoint: str | None, ratio: float, version: str, environment: Mapping[str, str], *, https: bool = False
+) -> Tracer | None:
+    """The tracer, if `endpoint` or OpenTelemetry's variables name a collector; else None.
 
-    `https`: the server uses TLS. Raises ConfigError for a wrong address, or if the optional packages are missing. If
-    only a variable names the collector, missing packages are a log line instead: a cluster may set the variable for all
-    of its processes.
+    `ratio`: see Tracer. `https`: the server uses TLS. Raises ConfigError for a wrong address, or if the optional
+    packages are missing. If only a variable names the collector, missing packages are a log line instead: a cluster may
+    set the variable for all of its processes.
     """
     named = next((name for name in _ENDPOINTS if environment.get(name)), None)
     if endpoint is None and (named is None or environment.get(_DISABLED, "").lower() == "true"):
         return None
     url = None if endpoint is None else collector(endpoint)
     try:
-        from .export import sender
+        from .spans import tracer_to
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         if endpoint is not None:
             raise ConfigError(f"otlp_endpoint: {_INSTALL}") from None
     else:
-        return sender(url, version, "https" if https else "http")
+        return tracer_to(url, version, ratio, "https" if https else "http")
     log.error("%s is set, but %s", named, _INSTALL)
     return None
 

@@ -1,214 +1,212 @@
-"""The records that spans are made of: plain values, taken on the event loop.
+"""The spans of inference calls, by OpenTelemetry's SDK. The only module that imports opentelemetry.
 
-Times are monotonic nanoseconds. After it has been passed on a record does not change. The header `traceparent` of
-requests and answers is W3C's Trace Context.
+`setup.py` imports it if tracing is on. Spans begin and end on the event loop; a thread of the SDK sends them.
 """
 
 from __future__ import annotations
 
-import re
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from time import monotonic_ns
-from typing import NamedTuple
+from typing import Any
 
-from app.contract import Answer, Lease, ModelInfo
-from app.errors import StarlingError
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
-MOST_BATCHES = 128  # batches that a call records, and calls that a batch links to: OpenTelemetry's limits
-_LONGEST_MESSAGE = 500  # characters of an error
-_LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters kept of what a client sends, as in the access log
-_LONGEST_HEADER = 1024  # bytes kept of a header; so long a `tracestate` is ignored later
-_KEPT_HEADERS = (b"user-agent", b"tracestate")
+from app.contract import Answer, ModelInfo
+from app.errors import ClientGone, StarlingError
 
-SpanId = tuple[int, int]  # of a trace, and of a span in it
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 1  # the one flag that version 00 defines
+Attributes = dict[str, AttributeValue]
 
-
-class Parent(NamedTuple):
-    """The client's span that a request belongs to, and whether the client records the trace."""
-
-    trace_id: int
-    span_id: int
-    sampled: bool
-
-
-def parent_of(header: bytes) -> Parent | None:
-    """Parse a `traceparent`. None if it is malformed and to be ignored (Trace Context, 3.2.2).
-
-    Later versions may have more after the flags; version 00 must end there, and ff is not a version.
-    """
-    found = _TRACEPARENT.fullmatch(header.strip())
-    if found is None:
-        return None
-    version, trace, span, flags, more = found.groups()
-    if version == b"ff" or (version == b"00" and more is not None):
-        return None
-    trace_id, span_id = int(trace, 16), int(span, 16)
-    if not trace_id or not span_id:
-        return None
-    return Parent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+FLUSH_S = 3.0  # most time to send the remaining spans when the server stops, within an orchestrator's grace
+MOST_FORCED = 100  # calls per second that are recorded because the client asks for it: any client may
+_LONGEST = 2048  # characters of an attribute: a client may send more, and spans wait for a collector
+_LONGEST_HEADER = 512  # bytes of `tracestate`; W3C asks for no more
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+_SAMPLED, _UNSAMPLED = TraceFlags(TraceFlags.SAMPLED), TraceFlags()
+_UNSET = Status()
 
 
-def traceparent(trace_id: int, span_id: int, sampled: bool) -> bytes:
-    """The header's value for a span."""
-    return b"00-%032x-%016x-%02x" % (trace_id, span_id, sampled)
+class Tracer:
+    """Begins the spans of calls. `processor` gets those that have ended.
 
-
-@dataclass(slots=True, eq=False)
-class BatchSpan:
-    """A batch that has ended, with or without an error.
-
-    `rows` without padding, `size` with it. `stage`: for a model in stages the first that ran, else None. `steps`: how
-    many stages, or steps of a recurrent model, ran. `parts`: nanoseconds of input, model and output; empty if it
-    failed. `stage_ns`: of each stage.
+    `ratio`: the share of calls that are recorded if the client does not decide (parent-based sampling). Below 1, at
+    most MOST_FORCED calls per second are recorded because their clients ask for it. `scheme`: http or https.
     """
 
-    info: ModelInfo
-    number: int
-    worker: int
-    reason: str
-    operation: str
-    klass: str
-    rows: int
-    size: int
-    stage: int | None
-    steps: int
-    started: int
-    ended: int
-    parts: tuple[int, ...] = ()
-    stage_ns: Sequence[int] = ()
-    error: str = ""
-    ident: SpanId = (0, 0)
-    recorded: int = 0  # calls with rows in it whose trace is recorded
-    calls: list[SpanId] = field(default_factory=list)  # the first of them
+    def __init__(self, processor: SpanProcessor, version: str, ratio: float = 1.0, scheme: str = "http") -> None:
+        self.processor = processor
+        self.resource = _resource(version)
+        self.scope = InstrumentationScope("starling", version)
+        forced = ALWAYS_ON if ratio == 1 else ForcedSampler()
+        self._sampler = ParentBased(TraceIdRatioBased(ratio), remote_parent_sampled=forced)
+        self._ids = RandomIdGenerator()
+        # Not `propagate.extract`: its default reads `baggage` as well, with which any client could cost 0.6 ms.
+        self._propagator = TraceContextTextMapPropagator()
+        self._scheme = scheme
 
+    def begin(
+        self, headers: Mapping[bytes, bytes], *, method: str, path: str, route: str, model: str, request_id: bytes
+    ) -> CallSpan:
+        """The span of a new call. `route`: the path with placeholders for model and version.
 
-@dataclass(slots=True, eq=False)
-class Failure:
-    """How a call failed. The exception itself is not kept: its traceback would keep the call's objects alive."""
+        The parent in `traceparent` decides whether the call is recorded. A malformed header is ignored.
+        """
+        given = self._propagator.extract(headers, getter=_HEADERS)
+        parent = get_current_span(given).get_span_context()
+        trace_id = parent.trace_id if parent.is_valid else self._ids.generate_trace_id()
+        sampled = self._sampler.should_sample(given, trace_id, route)
+        recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
+        context = SpanContext(
+            trace_id, self._ids.generate_span_id(), False, _SAMPLED if recorded else _UNSAMPLED, sampled.trace_state
+        )
+        if not recorded:
+            return CallSpan(self, "", context, None, {})
+        method = method if method in _METHODS else "_OTHER"  # as the conventions say: clients may send any word
+        attributes: Attributes = {
+            "http.request.method": method,
+            "url.path": path[:_LONGEST],
+            "url.scheme": self._scheme,
+            "http.route": route,
+            "starling.request_id": request_id.decode("latin-1"),
+            "starling.model": model[:_LONGEST],
+        }
+        if (agent := headers.get(b"user-agent")) is not None:
+            attributes["user_agent.original"] = agent[:_LONGEST].decode("latin-1")
+        return CallSpan(self, f"{method} {route}", context, parent if parent.is_valid else None, attributes)
 
-    status: int
-    code: str
-    message: str
-    cause: tuple[str, str] | None  # type and message of what the model raised
-
-    @classmethod
-    def of(cls, exc: Exception, status: int) -> Failure:
-        """`status` is that of the answer."""
-        if not isinstance(exc, StarlingError):
-            return cls(status, "internal", "", _described(exc))
-        cause = None if exc.cause is None else _described(exc.cause)
-        return cls(status, exc.code, exc.message[:_LONGEST_MESSAGE], cause)
-
-
-def _described(exc: BaseException) -> tuple[str, str]:
-    return type(exc).__qualname__, str(exc)[:_LONGEST_MESSAGE]
-
-
-class Unrecorded:
-    """A call that is not sampled. It only has a `traceparent` that says so."""
-
-    __slots__ = ("traceparent",)
-
-    def __init__(self, ident: SpanId) -> None:
-        self.traceparent = traceparent(*ident, False)
-
-    def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
-        return self.traceparent
-
-    def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
-        return self.traceparent
+    def close(self, limit_s: float = FLUSH_S) -> None:
+        """Send the remaining spans for at most `limit_s`. Blocks. The SDK itself would wait up to 30 s."""
+        closing = threading.Thread(target=self.processor.shutdown, name="spans-close", daemon=True)
+        closing.start()
+        closing.join(limit_s)
 
 
 class CallSpan:
-    """One recorded call, from its head to its answer. `succeeded` or `failed` must be called once."""
+    """The span of one call. `succeeded` or `failed` must be called once.
 
-    __slots__ = (
-        "_lease",
-        "_leave",
-        "answer",
-        "arrived",
-        "batches",
-        "batches_left_out",
-        "ended",
-        "entered",
-        "failure",
-        "headers",
-        "ident",
-        "info",
-        "klass",
-        "method",
-        "model",
-        "parent",
-        "path",
-        "request_id",
-        "route",
-        "rows",
-    )  # fmt: skip
+    Made when the call ends, as the SDK's ReadableSpan: its Span, which takes attributes at any time and from any
+    thread, would cost the event loop 20 us more. `attributes`: those known so far; empty if the call is not recorded.
+    `traceparent`: the value of the header in its answer.
+    """
+
+    __slots__ = ("_attributes", "_context", "_name", "_parent", "_started", "_tracer", "traceparent")
 
     def __init__(
-        self,
-        leave: Callable[[CallSpan, int | None], None],
-        ident: SpanId,
-        parent: int,
-        headers: Mapping[bytes, bytes],
-        arrived: int,
+        self, tracer: Tracer, name: str, context: SpanContext, parent: SpanContext | None, attributes: Attributes
     ) -> None:
-        self._leave = leave  # called when the call has ended, with its lease number
-        self._lease: int | None = None
-        self.ident = ident
-        self.parent = parent  # the caller's span; 0: none
-        # Only a few: spans wait for a collector, and heads may be long.
-        self.headers = {name: headers[name][:_LONGEST_HEADER] for name in _KEPT_HEADERS if name in headers}
-        self.arrived = arrived
-        self.rows = self.entered = 0  # the number of rows, and when they entered the queue; 0: they did not
-        self.ended = 0
-        self.batches: list[BatchSpan] = []
-        self.batches_left_out = 0  # number of batches beyond MOST_BATCHES
-        self.method = self.path = self.route = self.model = self.klass = ""
-        self.request_id = b""
-        self.info: ModelInfo | None = None
-        self.answer: tuple[int, int, int] | None = None  # largest batch, nanoseconds of queue and of compute
-        self.failure: Failure | None = None
+        self._tracer = tracer
+        self._name = name
+        self._context = context
+        self._parent = parent
+        self._attributes = attributes
+        self._started = time.time_ns()
+        self.traceparent = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
 
-    @property
-    def traceparent(self) -> bytes:
-        """The value of the header in its answer."""
-        return traceparent(*self.ident, True)
-
-    def set_request(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
-        """Set the request's attributes. `route`: the path with placeholders for model and version."""
-        self.method, self.path, self.model = method[:_LONGEST_NAME], path[:_LONGEST_PATH], model[:_LONGEST_NAME]
-        self.route, self.request_id = route, request_id
-
-    def submitted(self, lease: Lease) -> int:
-        """The rows are in the queue. Returns the lease's number."""
-        self._lease, self.entered, self.rows = lease.id, lease.entered, len(lease.rows)
-        return lease.id
-
-    def add_batch(self, batch: BatchSpan) -> None:
-        """Record a batch with rows of the call."""
-        if len(self.batches) < MOST_BATCHES:
-            self.batches.append(batch)
-        else:
-            self.batches_left_out += 1
-
-    def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
-        """The call has its answer. Returns the value of its `traceparent`."""
-        self.answer = (answer.batch, answer.queue_ns, sum(answer.times))
-        return self._end(info, klass)
-
-    def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
-        """The call is answered with an error. Returns the value of its `traceparent`."""
-        self.failure = Failure.of(exc, status)
-        return self._end(info, klass)
-
-    def _end(self, info: ModelInfo | None, klass: str) -> bytes:
-        self.info, self.klass = info, klass
-        if info is not None:  # the route may not name the model
-            self.model = info.name
-        self.ended = monotonic_ns()
-        self._leave(self, self._lease)
+    def succeeded(self, info: ModelInfo, klass: str, rows: int, answer: Answer) -> bytes:
+        """The call has its answer. Returns its `traceparent`."""
+        if self._attributes:
+            self._attributes |= {
+                "http.response.status_code": 200,
+                "starling.batches": answer.batches,
+                "starling.batch.size": answer.batch,
+                "starling.batch.reason": str(answer.reason),
+                "starling.worker": answer.worker,
+                "starling.queue_ms": answer.queue_ns / 1e6,
+                "starling.compute_ms": sum(answer.times) / 1e6,
+            }
+            self._end("ok", info, klass, rows, _UNSET)
         return self.traceparent
+
+    def failed(self, info: ModelInfo | None, klass: str, rows: int, exc: Exception, status: int) -> bytes:
+        """The call is answered with this error and status. Returns its `traceparent`."""
+        if found := self._attributes:
+            code, cause = (exc.code, exc.cause) if isinstance(exc, StarlingError) else ("internal", exc)
+            shown, events = _UNSET, []
+            if code != ClientGone.code:  # to a client that has gone no answer is sent
+                found["http.response.status_code"] = status
+            if status >= 500:
+                found["error.type"] = code
+                shown = Status(StatusCode.ERROR, str(exc)[:_LONGEST])
+            if cause is not None:  # without its traceback, which is in the log: formatting it takes long
+                kind, message = type(cause).__qualname__, str(cause)[:_LONGEST]
+                events.append(Event("exception", {"exception.type": kind, "exception.message": message}))
+            self._end(code, info, klass, rows, shown, events)
+        return self.traceparent
+
+    def _end(
+        self, outcome: str, info: ModelInfo | None, klass: str, rows: int, status: Status, events: Sequence[Event] = ()
+    ) -> None:
+        found, tracer = self._attributes, self._tracer
+        found["starling.outcome"] = outcome
+        if info is not None:
+            found["starling.model"], found["starling.version"] = info.name, info.version
+            found["starling.class"] = klass or info.batching.default_class
+        if rows:
+            found["starling.rows"] = rows
+        tracer.processor.on_end(
+            ReadableSpan(
+                self._name, self._context, self._parent, tracer.resource, found, events, kind=SpanKind.SERVER,
+                status=status, start_time=self._started, end_time=time.time_ns(), instrumentation_scope=tracer.scope,
+            )
+        )  # fmt: skip
+
+
+class ForcedSampler(Sampler):
+    """Records the first MOST_FORCED calls of each second. `clock`: monotonic nanoseconds."""
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._second = self._forced = 0  # this second, and its calls so far
+
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        second = self._clock() // 1_000_000_000
+        if second != self._second:
+            self._second, self._forced = second, 0
+        self._forced += 1
+        return (ALWAYS_ON if self._forced <= MOST_FORCED else ALWAYS_OFF).should_sample(*args, **kwargs)
+
+    def get_description(self) -> str:
+        return f"ForcedSampler{{{MOST_FORCED}}}"
+
+
+class _Headers(Getter[Mapping[bytes, bytes]]):
+    """Reads the headers of a request for OpenTelemetry."""
+
+    def get(self, carrier: Mapping[bytes, bytes], key: str) -> list[str] | None:
+        value = carrier.get(key.encode())
+        return None if value is None or len(value) > _LONGEST_HEADER else [value.decode("latin-1")]
+
+    def keys(self, carrier: Mapping[bytes, bytes]) -> list[str]:
+        return [name.decode("latin-1") for name in carrier]
+
+
+_HEADERS = _Headers()
+
+
+def tracer_to(endpoint: str | None, version: str, ratio: float, scheme: str) -> Tracer:
+    """A tracer to the collector at this URL; None: the URL is in OpenTelemetry's own variables."""
+    return Tracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), version, ratio, scheme)
+
+
+def _resource(version: str) -> Resource:
+    """The service in the spans: `starling`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name another."""
+    ours = Resource({SERVICE_NAME: "starling", SERVICE_VERSION: version})
+    return Resource.create(ours.merge(OTELResourceDetector().detect()).attributes)

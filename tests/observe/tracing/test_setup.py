@@ -6,16 +6,18 @@ import sys
 from typing import Any
 
 import pytest
+from collected import Collected
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from app.errors import ConfigError
-from app.observe.tracing.setup import span_sender
+from app.observe.tracing.setup import tracer_of
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 @pytest.fixture
 def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("opentelemetry", "app.observe.tracing.export"))]:
+    for name in [name for name in sys.modules if name.startswith(("opentelemetry", "app.observe.tracing.spans"))]:
         monkeypatch.delitem(sys.modules, name)
 
     class Missing:
@@ -30,7 +32,7 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     "environment", [{}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"}]
 )
 def test_off(environment: dict[str, str]) -> None:
-    assert span_sender(None, "0", environment) is None
+    assert tracer_of(None, 1, "0", environment) is None
 
 
 @pytest.mark.parametrize(
@@ -41,21 +43,41 @@ def test_a_flag_or_a_standard_variable_switches_it_on(
     flag: str | None, name: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
-    sender = span_sender(flag, "0", {name: "http://one:4318"})
-    assert sender is not None
-    assert sender._processor.span_exporter._exporter._endpoint == f"http://{host}:4318/v1/traces"  # type: ignore[attr-defined]
+    sent_to: list[str] = []
+    monkeypatch.setattr(OTLPSpanExporter, "shutdown", lambda self: sent_to.append(self._endpoint))
+    tracer = tracer_of(flag, 1, "0", {name: "http://one:4318"})
+    assert tracer is not None
+    tracer.close()
+    assert sent_to == [f"http://{host}:4318/v1/traces"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "service"),
+    [
+        ("OTEL_SERVICE_NAME", "mine", "mine"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=ours,k=v", "ours"),
+        ("X", "", "starling"),
+    ],
+)
+def test_which_service_it_is(variable: str, value: str, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    collected = Collected()
+    span = collected.tracer.begin({}, method="POST", path="/", route="/", model="m", request_id=b"1")
+    span.failed(None, "", 0, KeyError("x"), 500)
+    shown = collected.one().resource.attributes
+    assert (shown["service.name"], shown["service.version"]) == (service, "0")
 
 
 @pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])
 def test_no_url(given: str) -> None:
     with pytest.raises(ConfigError, match="otlp_endpoint: expected a URL"):
-        span_sender(given, "0", {})
+        tracer_of(given, 1, "0", {})
 
 
 @pytest.mark.usefixtures("without_extra")
 def test_the_extra_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"^otlp_endpoint: .*: pip install opentelemetry-sdk "):
-        span_sender("http://one:4318", "0", {})
-    assert span_sender(None, "0", {BASE: "http://one:4318"}) is None
+        tracer_of("http://one:4318", 1, "0", {})
+    assert tracer_of(None, 1, "0", {BASE: "http://one:4318"}) is None
     (record,) = caplog.records
     assert record.message.startswith(f"{BASE} is set, but opentelemetry is not installed")
