@@ -154,8 +154,8 @@ class Pool:
         """Copy the values of input number `index` into the slots, or keep the array if the input has no slab.
 
         `values` is an array [rows, *shape] within the input's bounds, which is cast to its dtype, or the bytes of an
-        array of that dtype whose variable axes have the given `lengths`. What lies beyond a row's own length (see
-        `set_lengths`) is padding.
+        array of that dtype whose variable axes have the given `lengths`. What lies beyond a row's own length is
+        padding: call `set_lengths` first.
         """
         spec = self.specs[index]
         if isinstance(values, memoryview):

@@ -117,14 +117,14 @@ def sequence(datatype: str = "FP32", pad_value: float = 0) -> Model:
 def poison(executor: CpuExecutor) -> None:
     """Fill every slot as an earlier caller's full rows would have."""
     for index, spec in enumerate(executor.pool.specs):
-        executor.pool.write(range(8), index, np.full((8, *spec.bounds), 99).astype(spec.dtype))
         executor.pool.set_lengths(range(8), {axis: n for axis, n in zip(spec.axes, spec.bounds, strict=True) if axis})
+        executor.pool.write(range(8), index, np.full((8, *spec.bounds), 99).astype(spec.dtype))
 
 
 def put(executor: CpuExecutor, slot: int, *values: Array, **lengths: int) -> None:
+    executor.pool.set_lengths([slot], lengths)
     for index, value in enumerate(values):
         executor.pool.write([slot], index, value[None], lengths)
-    executor.pool.set_lengths([slot], lengths)
 
 
 PAD_VALUES = {"FP32": -1.5, "BOOL": True, "BF16": 0.5, "UINT8": 255, "INT64": 2**53 + 1, "UINT64": 2**63 + 1}
@@ -204,8 +204,8 @@ def test_rows_without_bound_take_no_memory_before_they_come_and_none_after():
     assert (pool.slabs, pool.objects) == ([None], [[None] * 8])
     slots = pool.take(2)
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    pool.write(slots, 0, memoryview(values.tobytes()), {"n": 3})
     pool.set_lengths(slots, {"n": 3})
+    pool.write(slots, 0, memoryview(values.tobytes()), {"n": 3})
     assert np.array_equal(executor.run(slots, 2).outputs[0], values)
     assert np.shares_memory(pool.objects[0][0], pool.objects[0][1].base)  # one call, one array
     pool.give_back(slots)

@@ -122,7 +122,7 @@ def keep_pair(folder: Path, one: Model, other: Model, *slower: float) -> None:
 
 def pairs_of(rig: Rig) -> PairSlowdowns:
     """What the scheduler has been given."""
-    return rig.engine.scheduler._dispatch.gate.pairs
+    return rig.engine.scheduler._share.pairs
 
 
 @virtual
