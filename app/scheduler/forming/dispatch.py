@@ -42,7 +42,7 @@ class Dispatch:
     def run(self, start: list[Unit], now: int) -> int | None:
         """Append to `start` all units that can start. Returns when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self._both_classes = self._share.active
+        self._both_classes = ledger.best_effort > 0 or bool(self._share.units)
         held: list[ReadySet] = []
         wake_at: int | None = None
         self._joins_later = False

@@ -52,7 +52,7 @@ class Allowance(NamedTuple):
 
 
 class Share:
-    """Of one device. While there is no best-effort work, only `room` and `active` are asked.
+    """Of one device. While there is no best-effort work, only `room` is asked.
 
     `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `realtime_waits`: a real-time
     row could start but for a worker; the dispatcher sets it in each step.
@@ -68,11 +68,6 @@ class Share:
         self.units: dict[int, Unit] = {}
         self.pairs: PairSlowdowns = {}
         self.realtime_waits = False
-
-    @property
-    def active(self) -> bool:
-        """Whether there is best-effort work."""
-        return self._ledger.best_effort > 0 or bool(self.units)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
