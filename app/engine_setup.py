@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from app import process
@@ -12,11 +12,10 @@ from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
-from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
+from app.engine.profiling.cache import ProfileCache, default_folder
 from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
 from app.engine.record_file import RecordFile
-from app.engine.streams import cuda
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
@@ -47,38 +46,9 @@ def _classes(settings: Settings) -> ClassSpec:
     return ClassSpec(budget_ns=round(settings.preempt_budget_ms * 1e6), slowdown=settings.rt_slowdown)
 
 
-def resolve_workers(settings: Settings, models: Iterable[str], gpu: int | None) -> Settings:
-    """The settings with `--workers auto` replaced by a number of workers and threads, which is logged.
-
-    `starling profile` has suggested them for these models on this machine. One worker if it has suggested nothing, if
-    its suggestions differ between models, or if they contradict `--threads`.
-    """
-    if settings.workers != "auto":
-        return settings
-    cache = ProfileCache(settings.profile_dir or default_folder())
-    hardware = cpu_name() if gpu is None else cuda.name_of(gpu)
-    found = {name: cache.suggestion(name, hardware, settings.precision) for name in models}
-    sizes = {(size.threads, len(size.workers)) for size in found.values() if size is not None}
-    threads, workers = sizes.pop() if len(sizes) == 1 else (0, 1)
-    if not threads:
-        why = "its models need different ones" if sizes else "`starling profile` has suggested nothing for its models"
-    elif settings.threads not in (None, threads):
-        why, workers = f"the {threads} thread(s) that `starling profile` suggested are not those of --threads", 1
-    else:
-        why = f"as `starling profile {next(name for name, size in found.items() if size)}` suggested"
-    chosen: dict[str, object] = {"workers": (ANY_SIZE,) * workers if workers > 1 else ()}
-    if gpu is None and threads and settings.threads is None:
-        chosen["threads"] = threads
-    settings = settings.model_copy(update=chosen)
-    of = "" if gpu is not None else f" of {settings.compute_threads} thread(s)"
-    log.info("workers auto: %d%s, %s", workers, of, why)
-    return settings
-
-
 def device_of(settings: Settings, gpu: int | None) -> Device:
     """The device: GPU number `gpu`, or the CPU if that is None."""
     policy = policy_class(settings.policy or Batching().policy)
-    assert settings.workers != "auto"
     capacities = settings.workers or (ANY_SIZE,)
     if not settings.workers and policy.owns_device:
         capacities = policy.workers(settings.max_batch or Batching().max_batch)

@@ -22,7 +22,7 @@ from app.contract import Batching, Model, Served
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
-from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record, resolve_workers
+from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
 from app.errors import as_config_error
 from app.http.access_log import AccessLog
 from app.http.asgi import HttpApp
@@ -81,7 +81,6 @@ def create_app(
     repository = Repository(settings.repository, settings.model)
     # Raises before anything starts if the folder cannot be read or has no model.
     names = list(repository.scan(required=not settings.allow_empty))
-    settings = resolve_workers(settings, names, gpu)
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
     record = open_record(settings)
     rejected: Counter[str] = Counter()

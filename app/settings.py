@@ -109,10 +109,8 @@ class Settings(BaseModel):
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
     cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
-    workers: tuple[int, ...] | Literal["auto"] = Field(
-        (),
-        description="Capacities in rows: 4x32 for four of 32, or 1,2,4; auto: as `starling profile` says. "
-        "[one of any size]",
+    workers: tuple[int, ...] = Field(
+        (), description="Capacities in rows: 4x32 for four of 32, or 1,2,4. [one of any size]"
     )
     push_ahead_ms: float | None = Field(
         None,
@@ -158,7 +156,7 @@ class Settings(BaseModel):
     @field_validator("workers", mode="before")
     @classmethod
     def _capacities(cls, value: object) -> object:
-        return capacities(value) if isinstance(value, str) and value != "auto" else value
+        return capacities(value) if isinstance(value, str) else value
 
     @field_validator("root_path")
     @classmethod
@@ -199,7 +197,7 @@ class Settings(BaseModel):
         cores = cpu_cores()
         if self.threads is not None and self.threads > cores:
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
-        if self.workers != "auto" and any(capacity < 1 for capacity in self.workers):
+        if any(capacity < 1 for capacity in self.workers):
             raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
         return self
 
@@ -234,10 +232,10 @@ def capacities(text: str) -> list[str]:
         )
     found = []
     for part in parts:
-        count, times, rows = part.partition("x")
-        if times and not (count.isdigit() and 0 < int(count) <= _MOST_WORKERS):
+        count, times, rows = part.rpartition("x")
+        if not rows.isdigit() or (times and not (count.isdigit() and 0 < int(count) <= _MOST_WORKERS)):
             raise ValueError("expected capacities such as 32,32 or 2x32")
-        found += [rows] * int(count) if times else [part]
+        found += [rows] * int(count or 1)
     return found
 
 

@@ -177,7 +177,7 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
 
         return "|".join(POLICIES if name == "policy" else (*OBJECTIVES, "NUMBER"))
     if name in ("workers", "cors_origins"):
-        return "INT,INT,...|auto" if name == "workers" else "ORIGIN"
+        return "INT,INT,..." if name == "workers" else "ORIGIN"
     for kind in (field.annotation, *get_args(field.annotation)):
         if get_origin(kind) is Literal:
             return "|".join(get_args(kind))

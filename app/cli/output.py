@@ -15,12 +15,10 @@ def print_json(found: Sequence[Any]) -> None:
     print(json.dumps(found[0] if len(found) == 1 else found, indent=2))
 
 
-def serve_flags(threads: int | None, workers: Sequence[int], max_alive: int | None = None) -> str:
-    """The size of a server as flags of `starling serve`. `max_alive` is left out if it bounds nothing."""
+def serve_flags(threads: int | None, workers: Sequence[int]) -> str:
+    """The size of a server as flags of `starling serve`."""
     parts = [] if threads is None else [f"--threads {threads}"]
     parts.append(f"--workers {shown_workers(workers)}")
-    if max_alive is not None and max_alive < sum(workers):
-        parts.append(f"--max-alive {max_alive}")
     return " ".join(parts)
 
 

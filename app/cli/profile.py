@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli import output
 from app.cli.options import (
     DeviceOption,
     ExtraOption,
@@ -23,8 +22,7 @@ from app.cli.options import (
     typed,
 )
 from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
-from app.cli.profile_measure import REPEATS, MeasureOptions, complete, measure
-from app.cli.profile_stages import REPEATS as STAGE_REPEATS
+from app.cli.profile_measure import measure, settings_of
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
 from app.errors import ConfigError
 from app.machine import cpu_cores
@@ -33,7 +31,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.scheduler.estimates.profile import ModelProfile
 
 #: Options without a meaning for stages, which are timed one after the other on the CPU.
-_NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "suggest", "profile_dir")
+_NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "profile_dir")
 
 
 def profile(
@@ -51,9 +49,13 @@ def profile(
     precision: PrecisionOption = "fp32",
     compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False,
     workers: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Units at once, besides 1; can be repeated. \\[2, 4, ... while threads x units fit]"),
-    ] = None,
+        int,
+        typer.Option(
+            min=0,
+            help="Measure up to so many batches at once. \\[as many as threads x workers fit; 4 on a GPU]",
+            show_default=False,
+        ),
+    ] = 0,
     length: Annotated[
         int,
         typer.Option(
@@ -62,15 +64,7 @@ def profile(
             show_default=False,
         ),
     ] = 0,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Most batches of each size; fewer where times agree. \\[100; 15 with --stages]",
-            show_default=False,
-        ),
-    ] = 0,
-    budget_s: Annotated[float, typer.Option(help="Seconds to measure; each size is run at least once.")] = 60,
+    budget_s: Annotated[float, typer.Option(help="Seconds of batches to measure, at most.")] = 60,
     beside: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,16 +84,15 @@ def profile(
         list[str] | None,
         typer.Option(help="As --stages, cut after this submodule, a name of named_modules; can be repeated."),
     ] = None,
-    suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
     profile_dir: ProfileDirOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the batch times of a model: each size alone, and several batches at once; by length where that varies.
 
-    Of a model in stages the time of each stage is measured, too.
-    Sizes are visited pass by pass, from the second in random order, until each is known to 1.5 %. The result is kept
-    where `starling serve` looks for it, and is what `starling simulate --profile` takes.
+    The engine of `starling serve` measures it, as it would while idle: pass by pass over all sizes, until each is known
+    to 2 %; also each stage of a model in stages. The result is kept where `starling serve` looks for it, and is what
+    `starling simulate --profile` takes.
 
     With --beside instead: what a batch of it is slowed by while another model runs on another worker, and what that one
     keeps of its speed. Kept with the profiles.
@@ -115,28 +108,26 @@ def profile(
     from app import process
 
     process.prepare()
-    from app.engine.profiling.cache import default_folder
+    from app.engine.streams.cuda import device_index
     from app.models.repository import Repository
 
-    folder = profile_dir or default_folder()
     loaded = load_model(model, models, extra or [], max_batch)
-    asked = MeasureOptions(threads, length, repeats or REPEATS, budget_s, precision, compile)
+    given = {"device": "cpu" if in_stages else device, "threads": threads, "precision": precision, "compile": compile}
+    at_once = 1 if in_stages else 2 if beside else workers
     found: Slices | Pairs | MeasuredProfile
-    if in_stages:
-        asked = replace(asked, threads=threads or max(1, cpu_cores() - 1), repeats=repeats or STAGE_REPEATS)
-        found = measure_stages(loaded, number, cuts or [], asked)
-    elif beside:
-        plan = complete(asked, loaded, device, workers or [])
-        if plan.gpu is None:
-            check_room(cpu_cores(), plan.threads, workers or [])
+    if beside:
+        if device_index(device) is None:
+            check_room(cpu_cores(), threads or max(1, cpu_cores() - 1), workers)
         names = Repository(models, extra or []).scan() if ALL in beside else dict.fromkeys(beside)
         own = loaded.info.name
         others = [loaded if name == own else load_model(name, models, extra or [], max_batch) for name in names]
-        found = measure_pairs(loaded, others, plan, folder)
+    settings = settings_of(at_once, budget_s, profile_dir, **given)
+    if in_stages:
+        found = measure_stages(loaded, number, cuts or [], settings, length)
+    elif beside:
+        found = measure_pairs(loaded, others, settings, length)
     else:
-        found = MeasuredProfile(
-            *measure(loaded, complete(asked, loaded, device, workers or []), folder, suggest=suggest)
-        )
+        found = MeasuredProfile(*measure(loaded, settings, length), precision)
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
         try:
@@ -155,12 +146,18 @@ class MeasuredProfile:
 
     profile: ModelProfile
     kept: Path | None
+    precision: str
 
     def as_dict(self) -> dict[str, Any]:
-        return self.profile.to_dict()
+        import torch
+
+        profile = self.profile
+        best = {"batch": profile.best, "rows_per_s": profile.peak}
+        made_with = {"torch": torch.__version__, "precision": self.precision}
+        return {**made_with, **profile.to_dict(), "fit": profile.fit, "best": best}
 
     def show(self) -> None:
-        """Print the table, the fitted line, and the suggested flags."""
+        """Print the table and the fitted line."""
         from app.sim.report import aligned
 
         measured = self.profile
@@ -170,7 +167,7 @@ class MeasuredProfile:
             spread = extra["spread"].get(str(size))
             rows.append([
                 str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{measured.errors[size - 1]:.1%}",
-                "-" if spread is None else f"{spread:.1%}", str(extra["repeats"][str(size)]),
+                "-" if spread is None else f"{spread:.1%}", str(extra["repeats"].get(str(size), "-")),
                 *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
             ])  # fmt: skip
         lines = [f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker", *aligned(rows)]
@@ -184,10 +181,6 @@ class MeasuredProfile:
         ]
         if measured.handover_ns is not None:
             lines.append(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time")
-        if measured.power is not None:
-            lines.append(f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy")
-        if "suggested" in extra:
-            lines += _suggestion(extra, on_cpu=not measured.device.startswith("cuda"))
         if self.kept is not None:
             lines.append(f"kept       {self.kept}")
         print("\n".join(lines))
@@ -203,20 +196,3 @@ def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     sizes = size_sets(max(map(len, curves.values())))[-1]
     rows = [[str(size), *(f"{times[size - 1] / 1e6:.3f}" for times in curves.values())] for size in sizes]
     return ["", *aligned([["rows", *(f"ms, {name}" for name in curves)], *rows])]
-
-
-def _suggestion(extra: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
-    lines = [
-        f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
-        f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms; {_means(one)}"
-        for one in extra["candidates"]
-    ]
-    best = extra["suggested"]
-    flags = output.serve_flags(best["threads"] if on_cpu else None, best["workers"], best["max_alive"])
-    return [*lines, f"suggested  {flags}, or --workers auto"]
-
-
-def _means(one: Mapping[str, Any]) -> str:
-    """The mean latencies of a candidate, or why it has none. "-": it cannot serve that rate."""
-    means = ", ".join("-" if mean is None else f"{mean:.3f}" for mean in one["mean_ms"])
-    return f"mean latency {means} ms" if means else str(one["why_not"])

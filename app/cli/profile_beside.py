@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.profile_measure import MeasureOptions, make_device, progress
+from app.cli.profile_measure import idle_engine, loaded, progress, run
 from app.errors import ConfigError
+from app.settings import Settings
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -52,47 +54,52 @@ class Pairs:
         print("\n".join(lines))
 
 
-def check_room(cores: int, threads: int, workers: Sequence[int]) -> None:
-    """Raise ConfigError where the device has one worker. `workers`: units at once, as asked for."""
+def check_room(cores: int, threads: int, workers: int) -> None:
+    """Raise ConfigError where the device has one worker. `workers`: as asked for, or 0."""
     why = "beside: nothing can run beside a model on a device of one worker"
-    if workers and max(workers) < 2:
+    if workers == 1:
         raise ConfigError(f"{why}, and --workers asks for one")
     if cores < 2 * threads:
         hint = f"; --threads {cores // 2} makes room for two" if cores > 1 else ""
         raise ConfigError(f"{why}: {threads} of {cores} core(s) each, no second one fits{hint}")
 
 
-def measure_pairs(model: Model, others: Sequence[Model], plan: MeasureOptions, folder: Path) -> Pairs:
+def measure_pairs(model: Model, others: Sequence[Model], settings: Settings, length: int) -> Pairs:
     """Measure the model beside each of the others, for the same time; keep each pair where `starling serve` finds it.
 
-    The model may be one of the others. Raises ConfigError when a model fails.
+    `settings`: of a server with two workers. The model may be one of the others. Raises ConfigError when a model fails.
     """
+    return run(_measured(model, others, settings, length))
+
+
+async def _measured(model: Model, others: Sequence[Model], settings: Settings, length: int) -> Pairs:
     import torch
 
-    from app.engine.profiling import pairs
-    from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
-    from app.engine.profiling.offline import OfflineBench
+    from app.engine.profiling.cache import ProfileCache, default_folder
+    from app.engine.profiling.pairs import measure_pair
     from app.engine.profiling.profiled_model import now_utc
+    from app.models.checks.samples import longest
     from app.scheduler.estimates.pairs import Pair
 
-    cache, found = ProfileCache(folder), []
-    most = plan.max_batch
-    mosts = [other.info.batching.max_batch for other in others]
-    visits = [pairs.combinations(most, rows, plan.repeats) for rows in mosts]
-    sizes = sum(len(one.visits) for one in visits)
-    with progress(plan.budget_s, sizes, lambda: sum(one.done for one in visits)) as settled:
-        for other, rows, its_visits in zip(others, mosts, visits, strict=True):
-            device = make_device(replace(plan, max_batch=max(most, rows)), 2)
-            with OfflineBench(device, model, other, length=plan.length, least_s=pairs.LEAST_S) as bench:
-                pairs.measure_pair(bench, its_visits, plan.budget_s / len(others), settled)
-                placed, beside = (one.executor.model for one in bench.models)
-            extra = {
-                "made": now_utc(),
-                "torch": torch.__version__,
-                "precision": plan.precision,
-                "lengths": [dict(one.lengths) for one in bench.models],
-            }
-            key = key_of(placed, device)
-            found.append(Pair(other.info.name, architecture_of(beside), pairs.times(its_visits), extra))
-            kept = cache.store_pair(key, found[-1])
-    return Pairs(key, found, kept)
+    cache = ProfileCache(settings.profile_dir or default_folder())
+    found, kept, budget_s = [], None, settings.profile_budget_s
+    async with idle_engine(settings, 2) as engine, loaded(engine, model, length) as first:
+        assert first.key is not None
+        with progress(budget_s):
+            for one in others:
+                async with nullcontext(first) if one is model else loaded(engine, one, length) as other:
+                    assert other.key is not None
+                    measuring = engine.profiling.measuring
+                    try:
+                        times = await measure_pair(measuring, first, other, budget_s / len(others))
+                    except RuntimeError as exc:
+                        raise ConfigError(str(exc)) from exc
+                extra = {
+                    "made": now_utc(),
+                    "torch": torch.__version__,
+                    "precision": settings.precision,
+                    "lengths": [longest(each.rows) for each in (first, other)],
+                }
+                found.append(Pair(other.name, other.key.architecture, times, extra))
+                kept = cache.store_pair(first.key, found[-1])
+    return Pairs(first.key, found, kept)

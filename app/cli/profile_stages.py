@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from app.cli.profile_measure import MeasureOptions, make_device
+from app.cli.profile_measure import idle_engine, loaded, run
 from app.errors import ConfigError
+from app.settings import Settings
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
 
-REPEATS = 15  # the default of --repeats with --stages
+_MOST = 15  # visits of each size
 _TRIED = (2, 3, 4, 6, 8)  # numbers of stages to try, for --stages auto
 _FILLED = 0.9  # of a stage's most rows per second: the smallest size that reaches it is preferred
 
@@ -101,10 +103,11 @@ def parse_stages(text: str, cuts: list[str]) -> int:
     return int(text)
 
 
-def measure_stages(model: Model, stages: int, cuts: list[str], plan: MeasureOptions) -> Slices:
+def measure_stages(model: Model, stages: int, cuts: list[str], settings: Settings, length: int) -> Slices:
     """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
     cut = _sliced(model, stages, cuts)
-    times = {len(one.stages): _times(one, replace(plan, budget_s=plan.budget_s / len(cut))) for one in cut}
+    budget_s = settings.profile_budget_s / len(cut)
+    times = {len(one.stages): run(_times(one, settings, length, budget_s)) for one in cut}
     found = Slices(model.info.name, times, "")
     if model.stages and not cuts and not stages:
         return found
@@ -140,24 +143,29 @@ def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
     return found
 
 
-def _times(model: Model, plan: MeasureOptions) -> Times:
+async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> Times:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
     from app.engine.profiling.measuring import UnitTime, median_of
-    from app.engine.profiling.offline import OfflineBench, visit_all
-    from app.engine.profiling.sampler import Visits, size_sets
+    from app.engine.profiling.sampler import size_sets
 
-    most = model.info.batching.max_batch
-    visits: Visits[int, tuple[UnitTime, UnitTime]] = Visits(size_sets(most)[-1], lambda _: False, most=plan.repeats)
     whole = replace(model, stages=(), again=(), context=None)
-    with OfflineBench(make_device(replace(plan, max_batch=most), 2), whole, model, length=plan.length) as bench:
-        visit_all(
-            visits,
-            lambda size: visits.add(size, (bench.time({0: size})[0], bench.time({1: size})[1])),
-            plan.budget_s,
-        )
-    medians = {size: [median_of(timed) for timed in zip(*found, strict=True)] for size, found in visits.visits.items()}
+    *_, sizes = size_sets(model.info.batching.max_batch)
+    found: dict[int, list[tuple[UnitTime, UnitTime]]] = {size: [] for size in sizes}
+    async with (
+        idle_engine(settings, 2) as engine, loaded(engine, whole, length) as uncut, loaded(engine, model, length) as cut
+    ):  # fmt: skip
+        begun = time.monotonic()
+        for _ in range(_MOST):
+            for size in sizes:
+                first, second = [
+                    await engine.profiling.measuring.repeated(one.executor, 0, one.spare[:size]) for one in (uncut, cut)
+                ]
+                found[size].append((first, second))
+            if time.monotonic() - begun > budget_s:
+                break
+    medians = {size: [median_of(timed) for timed in zip(*visits, strict=True)] for size, visits in found.items()}
     return Times(
-        {size: uncut.ns / 1e6 for size, (uncut, _) in medians.items()},
-        {size: cut.ns / 1e6 for size, (_, cut) in medians.items()},
-        [{size: cut.by_stage[stage] / 1e6 for size, (_, cut) in medians.items()} for stage in range(len(model.stages))],
+        {size: one.ns / 1e6 for size, (one, _) in medians.items()},
+        {size: one.ns / 1e6 for size, (_, one) in medians.items()},
+        [{size: one.by_stage[stage] / 1e6 for size, (_, one) in medians.items()} for stage in range(len(model.stages))],
     )

@@ -63,6 +63,9 @@ def size(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     profile_dir: ProfileDirOption = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Workers of each replica, with the profile's threads.")
+    ] = 1,
     max_replicas: Annotated[int, typer.Option(min=1, help="The most replicas to consider.")] = 1000,
     requests: Annotated[int, typer.Option(min=100, help="Requests of each simulated run, of which there are 8.")] = (
         10_000
@@ -97,7 +100,7 @@ def size(
             http = replace(http, costs=replace(http.costs, call_ns=round(http_us * 1e3)), source="given")
         profile_as_served = subject.profile.scaled(http.costs.scale)
         setup = replace(
-            _setup(profile_as_served, subject.size.workers, service or http.service),
+            _setup(profile_as_served, (subject.profile.max_batch,) * workers, service or http.service),
             arrivals=arrivals,
             lengths=lengths,
             router=router,

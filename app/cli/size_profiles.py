@@ -21,7 +21,6 @@ from app.sim.front import FrontCosts
 if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
     from app.engine.profiling.cache import Key, ProfileCache
-    from app.engine.profiling.sizing import Size
 
 SERVED = "served"  # the requests of a server, of any format
 FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
@@ -50,35 +49,23 @@ class HttpCost:
 
 @dataclass(frozen=True, slots=True)
 class SizedModel:
-    """The model to size. `size`: threads and workers of a server, as `starling profile` suggested; else one worker.
+    """The model to size.
 
     `serve`: the command that serves the model. `batching`: fields of `sim.fleet.Setup` from its `[batching]`.
     """
 
     name: str
     profile: ModelProfile
-    size: Size
     serve: str
     batching: Mapping[str, Any] = field(default_factory=dict)
 
 
 def from_file(text: str) -> SizedModel:
     """The profile of a file, or of a made-up device. Raises ValueError, OSError."""
-    from app.engine.profiling.sizing import suggested
     from app.sim import options
 
     profile = options.profile(text)
-    return SizedModel(profile.model, profile, _size(profile, suggested([profile])), "starling serve MODEL_FOLDER")
-
-
-def _size(profile: ModelProfile, suggested: Size | None) -> Size:
-    """The suggested workers, if they have as many threads as the profile; else one worker."""
-    from app.engine.profiling.sizing import Size
-
-    threads, most = profile.threads or 1, profile.max_batch
-    if suggested is None or suggested.threads != threads:
-        return Size(threads, (most,))
-    return replace(suggested, workers=(most,) * len(suggested.workers))
+    return SizedModel(profile.model, profile, "starling serve MODEL_FOLDER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,7 @@ def stored(
     from app import process
 
     process.prepare()
-    from app.cli.profile_measure import measure_model
+    from app.cli import profile_measure
     from app.engine.profiling.cache import ProfileCache, default_folder
 
     name = name or _only(models)
@@ -108,12 +95,9 @@ def stored(
     cache = ProfileCache(folder or default_folder())
     key = _key(loaded, device, precision)
     if measure is not None:
-        if not measure.budget_s > 0:
-            raise ConfigError(f"budget-s: expected more than 0 seconds, got {measure.budget_s:g}")
-        measure_model(loaded, device, precision, measure.budget_s, cache.folder)
-    suggested = cache.suggestion(loaded.info.name, key.device, precision)
-    # a profile of the suggested number of threads, or of a server's default; else of the nearest number
-    usual = max(1, cpu_cores() - 1) if suggested is None else suggested.threads
+        settings = profile_measure.settings_of(0, measure.budget_s, cache.folder, device=device, precision=precision)
+        profile_measure.measure(loaded, settings)
+    usual = max(1, cpu_cores() - 1)  # a server's default; else the nearest number
     by_threads = sorted(range(1, cpu_cores() + 1), key=lambda threads: abs(threads - usual))
     keys = [replace(key, threads=threads) for threads in by_threads]
     kept = ((one, cache.load(one, loaded.info.batching.max_batch)) for one in keys)
@@ -133,7 +117,7 @@ def stored(
     command = f"starling serve --model {shlex.quote(f'{loaded.info.name}={place}')}"
     if precision != "fp32":
         command += f" --precision {precision}"
-    return SizedModel(loaded.info.name, profile, _size(profile, suggested), command, _batching(loaded.info.batching))
+    return SizedModel(loaded.info.name, profile, command, _batching(loaded.info.batching))
 
 
 def _only(models: str) -> str:

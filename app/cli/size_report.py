@@ -130,9 +130,9 @@ class Report:
 
     def _command(self) -> str:
         """The command that serves one replica."""
-        profile, size = self.found.setup.profile, self.subject.size
+        profile, workers = self.found.setup.profile, self.found.setup.workers
         threads = None if profile.device.startswith("cuda") else profile.threads
-        flags = serve_flags(threads, size.workers, size.max_alive)
+        flags = serve_flags(threads, workers)
         return f"{self.subject.serve} {flags}" + (f" --policy {self.policy}" if self.policy else "")
 
 

@@ -113,7 +113,7 @@ def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
         folder = Path(kept)
         command.starling(
             "profile", model, "--model", source, "--max-batch", str(LARGEST), "--threads", "1", "--budget-s",
-            str(budget_s), "--no-suggest", "--out", str(folder / "own.json"), profile_dir=folder,
+            str(budget_s), "--out", str(folder / "own.json"), profile_dir=folder,
         )  # fmt: skip
         profile = options.profile(str(folder / "own.json"))
         tables_of(profile, WORKERS, 0.0, folder)  # `adaptive` acts like `no_wait` until its tables are there

@@ -83,7 +83,7 @@ def profile(model: str, source: Path, folder: Path, budget_s: float, threads: in
     """Measure the batch times of a model of one worker into the folder where servers look for them."""
     return starling(
         "profile", model, "--model", f"{model}={source}", "--threads", str(threads), "--workers", "1", "--budget-s",
-        str(budget_s), "--no-suggest", "--json", profile_dir=folder,
+        str(budget_s), "--json", profile_dir=folder,
     )  # fmt: skip
 
 

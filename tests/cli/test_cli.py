@@ -113,6 +113,7 @@ def test_lists(served: list[Settings]) -> None:
     [
         ({"workers": "4"}, ["workers: alone it is one worker with batches of at most 4: expected 4x32 ", "or 1x4"]),
         ({"workers": "0x8"}, ["workers: expected capacities such as 32,32 or 2x32, got '0x8'"]),
+        ({"workers": "auto"}, ["workers: expected capacities such as 32,32 or 2x32, got 'auto'"]),
         ({"threads": 9999}, ["threads", "cores"]),
     ],
 )

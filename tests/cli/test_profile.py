@@ -10,6 +10,7 @@ import pytest
 from app import models
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
+from app.engine.profiling.sampler import concurrency_levels
 from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.placement import Placement, place
@@ -19,7 +20,7 @@ from app.scheduler.estimates.profile import parse
 from .running import assert_refused, invoke, printed, succeeds
 
 DEMO = Path(models.__file__).parent / "demo"
-QUICK = ("--repeats", "4", "--budget-s", "0.2", "--threads", "1")
+QUICK = ("--budget-s", "2", "--threads", "1")
 VARIABLE = """
 source = "model.py:build"
 inputs = [{ name = "x", datatype = "FP32", shape = ["n"], BOUND }]
@@ -52,18 +53,8 @@ def test_profile_as_json() -> None:
     assert min(got["batch_ms"].values()) > 0
     assert got["handover_ms"] > 0
     assert set(got["fit"]) == {"alpha_ms", "beta_ms", "residual"}
-    assert got["suggested"]["threads"] * len(got["suggested"]["workers"]) <= max(1, cpu_cores() - 1)
-    assert {(one["threads"], one["workers"]) for one in got["candidates"]} >= {(1, 1)}
+    assert list(got.get("concurrency", ())) == [str(units) for units in concurrency_levels(cpu_cores())]
     assert set(got["repeats"]) == {"1", "2", "3"} >= set(got["spread"])
-
-
-@pytest.mark.skipif(cpu_cores() != 2, reason="what is compared depends on the cores")
-def test_a_core_is_left_to_http_and_all_numbers_of_threads_are_kept(kept: Path) -> None:
-    """So that `size` has the curve of what is suggested."""
-    got = printed("profile", "echo", "--max-batch", "2", *QUICK[:-1], "2")
-    assert [(one["threads"], one["workers"]) for one in got["candidates"]] == [(2, 1), (1, 1)]
-    assert got["suggested"]["threads"] == 1
-    assert sorted(json.loads(path.read_text())["threads"] for path in kept.iterdir()) == [1, 2]
 
 
 @pytest.mark.usefixtures("kept")
@@ -71,13 +62,13 @@ def test_a_folder_is_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is named in full or is the current one; a name of the repository comes first."""
     for current, name in (("/", str(DEMO / "echo")), (DEMO / "echo", "."), (DEMO, "echo")):
         monkeypatch.chdir(current)
-        assert printed("profile", name, "--max-batch", "1", "--no-suggest", *QUICK)["model"] == "echo"
+        assert printed("profile", name, "--max-batch", "1", *QUICK)["model"] == "echo"
 
 
 def test_table_file_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
     file = tmp_path / "echo.json"
     shown = succeeds("profile", "echo", "--max-batch", "4", "--out", str(file), *QUICK)
-    assert "--threads " in shown  # what is suggested
+    assert "rows/s at" in shown
     assert str(kept) in shown
     profile = parse(json.loads(file.read_text()))
     assert printed("simulate", "--profile", str(file), "--load", "0.5", "--requests", "200")["completed"] == 200
@@ -91,7 +82,7 @@ def test_table_file_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
 @pytest.mark.parametrize(("bound", "longest"), [("max_shape = [40]", 40), ("", 100)], ids=["bounded", "unbounded"])
 def test_lengths_of_variable_axes(tmp_path: Path, bound: str, longest: int) -> None:
     named = make_model(tmp_path / "sums", "lambda x: x.sum(1)", bound)
-    options = (*named, "--max-batch", "2", "--no-suggest", *QUICK)
+    options = (*named, "--max-batch", "2", "--workers", "1", *QUICK)
     assert printed("profile", *options)["lengths"] == {"n": 16}
     assert printed("profile", "--length", "100", *options)["lengths"] == {"n": longest}
 
@@ -101,11 +92,8 @@ def test_stages_and_lengths(tmp_path: Path) -> None:
     """In the file; and `simulate` and `optimum` take them."""
     file = tmp_path / "parts.json"
     named = make_model(tmp_path / "parts", "Staged([lambda x: x * 2, lambda x: x.sum(1)])", "max_shape = [32]")
-    # In so long a time a busy machine drops no length.
-    succeeds(
-        "profile", *named, "--max-batch", "4", "--no-suggest", "--out", str(file), *QUICK,
-        "--budget-s", "20",
-    )  # fmt: skip
+    # With so large a budget a busy machine drops no length.
+    succeeds("profile", *named, "--max-batch", "4", "--out", str(file), *QUICK, "--budget-s", "20")
     profile = parse(json.loads(file.read_text()))
     assert [length for length, _ in profile.by_length] == [2, 4, 8, 16, 32]
     assert [[length for length, _ in part.by_length] for part in profile.stages] == [[2, 4, 8, 16, 32]] * 2
@@ -120,7 +108,7 @@ def test_stages_and_lengths(tmp_path: Path) -> None:
 
 def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
     """Found by a server of the same precision, and by no other."""
-    got = printed("profile", "digits", "--max-batch", "2", "--precision", "bf16", "--no-suggest", *QUICK)
+    got = printed("profile", "digits", "--max-batch", "2", "--precision", "bf16", *QUICK)
     assert got["precision"] == "bf16"
     model = load(Repository("demo").sources("digits")[0], {"max_batch": 2})
     device = CpuDevice((2,), got["threads"], cpu_cores())
@@ -141,6 +129,11 @@ def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
 )
 def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     assert_refused(message, "profile", *arguments)
+
+
+def test_a_row_that_takes_too_long_for_the_budget_is_told(kept: Path) -> None:
+    assert_refused("takes over a tenth of --budget-s 1e-06", "profile", "echo", "--budget-s", "1e-6")
+    assert not kept.exists()
 
 
 def test_a_model_that_fails_is_named(tmp_path: Path, kept: Path) -> None:

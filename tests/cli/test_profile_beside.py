@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from runtimes import HostRuntime
 
-from app.cli import profile, profile_beside
+from app import engine_setup
+from app.cli import profile, profile_measure
 from app.cli.profile_beside import check_room
-from app.cli.profile_measure import MeasureOptions
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
 from app.engine.streams.device import StreamDevice
@@ -24,7 +24,7 @@ from app.scheduler.types import WorkerSpec
 
 from .running import assert_refused, printed, succeeds
 
-QUICK = ("--threads", "1", "--repeats", "1", "--budget-s", "0.1")
+QUICK = ("--threads", "1", "--budget-s", "0.1")
 needs_two_cores = pytest.mark.skipif(cpu_cores() < 2, reason="two workers need two cores")
 
 
@@ -62,17 +62,17 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
     with HostRuntime() as runtime:
         made = []
 
-        def device(plan: MeasureOptions, workers: int) -> StreamDevice:
-            made.append((plan.max_batch, workers))
-            host = CpuDevice((2, 2), 1, 2)
-            return StreamDevice(runtime, (WorkerSpec(2),) * workers, host=host)
+        def device(gpu: int | None, capacities: tuple[int, ...], *_: Any) -> StreamDevice:
+            made.append(len(capacities))
+            return StreamDevice(runtime, tuple(map(WorkerSpec, capacities)), host=CpuDevice(capacities, 1, 2))
 
-        monkeypatch.setattr(profile_beside, "make_device", device)
-        monkeypatch.setattr(profile, "cpu_cores", lambda: 2)
+        monkeypatch.setattr(engine_setup, "make_device", device)
+        for module in (profile, profile_measure):
+            monkeypatch.setattr(module, "cpu_cores", lambda: 2)
         arguments = ("profile", "digits", "--max-batch", "2", *QUICK)
         first = printed(*arguments, "--beside", "all")
         again = printed(*arguments, "--beside", "echo", "--beside", "echo")
-    assert made == [(2, 2)] * 3
+    assert made == [2, 2]
     assert [pair["model"] for pair in first["beside"]] == ["digits", "echo"]
     (pair,) = again["beside"]
     assert sizes(pair) == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -83,12 +83,12 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("cores", "threads", "workers", "message"),
     [
-        (1, 1, (), "1 of 1 core(s)"),
-        (16, 15, (), "--threads 8 makes room for two"),
-        (4, 1, (1,), "--workers asks for one"),
+        (1, 1, 0, "1 of 1 core(s)"),
+        (16, 15, 0, "--threads 8 makes room for two"),
+        (4, 1, 1, "--workers asks for one"),
     ],
 )
-def test_one_worker_is_told_in_one_line(cores: int, threads: int, workers: tuple[int, ...], message: str) -> None:
+def test_one_worker_is_told_in_one_line(cores: int, threads: int, workers: int, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         check_room(cores, threads, workers)
 

@@ -52,7 +52,7 @@ def options(tmp_path: Path) -> tuple[str, ...]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").write_text(code)
         (tmp_path / name / "model.toml").write_text(toml)
-    return ("--models", str(tmp_path), "--max-batch", "6", "--repeats", "2", "--threads", "1")
+    return ("--models", str(tmp_path), "--max-batch", "6", "--budget-s", "0.1", "--threads", "1")
 
 
 def check_figures(got: dict[str, Any], stages: int) -> None:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from app import models
 from app.cli import profile_measure, size_profiles
@@ -24,6 +23,7 @@ from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.settings import Settings
 from app.sim import sizing
 from app.sim.front import FrontCosts
 
@@ -121,21 +121,6 @@ def test_the_stored_profile_of_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert [by_folder["http"][key] for key in ("call_us", "batch_us", "source")] == [50, 300, "given"]
 
 
-def test_threads_and_workers_are_those_that_the_profile_suggests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
-    slowed = {2: linear(10.5, 1, 32).batch_ns}
-    stored(tmp_path, 1, replace(linear(10, 1, 32), concurrency_ns=slowed))
-    suggested = {"threads": 1, "workers": [64, 64], "max_alive": 16}
-    extra = {"suggested": suggested, "made": "2026-01-02", "torch": torch.__version__, "precision": "fp32"}
-    stored(tmp_path, 3, replace(linear(4, 0.5, 32), extra=extra))
-    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
-    got = printed(*options)
-    assert got["command"].endswith(" --threads 1 --workers 32,32 --max-alive 16")
-    assert (got["threads"], got["workers"]) == (1, [32, 32])
-
-
 def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
     spread = {"batch_ms": {"1": 10}, "spread": {"1": 0.1349}}
     assert measured_service(parse(spread)) == "gamma:0.100"
@@ -143,22 +128,22 @@ def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
     assert measured_service(linear(1, 1, 2)) == "deterministic"
 
 
-def test_the_size_that_a_file_suggests(tmp_path: Path) -> None:
+def test_workers_of_each_replica(tmp_path: Path) -> None:
     """Two workers at once that are hardly slower need fewer replicas than one."""
     path, replicas = tmp_path / "m.json", []
-    data = {"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 10.5}}}
-    for extra, flags in (({}, "--workers 1x1"), ({"suggested": {"threads": 1, "workers": [1, 1]}}, "--workers 1,1")):
-        path.write_text(json.dumps({**data, **extra}))
-        got = printed("--profile", str(path), "--policy", "no_wait", *ASKED)
+    path.write_text(json.dumps({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 10.5}}}))
+    for workers, flags in (("1", "--workers 1x1"), ("2", "--workers 1,1")):
+        got = printed("--profile", str(path), "--policy", "no_wait", "--workers", workers, *ASKED)
         replicas.append(got["replicas"])
         assert got["command"] == f"starling serve MODEL_FOLDER {flags} --policy no_wait"
     assert replicas[1] < replicas[0]
 
 
 def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(model: Any, device: str, precision: str, budget_s: float, folder: Path) -> None:
-        assert (model.info.name, device, precision, budget_s) == ("echo", "cpu", "fp32", 7)
-        stored(folder, 1, linear(2, 1, 32))
+    def measured(model: Any, settings: Settings) -> None:
+        asked = settings.device, settings.precision, settings.profile_budget_s
+        assert (model.info.name, *asked) == ("echo", "cpu", "fp32", 7)
+        stored(tmp_path, 1, linear(2, 1, 32))
 
     def costs(
         name: str, serve: list[str], batch_ns: list[int], handover_ns: int, payload: str, data: Path | None
@@ -170,7 +155,7 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             FrontLoad(1, 10, 0, 0, {1: (10, 10 * 3.75e-3)})
         ]
 
-    monkeypatch.setattr(profile_measure, "measure_model", measured)
+    monkeypatch.setattr(profile_measure, "measure", measured)
     monkeypatch.setattr("app.bench.front.measure_front", costs)
     options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     again = ("--measure", "--budget-s", "7")

@@ -10,7 +10,6 @@ architecture; device, threads and torch's version are the same for both. A new p
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import logging
@@ -28,7 +27,6 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.device import Device
-from app.engine.profiling.sizing import Size, suggested
 from app.scheduler.estimates.fields import fault
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.pairs import Pair, parse_pair
@@ -39,7 +37,6 @@ log = logging.getLogger("starling.engine")
 #: FRONT: the key of a stored profile for what requests cost beside their batches, by format; `starling size --measure`
 #: measures it. SERVED: the key in that for the counts of a server's own requests, of any format.
 FRONT, SERVED = "front", "served"
-_DIGITS = 16  # of a key's digest in a file's name
 _CPUINFO = Path("/proc/cpuinfo")
 T = TypeVar("T")
 
@@ -57,7 +54,7 @@ class Key:
 
     @property
     def file_name(self) -> str:
-        digest = hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:_DIGITS]
+        digest = hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
         return f"{self.model}-{digest}.json"
 
 
@@ -72,17 +69,6 @@ class ProfileCache:
         """The profile of `key` up to `max_batch` rows; None if there is none that large. Reads a file."""
         profile = self._read(self.folder / key.file_name, parse)
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
-
-    def suggestion(self, model: str, hardware: str, precision: str) -> Size | None:
-        """The last suggestion of `starling profile` for a model of this name on this hardware. Reads files."""
-        paths = self.folder.glob(f"{glob.escape(model)}-{'[0-9a-f]' * _DIGITS}.json")
-        wanted = model, hardware, torch.__version__, precision
-        return suggested(
-            one
-            for path in sorted(paths)
-            if (one := self._read(path, parse)) is not None
-            and (one.model, one.device, one.extra.get("torch"), one.extra.get("precision")) == wanted
-        )
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
         """Write the profile. Returns None if that fails. Keeps the stored request costs if the new one has none."""

@@ -25,7 +25,16 @@ from app.engine.device import TRIED_TOKENS, Device
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring, median_of
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for
-from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, concurrency_levels, length_sets, size_sets
+from app.engine.profiling.sampler import (
+    LEAST,
+    Cell,
+    Sampler,
+    at_lengths,
+    cells,
+    concurrency_levels,
+    length_sets,
+    size_sets,
+)
 from app.engine.profiling.warmup import filled, lay_out, write_rows
 from app.models.checks.row_check import Comparisons, Finding, comparisons
 from app.models.checks.samples import longest, most_length, row_check_rows
@@ -35,8 +44,6 @@ log = logging.getLogger("starling.engine")
 
 _QUIET_NS = 50_000_000  # without a call: one busy client leaves shorter gaps between its calls
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: a call is then unlikely to coincide
-# Visits of a cell, and the standard error to reach. Live batches correct the times later.
-_LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
 _PASSES = 2  # over all lengths, for which the budget must suffice: more lengths are better than a finer median
 _LARGEST_SHARE = 10  # a batch that takes more than this part of the budget keeps its time from warm-up
 
@@ -88,7 +95,7 @@ class IdleMeasurement:
             await self._replace_guess()
         lengths = self._lengths_to_time()
         sizes = self._sizes_to_time(self._budget_ns // (2 if lengths else 1))
-        sampler = Sampler(sizes, least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
+        sampler = Sampler(sizes)
         handovers: list[int] = []
         # Sizes first, because batches are formed by their times; the rest of the budget is for all unsettled cells.
         spent = await self._time(sampler, handovers, self._budget_ns // 2)
@@ -101,6 +108,7 @@ class IdleMeasurement:
             cell=model.executor.steps is not None,
             written=TRIED_TOKENS // 2 if model.executor.model.writes else 0,
             model=model.profile.model, lengths=self._lengths, made=now_utc(),
+            push_depth=self._device.spec.push_depth,
             handover_ms=max(0.0, median(handovers) / 1e6),
         )  # fmt: skip
         model.origin = Origin.MEASURED
@@ -193,7 +201,7 @@ class IdleMeasurement:
         """Cells of as many sizes as the budget allows, alone and several at once."""
         largest, spec = self._model.profile.max_batch, self._device.spec
         at_once = concurrency_levels(min(len(workers_for(spec, largest)), spec.max_running))
-        return self._first_that_fits([cells(sizes, at_once) for sizes in size_sets(largest)], _LEAST, budget_ns)
+        return self._first_that_fits([cells(sizes, at_once) for sizes in size_sets(largest)], LEAST, budget_ns)
 
     def _lengths_to_time(self) -> list[Cell]:
         """Cells of a few sizes at as many other lengths as half of the budget allows.

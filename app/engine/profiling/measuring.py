@@ -55,11 +55,12 @@ class Measuring:
     """Pushes measured units. The owner of the device passes completions of units with negative ids to `ended`.
 
     `clock`: monotonic nanoseconds. `idle_since`, set by the engine, returns when its last unit ended; None while one
-    runs.
+    runs. `alone`: there will be no calls, so measured units need not wait for a silence.
     """
 
     def __init__(self, device: Device, clock: Callable[[], int]) -> None:
         self.idle_since: Callable[[], int | None] = lambda: 0
+        self.alone = False
         self._device = device
         self._clock = clock
         self._number = 0  # of the last measured unit
@@ -73,7 +74,7 @@ class Measuring:
         earliest possible time, and is set again if units have run meanwhile.
         """
         loop, began = asyncio.get_running_loop(), self._clock()
-        while (wait_ns := self._until_quiet(began, need_ns)) > 0:
+        while not self.alone and (wait_ns := self._until_quiet(began, need_ns)) > 0:
             passed = loop.create_future()
             timer = loop.call_later(wait_ns / 1e9, passed.set_result, None)
             try:
@@ -101,6 +102,20 @@ class Measuring:
             ends.append(asyncio.shield(end))
             self._device.push(worker, Job(self._number, executor, slots, len(slots)))
         return await asyncio.gather(*ends)
+
+    async def repeated(self, executor: Executor, worker: int, slots: Slots, least_ns: int = 0) -> UnitTime:
+        """The median of batches that follow one another on a worker for at least `least_ns`.
+
+        The first does not count: it pays for waking up. Raises RuntimeError when the model fails.
+        """
+        timed: list[UnitTime] = []
+        begun = self._clock()
+        while len(timed) < 2 or self._clock() - begun < least_ns:
+            (one,) = await self.measure(executor, [(worker, slots)])
+            if one.completion.ran is None:
+                raise RuntimeError(one.completion.message)
+            timed.append(one.timed)
+        return median_of(timed[1:])
 
     async def unmeasured(self) -> None:
         """Return when no measured unit runs."""

@@ -1,6 +1,7 @@
 """Measures two models side by side: how much batches of the other model slow those of the first.
 
-The first model runs on one worker, and the other repeatedly on another, as best-effort units run beside real-time ones.
+The first model runs on one worker, and the other repeatedly on another, as best-effort units run beside real-time ones:
+the event loop hands each worker its next batch when the last has ended.
 A visit times one combination of sizes: the first model alone, and both side by side; which comes first alternates. Its
 result is the ratio of the two times, which follow one another, so that a drift of the machine's speed between visits
 does not matter. The result for a pair is the median of these ratios.
@@ -8,19 +9,24 @@ does not matter. The result for a pair is the median of these ratios.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections.abc import Sequence
 from itertools import product
 from math import floor, sqrt
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from app.engine.profiling.offline import OfflineBench, visit_all
-from app.engine.profiling.sampler import Visits
+from app.engine.pool import Slots
+from app.engine.profiling.measuring import Measuring
+from app.engine.profiling.profiled_model import ProfiledModel
+from app.engine.profiling.sampler import LEAST
 from app.scheduler.estimates.pairs import PairTime
 
-LEAST_S = 0.02  # of each turn
-_TOLERANCE = 0.01  # half the width of the confidence interval, as a share of the first model's time
 FIRST, OTHER = 0, 1  # the worker that each runs on
+_LEAST_NS = 20_000_000  # of each turn
+_MOST = 100  # visits of each combination
+_TOLERANCE = 0.01  # half the width of the confidence interval, as a share of the first model's time
 
 Sizes = tuple[int, int]  # rows of the first model, rows of the other
 
@@ -36,14 +42,14 @@ class Visit(NamedTuple):
         return self.beside_ns / self.alone_ns - 1
 
 
-def combinations(max_batch: int, other_max_batch: int, repeats: int) -> Visits[Sizes, Visit]:
-    """The sizes to time, each at most `repeats` times.
+def combinations(max_batch: int, other_max_batch: int) -> list[Sizes]:
+    """The sizes to time.
 
     Of the first model: 1, the largest, and the power of two in the middle. Of the other: 1, which makes the most units
     a second, and the largest, which has the most work in each.
     """
     sizes = sorted({1, 1 << (max_batch.bit_length() // 2), max_batch} & set(range(1, max_batch + 1)))
-    return Visits(product(sizes, sorted({1, other_max_batch})), is_known, most=repeats)
+    return list(product(sizes, sorted({1, other_max_batch})))
 
 
 def is_known(visits: Sequence[Visit]) -> bool:
@@ -56,42 +62,79 @@ def is_known(visits: Sequence[Visit]) -> bool:
     return ordered[-1 - below] - ordered[below] <= 2 * _TOLERANCE
 
 
-def times(visited: Visits[Sizes, Visit]) -> tuple[PairTime, ...]:
-    """The medians, for all sizes that were timed."""
+async def measure_pair(
+    measuring: Measuring, first: ProfiledModel, other: ProfiledModel, budget_s: float
+) -> tuple[PairTime, ...]:
+    """Time all combinations again and again, until each is known or the time is up.
+
+    Both models have rows in their spare slots. Raises RuntimeError that names the model when one fails.
+    """
+    visits: dict[Sizes, list[Visit]] = {
+        sizes: [] for sizes in combinations(first.profile.max_batch, other.profile.max_batch)
+    }
+    unknown, begun = list(visits), time.monotonic()
+    while unknown:
+        for sizes in unknown:
+            alone_first = len(visits[sizes]) % 2 == 0
+            visits[sizes].append(await visit(measuring, first, other, sizes, alone_first=alone_first))
+        if time.monotonic() - begun > budget_s:
+            break
+        unknown = [
+            sizes for sizes, seen in visits.items() if len(seen) < LEAST or (len(seen) < _MOST and not is_known(seen))
+        ]
     return tuple(
         PairTime(
             *sizes,
-            alone_ms=median(visit.alone_ns for visit in visits) / 1e6,
-            beside_ms=median(visit.beside_ns for visit in visits) / 1e6,
-            slower=round(median(visit.slower for visit in visits), 4),
+            alone_ms=median(visit.alone_ns for visit in seen) / 1e6,
+            beside_ms=median(visit.beside_ns for visit in seen) / 1e6,
+            slower=round(median(visit.slower for visit in seen), 4),
         )
-        for sizes, visits in visited.visits.items()
-        if visits
+        for sizes, seen in visits.items()
     )
 
 
-def visit(bench: OfflineBench, sizes: Sizes, *, alone_first: bool) -> Visit:
-    """Time the first model alone, and both side by side.
+async def visit(
+    measuring: Measuring, first: ProfiledModel, other: ProfiledModel, sizes: Sizes, *, alone_first: bool
+) -> Visit:
+    """Time the first model alone, and beside the other. Raises as `measure_pair`."""
+    beside_ns = 0 if alone_first else await _beside(measuring, first, other, sizes)
+    alone_ns = await _time(measuring, first, sizes[0], "")
+    return Visit(alone_ns, beside_ns or await _beside(measuring, first, other, sizes))
 
-    `bench`: with the two models, on the workers FIRST and OTHER. Raises ConfigError when a model fails.
-    """
-    turns = {FIRST: sizes[0]}, {FIRST: sizes[0], OTHER: sizes[1]}
-    times = [bench.time(turn)[FIRST].ns for turn in (turns if alone_first else reversed(turns))]
-    return Visit(*(times if alone_first else reversed(times)))
+
+async def _beside(measuring: Measuring, first: ProfiledModel, other: ProfiledModel, sizes: Sizes) -> int:
+    """Nanoseconds of the first model's batch while the other runs. Returns when neither runs."""
+    repeating = asyncio.create_task(_repeat(measuring, other, sizes[1], f" beside {first.name!r}"))
+    try:
+        found = await _time(measuring, first, sizes[0], f" beside {other.name!r}")
+        if repeating.done():  # it has failed
+            await repeating
+        return found
+    finally:
+        repeating.cancel()
+        await measuring.unmeasured()
 
 
-def measure_pair(
-    bench: OfflineBench,
-    visits: Visits[Sizes, Visit],
-    budget_s: float,
-    on_progress: Callable[[int], None],
-) -> None:
-    """Time combinations until all are settled or the time is up; each at least once.
+async def _time(measuring: Measuring, model: ProfiledModel, size: int, beside: str) -> int:
+    """Nanoseconds of a batch of the first model."""
+    try:
+        return (await measuring.repeated(model.executor, FIRST, _slots(model, FIRST, size), _LEAST_NS)).ns
+    except RuntimeError as exc:
+        raise _failed(model, size, beside, str(exc)) from None
 
-    `on_progress` is called with the number of settled combinations. Raises ConfigError when a model fails.
-    """
 
-    def time(sizes: Sizes) -> None:
-        visits.add(sizes, visit(bench, sizes, alone_first=len(visits.visits[sizes]) % 2 == 0))
+async def _repeat(measuring: Measuring, model: ProfiledModel, size: int, beside: str) -> NoReturn:
+    """Run a batch of the other model again and again."""
+    while True:
+        (one,) = await measuring.measure(model.executor, [(OTHER, _slots(model, OTHER, size))])
+        if one.completion.ran is None:
+            raise _failed(model, size, beside, one.completion.message)
 
-    visit_all(visits, time, budget_s, on_progress)
+
+def _slots(model: ProfiledModel, worker: int, size: int) -> Slots:
+    begin = worker * model.profile.max_batch
+    return model.spare[begin : begin + size]
+
+
+def _failed(model: ProfiledModel, size: int, beside: str, message: str) -> RuntimeError:
+    return RuntimeError(f"model {model.name!r}: a batch of {size} rows{beside}: {message}")

@@ -8,15 +8,17 @@ cell is skipped once its time is known well enough. For a model in stages each v
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from app.engine.profiling.measuring import UnitTime
 from app.scheduler.estimates import curve
 from app.scheduler.estimates.curve import Estimate
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile, parse
+
+LEAST = 5  # visits of a cell, at least; live batches correct the times later
 
 
 class Cell(NamedTuple):
@@ -65,50 +67,40 @@ def spread_of(times: Iterable[int]) -> float:
     return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
 
 
-C = TypeVar("C", bound=Hashable)
-V = TypeVar("V")
+class Sampler:
+    """Visits of cells to time, and the profile that follows from the times.
 
-
-class Visits(Generic[C, V]):
-    """The visits to each cell, until it is settled: `known(visits)` after at least `least` of them, or `most` visits.
-
-    The random order has a fixed seed: equal times give equal orders.
+    A cell is settled when its standard error (`curve`) is within `tolerance` after at least `least` visits, or after
+    `most`. Every size is timed as often as its neighbours: curves bend and jump, so no size can be left out. `wanted`
+    must go from small to large at each length, so that the time of each batch can be predicted from a smaller one
+    (`expected`, `drop`). The random order has a fixed seed: equal times give equal orders.
     """
 
-    def __init__(
-        self, wanted: Iterable[C], known: Callable[[Sequence[V]], bool], *, least: int = 5, most: int = 100
-    ) -> None:
-        self.visits: dict[C, list[V]] = {cell: [] for cell in wanted}
-        self._known = known
+    def __init__(self, wanted: Iterable[Cell], *, least: int = LEAST, most: int = 20, tolerance: float = 0.02) -> None:
+        self.visits: dict[Cell, list[UnitTime]] = {cell: [] for cell in wanted}
         self._least = min(least, most)
         self._most = most
+        self._tolerance = tolerance
         self._random = random.Random(0)
-        self._settled: set[C] = set()
+        self._settled: set[Cell] = set()
         self._pass = [*reversed(self.visits)]
 
-    def want(self, cells: Iterable[C]) -> None:
+    def want(self, cells: Iterable[Cell]) -> None:
         """Visit these cells as well: first each of them, in this order, then all that are not settled."""
         added = list(cells)
         self.visits |= {cell: [] for cell in added}
         self._pass += reversed(added)
 
-    @property
-    def complete(self) -> bool:
-        """Whether every cell has been visited at least once, or was dropped."""
-        return all(visits or cell in self._settled for cell, visits in self.visits.items())
-
-    @property
-    def done(self) -> int:
-        """How many cells are settled."""
-        return len(self._settled)
-
-    def add(self, cell: C, visit: V) -> None:
+    def add(self, cell: Cell, visit: UnitTime) -> None:
         visits = self.visits[cell]
         visits.append(visit)
-        if len(visits) >= self._most or (len(visits) >= self._least and self._known(visits)):
+        if len(visits) >= self._most or (len(visits) >= self._least and self._is_known(visits)):
             self._settled.add(cell)
 
-    def next(self) -> C | None:
+    def _is_known(self, visits: Sequence[UnitTime]) -> bool:
+        return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= self._tolerance
+
+    def next(self) -> Cell | None:
         """The next cell, None when all are settled."""
         while len(self._settled) < len(self.visits):
             if not self._pass:
@@ -117,21 +109,6 @@ class Visits(Generic[C, V]):
             if (cell := self._pass.pop()) not in self._settled:
                 return cell
         return None
-
-
-class Sampler(Visits[Cell, UnitTime]):
-    """Visits of cells to time, and the profile that follows from the times.
-
-    A cell is settled when its standard error (`curve`) is within `tolerance`. Every size is timed as often as its
-    neighbours: curves bend and jump, so no size can be left out. `wanted` must go from small to large at each length,
-    so that the time of each batch can be predicted from a smaller one (`expected`, `drop`).
-    """
-
-    def __init__(self, wanted: Iterable[Cell], *, least: int = 5, most: int = 100, tolerance: float = 0.015) -> None:
-        def known(visits: Sequence[UnitTime]) -> bool:
-            return curve.estimates({1: [timed.ns for timed in visits]})[1].error <= tolerance
-
-        super().__init__(wanted, known, least=least, most=most)
 
     def expected(self, cell: Cell) -> int:
         """An upper bound of the nanoseconds of a batch, from the next smaller one of its length; 0 if there is none."""

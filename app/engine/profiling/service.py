@@ -152,6 +152,21 @@ class Profiling:
         """All models have been loaded: start measuring. A load would disturb measurements."""
         self._to_measure.begun.set()
 
+    async def measure_alone(self, model: ProfiledModel) -> None:
+        """Measure the model, also one with a cached profile, in a process that gets no calls. Returns at the end.
+
+        The model's origin says whether that has succeeded; a failure is logged.
+        """
+        self.measuring.alone = True
+        if model not in self._to_measure:
+            self._measure_again(model)
+        self.begin()
+        await self._to_measure.ended()
+
+    def _measure_again(self, model: ProfiledModel) -> None:
+        model.origin = Origin.STALE
+        self._to_measure.want(model, partial(self._measure, model))
+
     async def forget(self, model: ProfiledModel) -> None:
         """The model is being unloaded. Returns when no measured unit runs."""
         self._models.pop(model.program, None)
@@ -190,8 +205,7 @@ class Profiling:
             self._to_solve.want(model, partial(self._solve, model, corrected))
         if model.origin is Origin.CACHE and model.rows and model.spare and review.contradicted(live):
             log.info("model %s: its cached profile differs from live batches, it is measured again", model.name)
-            model.origin = Origin.STALE
-            self._to_measure.want(model, partial(self._measure, model))
+            self._measure_again(model)
 
     async def _measure(self, model: ProfiledModel, *, checks: bool = False) -> None:
         """Measure the model and give the scheduler its profile. `checks`: run the row check first."""

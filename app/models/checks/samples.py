@@ -46,12 +46,6 @@ def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
     return {axis: max(row.lengths[axis] for row in rows) for axis in rows[0].lengths}
 
 
-def own_length(inputs: Sequence[TensorSpec], samples: Sequence[SampleRow], length: int = 0) -> int:
-    """The largest length of the rows to measure with, 0 without a variable axis. `length`: if it was asked for."""
-    lengths = longest(samples) if samples and not length else short_lengths(inputs, length or _SHORT)
-    return max(lengths.values(), default=0)
-
-
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
     """The plain row: all values of an input are its example. Axes that `lengths` does not name are at their bounds."""
     lengths = {**full_lengths(inputs), **(lengths or {})}

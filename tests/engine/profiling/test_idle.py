@@ -132,6 +132,20 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
 
 
 @virtual
+async def test_a_process_without_calls_measures_at_once_and_again(tmp_path: Path):
+    """As `starling profile` does: also what is cached, without a silence before each batch."""
+    cache = ProfileCache(tmp_path)
+    for ms in (1, 3):
+        async with serving(profiles=cache, profile_budget_s=60.0) as rig:
+            now_takes(rig, lambda size, ms=ms: size * ms * MS)
+            begun_at = rig.loop.now
+            await rig.engine.profiling.measure_alone(rig.served.profiled)
+            assert rig.loop.now - begun_at == sum((one.ended or 0) - one.at for one in measured(rig))
+            assert (origins(rig), rig.served.profiled.profile.batch_ns[3]) == (["measured"], 4 * ms * MS)
+    assert (files(tmp_path)[0]["batch_ms"]["4"], files(tmp_path)[0]["push_depth"]) == (12, 1)
+
+
+@virtual
 async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path: Path):
     """And kept with it, shown, predicted, and part of the tables that are solved. Not of batches begun together."""
     model, cache = make_model(policy="adaptive"), ProfileCache(tmp_path)
