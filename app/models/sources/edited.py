@@ -18,7 +18,7 @@ def edited_packages(packages: Collection[str]) -> str:
     because a package may be imported long before the model that uses it.
     """
     found: dict[str, str] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # at once: other threads import
         file = getattr(module, "__file__", None)
         if not isinstance(file, str):
             continue

@@ -78,7 +78,7 @@ class Namespace:
         finally:
             _current.reset(token)
             self._take_paths()
-            for name, module in list(sys.modules.items()):
+            for name, module in sys.modules.copy().items():  # at once: other threads import
                 if not name.startswith(_PREFIX) and self._is_ours(module, new=name not in before):
                     sys.modules.pop(name, None)
 
