@@ -13,10 +13,8 @@ from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache, default_folder
-from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
 from app.engine.record_file import RecordFile
-from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.machine import cpu_cores, memory_limit, resident_bytes
@@ -111,6 +109,5 @@ def engine_of(
         memory=memory,
         on_lost=lifecycle.fail,
         on_tick=lifecycle.tick,
-        meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
         look=look,
     )

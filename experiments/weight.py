@@ -79,7 +79,7 @@ class Call(NamedTuple):
 class Calls:
     """Notes the calls of functions in app/ while `on`, on the event loop and the threads of workers.
 
-    Threads that solve tables or measure energy work for no request.
+    Threads that solve tables work for no request.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,6 @@ from app.contract import Model, Plan, Served
 from app.engine.device import Device
 from app.engine.driver import Driver, OnUnitEnd
 from app.engine.memory import Memory
-from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.profiling.service import Profiling
 from app.engine.program import note_if_over_budget, program_of, stage_profiles
@@ -58,7 +57,6 @@ class Engine:
         hang_floor_s: float = 3.0,
         memory: Memory | None = None,
         on_lost: Callable[[str], None] | None = None,
-        meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
@@ -72,7 +70,6 @@ class Engine:
             measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, look=look,
         )  # fmt: skip
         self._models = self.driver.models
-        self._meter = meter or EnergyMeter()
         self._window_s = window_s
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._on_tick = on_tick
@@ -209,8 +206,7 @@ class Engine:
         """For a scrape."""
         busy_s = [ns / 1e9 for ns in self.driver.busy_ns]
         gauges = [served.reports.gauges() for served in self._models.values()]
-        energy = lambda: self._meter.read(sum(busy_s), self._watts())  # noqa: E731
-        return Snapshot(gauges, busy_s, energy, self._lag_s, self.driver.faults)
+        return Snapshot(gauges, busy_s, self._lag_s, self.driver.faults)
 
     def plans(self) -> list[Plan]:
         """The figures that batches are planned with, for the models of `snapshot`, in the same order."""
@@ -223,11 +219,6 @@ class Engine:
         event loop before the scheduler's next step, so it must be quick.
         """
         self.driver.on_unit_end = on_unit_end
-
-    def _watts(self) -> Watts | None:
-        """The power that the device draws idle and busy, from the first profile that has it."""
-        powers = (served.profiled.profile.power for served in self._models.values())
-        return next(((power.idle, power.busy) for power in powers if power is not None), None)
 
     async def _watch_rate(self) -> None:
         """The one task that waits on time: it closes the rate monitor's window, and calls `on_tick` then."""

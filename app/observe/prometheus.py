@@ -81,10 +81,6 @@ class Metrics:
         yield from _of_models(_OURS, snapshot.models)
         busy = (({"worker": str(worker)}, seconds) for worker, seconds in enumerate(snapshot.busy_s))
         yield _family("counter", "worker_busy_seconds", "Time each worker spent on units.", *busy)
-        if snapshot.energy is not None:
-            energy = snapshot.energy()
-            text = "Energy since start, by its source."
-            yield _family("counter", "energy_joules", text, ({"source": energy.source}, energy.joules))
 
 
 def _text(family: Metric) -> str:

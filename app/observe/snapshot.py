@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,17 +56,9 @@ class Gauges:
         return [*self.stats.calls, *first]
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """Joules since start, and the source of the number."""
-
-    source: str
-    joules: float
-
-
 @dataclass(slots=True)
 class Snapshot:
-    """All served models, each worker's busy seconds, and a function that reads the energy.
+    """All served models, and each worker's busy seconds.
 
     `lag_s`: how late the event loop ran its last tick. `faults`: ticks at which something was left of calls that had
     gone.
@@ -74,6 +66,5 @@ class Snapshot:
 
     models: list[Gauges]
     busy_s: list[float]
-    energy: Callable[[], Energy] | None = None
     lag_s: float = 0.0
     faults: int = 0

@@ -92,7 +92,7 @@ class CudaRuntime:
     Streams are first in, first out, and independent of one another except for events. An event that is recorded again
     counts as a new event for later waits. The lower the number of a stream's priority, the sooner its work runs.
 
-    `name`: the hardware; `uuid`: this very device. `device`: where `empty` allocates and modules are moved.
+    `name`: the hardware. `device`: where `empty` allocates and modules are moved.
     """
 
     def __init__(self, index: int) -> None:
@@ -102,7 +102,6 @@ class CudaRuntime:
         set_allocators()
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
-        self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         # Memory is allocated for the current stream. This one runs no work and is never captured on. One of torch's 32
         # other streams might be used for a capture, and memory allocated meanwhile would belong to its graph.
         self._home = torch.cuda.default_stream(self.device)

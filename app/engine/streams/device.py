@@ -93,11 +93,6 @@ class StreamDevice:
         self._loader = Loader(streams, self.workers, placement, self.in_stream, units)
 
     @property
-    def uuid(self) -> str:
-        """The hardware's unique name, as NVML has it."""
-        return self.runtime.uuid
-
-    @property
     def launchers(self) -> list[DeviceThread]:
         return [self.copier, *(worker.launcher for worker in self.workers)]
 
