@@ -48,7 +48,7 @@ from app.observe.tracing.setup import tracer_of
 from app.observe.ui.history import Machine
 from app.observe.ui.hub import Hub
 from app.observe.ui.page import Page
-from app.scheduler.policies import check_names
+from app.scheduler.policies import policy_class
 from app.settings import MIB, Settings
 
 log = logging.getLogger("starling")
@@ -72,7 +72,7 @@ def create_app(
     """
     lifecycle, collector = lifecycle or Lifecycle(), collector or Collector(None)
     with as_config_error():
-        check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
+        policy_class(settings.policy or Batching().policy)
     auth = _auth(settings)
     lifecycle.tick_callbacks.append(auth.reread)
     https = settings.tls_cert is not None
@@ -103,7 +103,7 @@ def create_app(
                     partial(_start, engine, collector),
                     partial(_stop, engine, collector),
                     repository,
-                    partial(_load, collector, overrides=_overrides(settings), check_names=check_names),
+                    partial(_load, collector, overrides=_overrides(settings), check_policy=policy_class),
                     collector.models_changed,
                 )
             )

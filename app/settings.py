@@ -75,8 +75,8 @@ class Settings(BaseModel):
 
     # how requests are batched: beats model.toml
     policy: str | None = Field(None, description="When to form a batch. [adaptive]")
-    objective: str | None = Field(
-        None, description="What is minimised: a name, or the weight of power, 0 to below 1; or deadline. [latency]"
+    objective: Literal["latency", "deadline"] | None = Field(
+        None, description="The least mean latency, or the most answers by their deadline. [latency]"
     )
     max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
     max_delay_ms: float | None = Field(

@@ -20,6 +20,7 @@ from app.settings import Settings
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_floor_s", 0),
         ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
+        ("objective", "energy"), ("objective", "0.5"),
         ("profile_budget_s", -1), ("root_path", "models"), ("root_path", "/a b"), ("root_path", "/a//b"),
         ("root_path", "/v2"), ("root_path", "/predict/x"), ("root_path", "//a"), ("cors_origins", "app.example.com"),
         ("cors_origins", "https://app.example.com/"), ("cors_origins", ("*", "https://a.example/x")),

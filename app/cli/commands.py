@@ -171,11 +171,10 @@ def _kind(field: FieldInfo) -> Any:
 
 def _metavar(name: str, field: FieldInfo) -> str | None:
     """The placeholder of the value in the help: its choices, or its type."""
-    if name in ("policy", "objective"):
-        from app.scheduler.optimal.tables import OBJECTIVES
+    if name == "policy":
         from app.scheduler.policies import POLICIES
 
-        return "|".join(POLICIES if name == "policy" else (*OBJECTIVES, "NUMBER"))
+        return "|".join(POLICIES)
     if name in ("workers", "cors_origins"):
         return "INT,INT,..." if name == "workers" else "ORIGIN"
     for kind in (field.annotation, *get_args(field.annotation)):
@@ -207,11 +206,11 @@ def list_models(
     """List what a repository holds, from its model.toml files; nothing is loaded."""
     from app.models.checks.check import describe
     from app.models.repository import Repository
-    from app.scheduler.policies import check_names
+    from app.scheduler.policies import policy_class
 
     table = Table("model", "version", "inputs", "outputs", "max batch", "source")
     broken = False
-    for row in describe(Repository(models), check_names):
+    for row in describe(Repository(models), policy_class):
         name, version = row.source.name, str(row.source.version)
         if row.info is None:
             broken = True
@@ -239,9 +238,9 @@ def check(
     Prints what each declares. Exit status 1 if one would not be served.
     """
     from app.models.checks.check import check as check_models
-    from app.scheduler.policies import check_names
+    from app.scheduler.policies import policy_class
 
-    results = check_models(place if place.exists() else str(place), row_check, check_names)
+    results = check_models(place if place.exists() else str(place), row_check, policy_class)
     for result in results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
 from app.cli.output import print_json
-from app.errors import ConfigError, as_config_error
+from app.errors import as_config_error
 
 _MS = 1e6
 _OF_WORKERS = (
@@ -26,9 +26,6 @@ def optimum(
     length: Annotated[
         int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
     ] = 0,
-    objective: Annotated[
-        str, typer.Option(help="What is minimised: latency, balanced, energy, or the weight of power, 0 to below 1.")
-    ] = "latency",
     workers: Annotated[
         int, typer.Option(min=1, max=2, help="Batches that run at once, as slowly as the profile's concurrency says.")
     ] = 1,
@@ -36,21 +33,14 @@ def optimum(
 ) -> None:
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
 
-    Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
-    counts as one watt and an idle one as none. With --workers 2: also the means of adaptive and of no_wait, within 1 %.
+    Exact: the average-cost solution of the semi-Markov decision process. With --workers 2: also the means of adaptive
+    and of no_wait, within 1 %.
     """
-    if objective == "deadline":
-        raise ConfigError(
-            "objective: expected latency, balanced, energy or a weight, got 'deadline': the optimum is that of a mean; "
-            "starling simulate --objective deadline --deadline-ms 40 counts the requests in time"
-        )
-    if workers > 1 and objective != "latency":
-        raise ConfigError("workers: expected 1 with other objectives than latency, got 2")
     with as_config_error():
         if workers > 1:
             cells = _of_two_workers(profile, rate, load, max_batch, length)
         else:
-            largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
+            largest, cells = _of_one_piece(profile, rate, load, max_batch, length)
     if as_json:
         print_json(cells)
     elif workers > 1:
@@ -80,32 +70,27 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
     return cells
 
 
-def _of_one_piece(
-    profile: str, rate: str, load: str, max_batch: int, length: int, objective: str
-) -> tuple[int, list[dict[str, Any]]]:
+def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: int) -> tuple[int, list[dict[str, Any]]]:
     """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
     from app.scheduler.optimal.serve_all import bound_ns
     from app.scheduler.optimal.solver import solve
-    from app.scheduler.optimal.tables import price_of, weight_of
     from app.sim import options
 
     measured = options.profile(profile, max_batch)
     if length:
         measured = measured.at(length)
-    weight = weight_of(objective)
     times = measured.occupied_ns
-    price = price_of(weight, times[0], measured.watts)
     cells = []
     for one_rate in options.rates(rate, load, measured.peak, "poisson"):
         assert one_rate is not None
-        best = solve(times, one_rate, weight=price, power=measured.watts)
-        busy = solve(times, one_rate, weight=price, power=measured.watts, idling=False)
+        best = solve(times, one_rate)
+        busy = solve(times, one_rate, idling=False)
         bound = bound_ns(times, one_rate)
         cells.append(
             {
-                "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
+                "rate": one_rate, "load": one_rate / measured.peak,
                 "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
-                "power_w": best.power_w if measured.power else None, "non_idling_mean_ms": busy.mean_ns / _MS,
+                "non_idling_mean_ms": busy.mean_ns / _MS,
                 "serve_all_bound_ms": None if bound is None else bound / _MS,
                 "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
             }
@@ -116,10 +101,9 @@ def _of_one_piece(
 def _as_text(cell: dict[str, Any], most: int) -> str:
     """One solution as text, its table up to `most` rows waiting."""
     bound = cell["serve_all_bound_ms"]
-    watts = "" if cell["power_w"] is None else f", {cell['power_w']:.1f} W"
     lines = [
         f"load {cell['load']:.2f}, {cell['rate']:.1f} rows/s: mean {cell['mean_ms']:.3f} ms, mean batch "
-        f"{cell['mean_batch']:.2f}, busy {cell['utilisation']:.1%}{watts}",
+        f"{cell['mean_batch']:.2f}, busy {cell['utilisation']:.1%}",
         f"never idle while rows wait: mean {cell['non_idling_mean_ms']:.3f} ms",
         *([] if bound is None else [f"run all that waits, in batches of any size: at most {bound:.3f} ms"]),
         "rows waiting -> rows served:",

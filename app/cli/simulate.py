@@ -54,10 +54,7 @@ def simulate(
     ] = "",
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: Annotated[
-        str,
-        typer.Option(
-            help="What is minimised: latency, balanced, energy, or the weight of power, 0 to below 1; or deadline."
-        ),
+        str, typer.Option(help="Of adaptive: latency, the least mean; deadline, the most answers by their deadline.")
     ] = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[

@@ -122,7 +122,7 @@ class Batching(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     policy: str = "adaptive"
-    objective: str | float = "latency"  # for the policy adaptive: a name, or the weight of power, 0 to below 1
+    objective: Literal["latency", "deadline"] = "latency"  # of the policy adaptive
     max_batch: int = Field(default=32, ge=1, le=4096)
     max_delay_ms: float = Field(default=5.0, ge=0, allow_inf_nan=False)
     #: Rows of each class. By default 32 x max_batch, and at least 1024.

@@ -21,7 +21,7 @@ from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
 from app.models.checks.advice import advice_on
 from app.models.checks.sample_files import read_samples
-from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
+from app.models.description.config import FILE_NAME, CheckPolicy, ModelTable, is_onnx, model_info, read_config
 from app.models.description.specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
@@ -40,7 +40,7 @@ from app.models.tasks.opening import open_task
 def load(
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
-    check_names: CheckNames | None = None,
+    check_policy: CheckPolicy | None = None,
 ) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
 
@@ -53,7 +53,7 @@ def load(
     namespace = Namespace(source.folder)
     try:
         with namespace.loading():
-            model = _load(source, config, dict(overrides or {}), check_names)
+            model = _load(source, config, dict(overrides or {}), check_policy)
     except BaseException:
         namespace.close()
         raise
@@ -62,10 +62,10 @@ def load(
 
 
 def _load(
-    source: ModelSource, config: ModelTable, settings: dict[str, object], check_names: CheckNames | None
+    source: ModelSource, config: ModelTable, settings: dict[str, object], check_policy: CheckPolicy | None
 ) -> Model:
     row_check = str(settings.pop("row_check", None) or config.row_check)
-    info = model_info(config, source, settings, check_names)
+    info = model_info(config, source, settings, check_policy)
     if config.task is not None:
         model = _of_task(info, config, source.folder)
     else:

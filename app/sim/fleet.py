@@ -24,7 +24,7 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import POLICIES, default_workers, policy_class, policy_for
+from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
@@ -73,7 +73,7 @@ class Setup:
     max_delay_ns: int = 5_000_000
     replicas: int = 1
     router: str = "random"
-    objective: str | float = "latency"  # of the policy adaptive
+    objective: str = "latency"  # of the policy adaptive
     tables: ControlTables | None = None  # of the policy adaptive; `run` solves them if None
     push_depth: int = 1  # units handed to one worker and unfinished
     push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
@@ -89,7 +89,7 @@ class Setup:
         """Raises ValueError that names the bad option, before a long simulation begins."""
         _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("device", self.device, DEVICES)
-        control.weight_of(self.objective)
+        _one_of("objective", self.objective, OBJECTIVES)
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
@@ -169,11 +169,10 @@ class Setup:
         if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
-        profile, weight = self._served, control.weight_of(self.objective)
+        profile = self._served
         tables = _solve(
-            profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
-            handovers=len(profile.parts), lead_ns=lead_of(self._spec()),
-            stages=tuple(one.stage() for one in profile.stages),
+            profile.stage(), workers=running, values=bool(profile.stages), handovers=len(profile.parts),
+            lead_ns=lead_of(self._spec()), stages=tuple(one.stage() for one in profile.stages),
         )  # fmt: skip
         return replace(self, tables=tables)
 
@@ -209,7 +208,7 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
     tally = counted(setup, processes, progress)
     rate = setup.rate or make_arrivals(setup.arrivals, None, setup.seed).rate
     cell: dict[str, Any] = {"policy": setup.policy, "rate": rate, "load": rate / setup.replicas / setup.peak}
-    cell |= summary(tally, setup.profile.power)
+    cell |= summary(tally)
     if setup.replicas > 1:
         cell |= {"replicas": setup.replicas, "router": setup.router}
         how = "split" if setup.split else "coupled"

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scheduler.estimates.profile import Power
-
 from .device import Device
 from .front import Front
 
@@ -93,11 +91,11 @@ class Tally:
         return min(max(math.exp((bucket + 0.5) * _WIDTH), self.least_ns), self.most_ns)
 
 
-def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
+def summary(tally: Tally) -> dict[str, Any]:
     """The figures of a run, by their names in the JSON output. None if there is nothing to divide by.
 
     `mean_batch` counts rows without padding. `utilisation` is the share of time in which a node runs at least one unit,
-    over all nodes. `goodput` is in requests per second, like `throughput`. Energy includes idle time.
+    over all nodes. `goodput` is in requests per second, like `throughput`.
     """
     done, elapsed = tally.completed, tally.end_ns
 
@@ -118,10 +116,6 @@ def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
         "utilisation": tally.busy_ns / (elapsed * tally.nodes) if elapsed else None,
         "busy_s_per_request": tally.unit_ns / done / _S if done else None,
     }
-    if power is not None and done:
-        whole = elapsed * tally.nodes
-        joules = (power.idle * (whole - tally.busy_ns) + power.busy * tally.busy_ns) / _S
-        figures["energy_j_per_request"] = joules / done
     # The scheduler drops calls at their deadline, even running ones, so all completed ones were in time.
     figures["goodput"] = figures["throughput"]
     return figures
@@ -141,7 +135,6 @@ _COLUMNS = (
     ("dropped", "dropped", "d"),
     ("batch", "mean_batch", ".2f"),
     ("busy", "utilisation", ".1%"),
-    ("J/request", "energy_j_per_request", ".3g"),
 )
 
 

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import Cut, Hold, KeyView
+from app.scheduler.policies.adaptive import Adaptive
+from app.scheduler.policies.base import cut_rows, held
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
 from app.sim.device import Device
@@ -22,17 +25,39 @@ from app.sim.simulator import Simulator
 Instants = NDArray[np.int64]
 
 FOREVER_MS = 3_600_000.0  # a delay longer than any run
+_PATIENCE = 100  # mean latencies: by then the next row has come, with a chance of nearly 1
 _QUEUE = 1 << 30  # rows that may wait: nothing is refused, because latencies are what is compared
 _solve = lru_cache(maxsize=64)(control.solve)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy with its settings. `delay_ms`: of window, static and preferred; `objective`: of adaptive."""
+    """A policy with its settings. `delay_ms`: of window, static and preferred."""
 
     name: str
     delay_ms: float = 5.0
-    objective: str = "latency"
+
+
+class Optimal(Adaptive):
+    """Follows the tables of an optimum, which may let rows wait for company while a worker is free.
+
+    When no more rows come, those that wait run after many times the mean latency.
+    """
+
+    holds = True
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        control = view.facts.control
+        if control is None or view.column or control.serve(0, view.ready):
+            return super().decide(view, idle, now)
+        ended = held(view, round(_PATIENCE * control.mean_ns[0]), now)
+        return ended if isinstance(ended, Hold) else cut_rows(view, view.ready, ended)
+
+
+def follow(scheduler: Scheduler, tables: ControlTables) -> None:
+    """Serve the program by these tables of an optimum, whatever its policy."""
+    scheduler.states[PROGRAM].policy = Optimal()
+    scheduler.control(PROGRAM, tables, 0)
 
 
 class Recorder(Scheduler):
@@ -78,7 +103,7 @@ class Server:
     workers: tuple[int, ...]
     running: int = 1
     copy_ns: int = 0
-    tables: ControlTables | None = None  # of adaptive; solved from the profile if not given
+    tables: ControlTables | None = None  # of the optimum, which are followed in place of the policy
 
     def node(self, instants: Instants, device: Device | None = None) -> Node:
         """A new node for these arrivals. Without a device, units run one after another and take the profile's times."""
@@ -90,14 +115,12 @@ class Server:
         node = (CopyingNode if self.copy_ns else Node)(Recorder(spec), program, device or Device(self.profile))
         if isinstance(node, CopyingNode):
             node.copy(instants, self.copy_ns)
-        if self.policy.name == "adaptive":
-            tables = self.tables or self._solved()
+        if self.tables is not None:
+            follow(node.scheduler, self.tables)
+        elif self.policy.name == "adaptive":
+            tables = _solve(self.profile.stage(self.running), workers=self.running)
             node.scheduler.control(PROGRAM, tables, 0)
         return node
-
-    def _solved(self) -> ControlTables:
-        weight = control.weight_of(self.policy.objective)
-        return _solve(self.profile.stage(self.running), workers=self.running, weight=weight, power=self.profile.watts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
             str(budget_s), "--out", str(folder / "own.json"), profile_dir=folder,
         )  # fmt: skip
         profile = options.profile(str(folder / "own.json"))
-        tables_of(profile, WORKERS, 0.0, folder)  # `adaptive` acts like `no_wait` until its tables are there
+        tables_of(profile, WORKERS, folder)  # `adaptive` acts like `no_wait` until its tables are there
         flags = (
             "--model", source, "--threads", "1", "--max-batch", str(LARGEST), "--profile-dir", kept,
             "--profile-budget-s", "0",

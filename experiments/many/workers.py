@@ -41,7 +41,6 @@ _COOL = 100  # requests at the end that are left out
 _LEARNT = (0.25, 0.65, 0.9)  # loads at which `adaptive` is also tried without being told how much two slow each other
 _ERROR = 0.02  # of the profile that does not know how much two slow each other
 _LEARNS_S = 90  # length of its run: tables are first solved again after 10 s
-_PATIENCE = 30  # a hold ends after that many times the expected wait
 
 
 def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
@@ -50,17 +49,15 @@ def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
 
 
 def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, ControlTables]:
-    """The best policy, and control tables that make `adaptive` follow it."""
+    """The best policy, and control tables by which it is followed."""
     together, apart, sizes = curves(profile)
     kept = kept_sizes(len(together), 2)
     beside = TimeLeft(kept, tuple(together[size - 1] for size in kept), _PHASES)
     best = two_workers.solve(together, apart, rate, beside)
     free, *others = best.table
-    waits = [waiting for waiting, rows in enumerate(free) if waiting and not rows]
-    hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
     tables = ControlTables(
-        (0.0,), (free,), free[-1], sizes, (hold_ns,), peak(profile), 2, padded(profile.batch_ns)[1],
-        beside=beside, others=(tuple(others),),
+        (0.0,), (free,), free[-1], sizes, peak(profile), 2, padded(profile.batch_ns)[1],
+        beside=beside, others=(tuple(others),), mean_ns=(best.mean_ns,),
     )  # fmt: skip
     return best, tables
 

@@ -1,22 +1,22 @@
 """Simulates the adaptive batching of Khan et al.: `python -m experiments.papers.adaptive_batching`.
 
 Figure 2: the rate rises from 1 to 240 requests/s within 300 s. Compares the paper's batches of the preferred size with
-the largest batch under a deadline, with ad hoc batches, and with `adaptive` for each objective, by mean latency and
-requests per joule. Writes docs/bench/adaptive_batching.md, .json and a plot.
+the largest batch under a deadline, with ad hoc batches, and with `adaptive`, by mean latency and requests per joule.
+Writes docs/bench/adaptive_batching.md, .json and a plot.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from app.scheduler.estimates.profile import Power, linear
+from app.scheduler.estimates.profile import linear
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve
 from loadtest.common.experiment import Data, Experiment, Run
@@ -28,8 +28,7 @@ TOP = 240.0  # requests per second
 DEADLINE_MS = 200.0
 BOUND_MS = 20.0  # longest wait of the bounded preset
 #: Idle and busy watts for which the preset's requests per joule lie in the published range, 0.46 to 0.97.
-POWER = Power(100.0, 300.0)
-WEIGHTS = (0.85, 0.88, 0.9, 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 0.993, 0.996, 0.999)  # of power, for `sparing`
+IDLE_W, BUSY_W = 100.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -85,35 +84,24 @@ def policies(network: Network, deadline_ms: float = DEADLINE_MS, max_batch: int 
         "ad hoc": Policy("no_wait"),
         "preferred, literal": Policy("preferred", FOREVER_MS),
         "preferred, bounded": Policy("preferred", BOUND_MS),
-        "adaptive, latency": Policy("adaptive", objective="latency"),
-        "adaptive, balanced": Policy("adaptive", objective="balanced"),
-        "adaptive, energy": Policy("adaptive", objective="energy"),
+        "adaptive": Policy("adaptive"),
     }
 
 
 def run(network: Network, policy: Policy, instants: Instants, max_batch: int = MAX_BATCH) -> dict[str, float]:
     """Simulate one policy under one trace. Energy covers the whole trace, idle time included."""
-    profile = replace(linear(network.fixed_ms, network.row_ms, max_batch), power=POWER)
+    profile = linear(network.fixed_ms, network.row_ms, max_batch)
     served = serve(Server(policy, profile, (max_batch,)), instants)
     tally = served.tally
     # The literal preset never answers the last request. Those few are counted separately.
     answered = served.latency_ms[served.latency_ms < FOREVER_MS / 2]
-    joules = (POWER.idle + (POWER.busy - POWER.idle) * served.busy) * float(instants[-1]) / 1e9
+    joules = (IDLE_W + (BUSY_W - IDLE_W) * served.busy) * float(instants[-1]) / 1e9
     return {
         "mean_ms": float(answered.mean()), "p99_ms": float(np.quantile(answered, 0.99)),
         "left": float(len(served.latency_ms) - len(answered)),
         "batch": tally.rows / tally.units, "busy": served.busy, "per_joule": len(instants) / joules,
         "busy_ms_per_request": tally.busy_ns / 1e6 / len(instants),
     }  # fmt: skip
-
-
-def sparing(network: Network, instants: Instants, least: float) -> tuple[str, dict[str, float]]:
-    """`adaptive` with the smallest of `WEIGHTS` that serves at least `least` requests per joule, else the largest."""
-    for weight in WEIGHTS:
-        found = run(network, Policy("adaptive", objective=str(weight)), instants)
-        if found["per_joule"] >= least:
-            break
-    return f"{weight:g}", found
 
 
 def study(given: tuple[Network, str, int, int]) -> dict[str, Any]:
@@ -124,10 +112,6 @@ def study(given: tuple[Network, str, int, int]) -> dict[str, Any]:
     for name, policy in policies(network).items():
         runs = [run(network, policy, instants) for instants in arrivals]
         found["policies"][name] = {key: [one[key] for one in runs] for key in runs[0]}
-    least = found["policies"]["preferred, literal"]["per_joule"]
-    pairs = [sparing(network, instants, one) for instants, one in zip(arrivals, least, strict=True)]
-    found["weights"] = [weight for weight, _ in pairs]
-    found["policies"]["adaptive, as sparing"] = {key: [one[key] for _, one in pairs] for key in pairs[0][1]}
     return found
 
 
@@ -155,8 +139,8 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
     settings = {
-        "max_batch": MAX_BATCH, "deadline_ms": DEADLINE_MS, "bound_ms": BOUND_MS, "idle_w": POWER.idle,
-        "busy_w": POWER.busy,
+        "max_batch": MAX_BATCH, "deadline_ms": DEADLINE_MS, "bound_ms": BOUND_MS, "idle_w": IDLE_W,
+        "busy_w": BUSY_W,
     }  # fmt: skip
     return {
         "settings": settings, "networks": [asdict(network) for network in NETWORKS],

@@ -29,7 +29,7 @@ from app.sim.node import PROGRAM, Node
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
 from experiments.common.processes import spread
-from experiments.common.simulated import Instants, Recorder, stepped
+from experiments.common.simulated import Instants, Recorder, follow, stepped
 from experiments.policies.simulated import LOADS, MEASURED, PROFILES, best_tables, devices
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
@@ -103,15 +103,20 @@ def known(times: Mapping[int, Sequence[float]]) -> ModelProfile:
 
 def served(
     device: Device, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants,
-    workers: int = 1,
+    workers: int = 1, *, optimum: bool = False,
 ) -> Data:  # fmt: skip
-    """Mean latency in ms from the warm-up on, and of the second half; how often tables were solved again."""
+    """Mean latency in ms from the warm-up on, and of the second half; how often tables were solved again.
+
+    `optimum`: the tables are those of the optimum.
+    """
     largest = profile.max_batch
     program = Program(PROGRAM, profile.model, (Stage(profile.stage(workers)),), policy, largest, _QUEUE, 0)
     spec = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers)
     scheduler = Learner(spec, profile) if policy == "adaptive" and profile.errors else Recorder(spec)
     node = Node(scheduler, program, device)
-    if tables is not None:
+    if tables is not None and optimum:
+        follow(scheduler, tables)
+    elif tables is not None:
         scheduler.control(PROGRAM, tables, 0)
     simulator = Simulator([node], Tally())
     simulator.feed(arrivals.tolist())
@@ -132,7 +137,7 @@ def simulate(cell: Cell) -> list[dict[str, Any]]:
         return Device(cell.profile, factor=Factors(cell.noise / 2, [cell.seed]))
 
     plain = served(device(), "no_wait", true, None, arrivals)
-    exact = served(device(), "adaptive", true, best_tables(true, rate, 0.0)[1], arrivals)
+    exact = served(device(), "adaptive", true, best_tables(true, rate)[1], arrivals, optimum=True)
     found = []
     for number, (kind, measured) in enumerate(KINDS.items()):
         profile = known(measured(true.batch_ns, cell.noise, 1000 * cell.seed + number))

@@ -2,7 +2,7 @@
 
 Six devices, three of them measured (docs/bench/profiles/, by `starling profile` with one thread) and three made up, at
 six loads each, with Poisson arrivals and one batch at a time. The optimum is the exact least mean latency of any
-policy, or for the other objectives the least weighted cost (`app.scheduler.optimal.solver`).
+policy (`app.scheduler.optimal.solver`).
 
 Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
 simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import solver as optimal
-from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
@@ -37,14 +36,12 @@ PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
-_POWER = (0.0, 1.0)  # the cost of power is the time that the device is busy
 _WARM_NS = 3_000_000_000  # left out at the start: `adaptive` knows no rate until the first tick, after a second
 _COOL = 100  # requests at the end that are left out
 _LEAST_S = 20  # length of a run
 _SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
 #: If the last quarter's latency over the first's and the mean over the optimum are larger, the queue grows forever.
 _GROWS = 3.0
-_PATIENCE = 30  # a hold ends after that many times the expected wait; chance exp(-30)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,6 @@ class Contender:
 
     name: str
     policy: str
-    objective: str = "latency"
     delays_ms: tuple[float, ...] = (5,)
 
 
@@ -74,8 +70,6 @@ CONTENDERS = (
     Contender("preferred", "preferred", delays_ms=DELAYS),
     Contender("preferred, literal", "preferred", delays_ms=(FOREVER_MS,)),
     Contender("ebird", "ebird"),
-    Contender("adaptive, balanced", "adaptive", "balanced"),
-    Contender("adaptive, energy", "adaptive", "energy"),
 )
 
 
@@ -83,30 +77,27 @@ def devices(folder: Path) -> dict[str, ModelProfile]:
     """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
     flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
     return {
-        **{name: replace(options.profile(str(folder / f"{name}.json")), power=None) for name in MEASURED},
+        **{name: options.profile(str(folder / f"{name}.json")) for name in MEASURED},
         "7 + 0.6 b": linear(7, 0.6, 32), "0.2 + 3 b": linear(0.2, 3, 32),
         "4 to 8 rows, then + 0.4": ModelProfile(flat, "made up"),
     }  # fmt: skip
 
 
-def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optimal.Optimum, ControlTables]:
-    """The optimum, and control tables that make `adaptive` the optimal policy at every measured rate."""
-    best = optimal.solve(profile.occupied_ns, rate, weight=price, power=_POWER, idling=True)
-    waits = [waiting for waiting, rows in enumerate(best.table) if waiting and not rows]
-    hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
-    return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, (hold_ns,), profile.peak)
+def best_tables(profile: ModelProfile, rate: float) -> tuple[optimal.Optimum, ControlTables]:
+    """The optimum, and control tables by which it is followed at every measured rate."""
+    best = optimal.solve(profile.occupied_ns, rate)
+    return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, profile.peak, mean_ns=(best.mean_ns,))
 
 
-def simulate(server: Server, instants: Instants, price: float) -> dict[str, float]:
-    """Mean latency and cost (latency + price x utilisation) in ms. Requests that are never answered are left out."""
+def simulate(server: Server, instants: Instants) -> dict[str, float]:
+    """Latencies in ms, and rows a batch. Requests that are never answered are left out."""
     served = serve(server, instants, warm=min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
     # Rows held at the end wait for arrivals that do not come: they would count against policies that hold.
     latency = served.latency_ms[: -min(_COOL, len(served.latency_ms) // 10)]
     latency, tally = latency[latency < FOREVER_MS / 2], served.tally
-    mean = float(latency.mean())
     return {
-        "mean_ms": mean, "p99_ms": float(np.quantile(latency, 0.99)), "batch": tally.rows / tally.units,
-        "cost_ms": mean + price / 1e6 * served.busy,
+        "mean_ms": float(latency.mean()), "p99_ms": float(np.quantile(latency, 0.99)),
+        "batch": tally.rows / tally.units,
         "late": float(latency[-len(latency) // 4 :].mean() / latency[: len(latency) // 4].mean()),
     }  # fmt: skip
 
@@ -116,39 +107,35 @@ def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
     device, profile, load, scale = given
     requests = max(scale.requests * (scale.more if load >= 0.9 else 1), round(_LEAST_S * load * profile.peak))
     arrivals = [stepped([(requests, load * profile.peak)], seed) for seed in range(scale.seeds)]
-    known: dict[float, tuple[optimal.Optimum, list[float]]] = {}
-    found = []
-    for contender in CONTENDERS:
-        price = control.price_of(control.weight_of(contender.objective), profile.occupied_ns[0], _POWER)
-        if price not in known:
-            best, tables = best_tables(profile, load * profile.peak, price)
-            server = Server(Policy("adaptive"), profile, (profile.max_batch,), tables=tables)
-            known[price] = best, [simulate(server, instants, price)["cost_ms"] for instants in arrivals]
-        best, simulated = known[price]
-        optimum = (best.mean_ns + price * best.utilisation) / 1e6
-        figures = against(contender, profile, arrivals, price, [one / optimum for one in simulated], optimum)
-        found.append({"device": device, "load": load, "name": contender.name, "optimum_ms": optimum} | figures)
-    return found
+    best, tables = best_tables(profile, load * profile.peak)
+    optimum = best.mean_ns / 1e6
+    server = Server(Policy("adaptive"), profile, (profile.max_batch,), tables=tables)
+    simulated = [simulate(server, instants)["mean_ms"] / optimum for instants in arrivals]
+    return [
+        {"device": device, "load": load, "name": contender.name, "optimum_ms": optimum}
+        | against(contender, profile, arrivals, simulated, optimum)
+        for contender in CONTENDERS
+    ]
 
 
 def against(
-    contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], price: float,
-    simulated: Sequence[float], optimum: float,
+    contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], simulated: Sequence[float],
+    optimum: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One policy's figures. `simulated`: the cost of the optimal policy on the same arrivals, over `optimum` in ms."""
+    """One policy's figures. `simulated`: the mean of the optimal policy on the same arrivals, over `optimum` in ms."""
     workers = default_workers(contender.policy, profile.max_batch)
 
     def runs_with(delay_ms: float, some: Sequence[Instants]) -> list[dict[str, float]]:
-        policy = Policy(contender.policy, delay_ms, contender.objective)
-        return [simulate(Server(policy, profile, workers), instants, price) for instants in some]
+        server = Server(Policy(contender.policy, delay_ms), profile, workers)
+        return [simulate(server, instants) for instants in some]
 
     first = {delay: runs_with(delay, arrivals[:1])[0] for delay in contender.delays_ms}
     delay = min(first, key=lambda one: first[one]["mean_ms"])
     runs = [first[delay], *runs_with(delay, arrivals[1:])]
-    above = [one["cost_ms"] / optimum - same for one, same in zip(runs, simulated, strict=True)]
+    above = [one["mean_ms"] / optimum - same for one, same in zip(runs, simulated, strict=True)]
     mean = {key: float(np.mean([one[key] for one in runs])) for key in runs[0]}
     return {
-        **{key: mean[key] for key in ("mean_ms", "p99_ms", "cost_ms", "batch")},
+        **{key: mean[key] for key in ("mean_ms", "p99_ms", "batch")},
         "delay_ms": delay if len(contender.delays_ms) > 1 else None,
         "overloaded": mean["late"] > _GROWS and mean["mean_ms"] > _GROWS * optimum,
         "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)),
@@ -178,7 +165,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
 
-TARGETS = {"adaptive": 0.02, "adaptive, balanced": 0.05, "adaptive, energy": 0.05}
+TARGETS = {"adaptive": 0.02}
 _FLOOR = 0.001  # of a distance in the plot
 
 

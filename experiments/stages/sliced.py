@@ -54,7 +54,7 @@ def cases() -> dict[str, ModelProfile]:
     """By name; the times of each whole are the sums of its stages."""
     found = {}
     for name in MEASURED:
-        profile = replace(options.profile(str(DOCS / "profiles" / f"{name}.json")), power=None, concurrency_ns={})
+        profile = replace(options.profile(str(DOCS / "profiles" / f"{name}.json")), concurrency_ns={})
         for count in CUTS:
             found[f"{name}, {count} of equal time"] = equal(profile, count)
             found[f"{name}, {count} as measured"] = measured(profile, count, 1)

@@ -51,7 +51,6 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive_batching, "NETWORKS", adaptive_batching.NETWORKS[1:2])
-    monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
     arguments = ["--seeds", "1", "--seconds", "4", "--out", str(tmp_path)]
     assert adaptive_batching.EXPERIMENT.main(arguments) == 0
     assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2

@@ -7,7 +7,7 @@ import pytest
 from app.contract import Batching
 from app.errors import ConfigError
 from app.models.description.config import model_info, read_config
-from app.scheduler.policies import check_names
+from app.scheduler.policies import policy_class
 
 from .folders import TOML, source_of, write_model
 
@@ -117,6 +117,14 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
         ),
         ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name in one line, .*, got ''"),
         ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
+        *(
+            (
+                "[[outputs]]",
+                f"[batching]\nobjective = {given}\n[[outputs]]",
+                f"batching.objective: expected 'latency' or 'deadline', got {given}",
+            )
+            for given in ("'energy'", "'balanced'", "0.5")
+        ),
         (
             "[[outputs]]",
             "[batching]\nmax_batch = '8'\n[[outputs]]",
@@ -160,12 +168,12 @@ def test_labels_must_be_as_many_as_values(tmp_path):
 
 
 def test_names_that_only_the_scheduler_knows_are_held_against_it(tmp_path):
-    folder = write_model(tmp_path / "m", f'{TOML}\n[batching]\nobjective = "speed"\n')
+    folder = write_model(tmp_path / "m", f'{TOML}\n[batching]\npolicy = "speed"\n')
     config = read_config(folder)
     assert model_info(config, source_of(folder)).batching  # whoever only lists files may do without
-    message = r"model\.toml: batching\.objective: expected latency, .*, got 'speed'"
+    message = r"model\.toml: batching\.policy: expected one of adaptive, .*, got 'speed'"
     with pytest.raises(ConfigError, match=message):
-        model_info(config, source_of(folder), None, check_names)
+        model_info(config, source_of(folder), None, policy_class)
 
 
 @pytest.mark.parametrize(

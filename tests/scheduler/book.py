@@ -31,7 +31,7 @@ from .class_book import Idle, check_classes, check_refusal
 UNBOUNDED = DeviceSpec(workers=()).max_alive
 _LONGEST_NS = 400  # of any batch time with which traces measure programs anew
 _OUTLIER = 4  # a batch counts at most so many times its prediction
-EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
+EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive but for tables of several workers
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class CallFacts:
 class Book:
     """Follows one Scheduler. `submit`, `cancel` and `finish` are told before it is; `check` sees each of its Steps.
 
-    `patient`: control tables may hold rows back. `exact`: units take as long as predicted.
+    `patient`: control tables may let a worker wait for another. `exact`: units take as long as predicted.
     """
 
     def __init__(

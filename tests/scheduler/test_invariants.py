@@ -30,7 +30,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few, repeatable, some
+from tiers import few, repeatable
 
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
@@ -56,11 +56,10 @@ PER_TOKEN = Profile((15, 25, 35), by_length=((1, (10, 15, 20)), (12, (65, 125, 1
 
 @cache
 def tables() -> list[ControlTables]:
-    """For the last of the profiles: those of `latency` never wait, those of `energy` hold rows for up to 3 us."""
-    return [
-        solve(Profile(PROFILES[-1]), workers=workers, weight=weight, loads=(0.05, 0.5, 0.95))
-        for weight, workers in some([(0.0, 1), (0.0, 2), (0.9, 2), (0.9, 1)], 3)
-    ]
+    """For the last of the profiles, of one worker and of two; of two also where each always waits for the other."""
+    one, two = (solve(Profile(PROFILES[-1]), workers=workers, loads=(0.05, 0.5, 0.95)) for workers in (1, 2))
+    waiting = tuple(tuple((0,) * len(column) for column in level) for level in two.others)
+    return [one, two, replace(two, others=waiting)]
 
 
 profiles = st.builds(

@@ -128,7 +128,7 @@ def test_tables_of_several_workers_count_only_while_no_other_model_has_rows(othe
         scheduler.add_program(make_program(program, stages=(BOTH[1],), max_batch=4, policy="adaptive"), 0)
     sizes = (1, 2, 3, 4)
     table = ControlTables(
-        (0.5,), ((0, 1, 1, 1),), 1, sizes, (0,), 1e6, 2, sizes, beside=TimeLeft((1,), (100,), 1), others=(((0, 1),),)
+        (0.5,), ((0, 1, 1, 1),), 1, sizes, 1e6, 2, sizes, beside=TimeLeft((1,), (100,), 1), others=(((0, 1),),)
     )
     scheduler.control(1, table, 0)
     scheduler.submit(make_call(1, 2, program=1, arrived=0), 0)

@@ -19,7 +19,7 @@ PROGRAM = make_program(
 
 
 OTHER = make_program(2, batch_ns=(10, 20))
-TABLES = ControlTables((0.1, 0.9), ((0, 0, 2), (0, 1, 2)), 2, (1, 2), (70, 0), 1e8, 2)
+TABLES = ControlTables((0.1, 0.9), ((0, 1, 1), (0, 1, 2)), 2, (1, 2), 1e8, 2)
 
 
 def session(entries: list[Entry]) -> list[Step]:

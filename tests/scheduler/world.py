@@ -123,7 +123,7 @@ class World:
         self.refusals: dict[int, Refusal] = {}
         self.left: dict[int, int] = {}  # when each call was done or dropped
         self.now = 0
-        patient = any(tables is not None and any(tables.hold_ns) for _, _, tables in trace.control)
+        patient = any(tables is not None and tables.beside is not None for _, _, tables in trace.control)
         self.book = Book(trace.device, trace.programs, patient=patient, exact=trace.seed is None)
         self.scheduler = RecordingScheduler(trace.device, sink=self.entries.append)
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []

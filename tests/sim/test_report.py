@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from app.scheduler.estimates.profile import ModelProfile, Power
+from app.scheduler.estimates.profile import ModelProfile
 from app.sim.device import Device
 from app.sim.replay import Replayed, replay
 from app.sim.report import Tally, summary
@@ -55,13 +55,12 @@ def test_figures() -> None:
     device = Device(ModelProfile((1,)))
     device.busy_ns = device.unit_ns = 6 * MS
     tally.close(10 * MS, [device, Device(ModelProfile((1,)))])
-    figures = summary(tally, Power(10, 60))
+    figures = summary(tally)
     assert figures["mean_ms"] == 4
     assert (figures["requests"], figures["completed"], figures["dropped"]) == (6, 3, 3)
     assert (figures["mean_batch"], figures["utilisation"]) == (2, 0.3)
     assert figures["throughput"] == figures["goodput"] == 300
     assert figures["busy_s_per_request"] == pytest.approx(0.002)
-    assert figures["energy_j_per_request"] == pytest.approx((0.014 * 10 + 0.006 * 60) / 3)
 
 
 # Replay says whether the recorded Steps come out again, and where they do not.

@@ -191,11 +191,11 @@ def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Po
 
 
 @full
-@pytest.mark.parametrize(("weight", "load"), [(0, 0.2), (0, 0.7), (20, 0.5)])
-def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: float, load: float) -> None:
-    """Within 1.5 %, the weighted one also in its share of time at work. The curve is not monotone: padding is seen."""
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.7])
+def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, load: float) -> None:
+    """Within 1.5 %. The curve is not monotone: padding is seen."""
     profile = parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4}})
-    best = solve(profile.batch_ns, load * profile.peak, weight=weight * MS)
+    best = solve(profile.batch_ns, load * profile.peak)
     monkeypatch.setitem(POLICIES, "table", follow(best.table, best.sizes, best.tail))
     setup = Setup(profile, load * profile.peak, policy="table", requests=12_000, seed=1)
     tally = drive(setup, setup.node(0))

@@ -31,7 +31,7 @@ from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 8  # of the stored tables; raise it when the theory behind them changes
+_FORMAT = 9  # of the stored tables; raise it when the theory behind them changes
 #: Batches and the event loop go first, but not so far that it takes long: with the lowest priority (19), on two busy
 #: cores, a small model at 0.85 of its peak had 1.6 times its mean latency for as long as tables were being solved.
 _NICE = 5
@@ -72,17 +72,15 @@ async def solved(
     model: ProfiledModel, corrected: ModelProfile | None, spec: DeviceSpec, folder: Path | None
 ) -> ControlTables:
     """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches."""
-    weight = control.weight_of(model.executor.model.info.batching.objective)
     # Times of a warm-up or of live batches differ at each start, so their tables are not stored.
     folder = None if corrected or model.origin is Origin.WARM_UP else folder
-    work = partial(tables_of, corrected or model.profile, spec.max_running, weight, folder, lead_of(spec), solve_aside)
+    work = partial(tables_of, corrected or model.profile, spec.max_running, folder, lead_of(spec), solve_aside)
     return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), work)
 
 
 def tables_of(
     profile: ModelProfile,
     workers: int,
-    weight: float,
     folder: Path | None,
     lead_ns: int = 0,
     solve: Callable[..., ControlTables] = control.solve,
@@ -92,15 +90,12 @@ def tables_of(
     handovers = len(profile.parts)
     stages = () if any(part.cell for part in profile.stages) else tuple(part.stage() for part in profile.stages)
     values = bool(stages)  # tables of a model in stages also hold the value of each state
-    asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, stages)
+    asked = (_FORMAT, stage, handovers, lead_ns, workers, stages)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    tables = solve(
-        stage, workers=workers, weight=weight, power=profile.watts, values=values, handovers=handovers, lead_ns=lead_ns,
-        stages=stages,
-    )  # fmt: skip
+    tables = solve(stage, workers=workers, values=values, handovers=handovers, lead_ns=lead_ns, stages=stages)
     if path:
         try:
             write_whole(path, json.dumps(tables.to_dict()))

@@ -40,8 +40,8 @@ INSTEAD = {
     **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
     **dict.fromkeys((".joblib", ".ubj", ".json", ".txt"), _ESTIMATOR),
 }
-#: Raises ValueError for an unknown policy or objective: their names are the scheduler's.
-CheckNames = Callable[[str, str | float], None]
+#: Raises ValueError for an unknown policy: their names are the scheduler's.
+CheckPolicy = Callable[[str], object]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 
@@ -156,7 +156,7 @@ def model_info(
     config: ModelTable,
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
-    check_names: CheckNames | None = None,
+    check_policy: CheckPolicy | None = None,
 ) -> ModelInfo:
     """The ModelInfo that the file declares. Reads the files of labels.
 
@@ -171,7 +171,7 @@ def model_info(
     else:
         inputs = input_specs(path, config.inputs)
         outputs = output_specs(path, config.outputs, inputs)
-    batching = _batching(path, config.batching, overrides or {}, check_names)
+    batching = _batching(path, config.batching, overrides or {}, check_policy)
     if config.task is None:  # a task's token ids have a bound
         batching = _with_buckets(batching, inputs)
     return ModelInfo(
@@ -195,7 +195,7 @@ def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
 
 
 def _batching(
-    path: Path, declared: Batching, overrides: Mapping[str, object], check_names: CheckNames | None
+    path: Path, declared: Batching, overrides: Mapping[str, object], check_policy: CheckPolicy | None
 ) -> Batching:
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
@@ -203,9 +203,9 @@ def _batching(
     except ValidationError as error:
         raise ConfigError(f"setting {explain(error, Batching)}") from None
     batching = Batching.model_validate({**declared.model_dump(exclude_unset=True), **given})
-    if check_names is not None:
+    if check_policy is not None:
         try:
-            check_names(batching.policy, batching.objective)
+            check_policy(batching.policy)
         except ValueError as error:
             raise ConfigError(f"{path}: batching.{error}") from None
     return batching

@@ -5,7 +5,6 @@
      "error": {"1": 0.01, "2": 0.02, "32": 0.01},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
      "handover_ms": 0.15,
-     "power_w": {"idle": 20.0, "busy": 65.0},
      "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
      "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
 
@@ -14,7 +13,6 @@
     concurrency   under "2": time of such a batch while two units run at once
     handover_ms   what each unit costs beyond computing, whatever its size: to reach a worker and to report its end.
                   With `stages`, of each of them
-    power_w       watts drawn by the device
     length_ms     time of a batch by the length of its longest row. `batch_ms` is then used if the length is unknown;
                   its default is the times of the longest length
     stages        the parts that a model is run in, in order, each in this format. `batch_ms` beside them is the time of
@@ -40,18 +38,9 @@ from app.scheduler.estimates.lengths import time_at
 from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
-    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "power_w", "length_ms",
-    "stages", "cell", "handover_ms", "error",
+    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "length_ms", "stages",
+    "cell", "handover_ms", "error",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """Watts drawn by the device while nothing runs and while a unit runs."""
-
-    idle: float
-    busy: float
-    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,6 @@ class ModelProfile:
     device: str = ""
     threads: int | None = None
     concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    power: Power | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stages: tuple[ModelProfile, ...] = ()
@@ -91,11 +79,6 @@ class ModelProfile:
     def occupied_ns(self) -> tuple[int, ...]:
         """By size: how long a batch alone occupies its worker, with hand-over."""
         return tuple(time + (self.handover_ns or 0) * len(self.parts) for time in self.batch_ns)
-
-    @property
-    def watts(self) -> tuple[float, float]:
-        """Idle and busy. If no power was measured, 0 and 1: then device time takes the place of energy."""
-        return (self.power.idle, self.power.busy) if self.power else (0.0, 1.0)
 
     @property
     def best(self) -> int:
@@ -213,8 +196,6 @@ class ModelProfile:
             data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
         if self.handover_ns is not None:
             data["handover_ms"] = self.handover_ns / MS
-        if self.power is not None:
-            data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
         if self.by_length:
             data["length_ms"] = {str(length): to_ms(times) for length, times in self.by_length}
         if self.cell:
@@ -258,7 +239,6 @@ def parse(data: Any) -> ModelProfile:
         device=data.get("device", ""),
         threads=threads,
         concurrency_ns=fields.concurrency(data.get("concurrency", {}), len(batch_ns)),
-        power=_power(data["power_w"]) if "power_w" in data else None,
         extra={key: value for key, value in data.items() if key not in _KNOWN},
         by_length=lengths,
         stages=stages,
@@ -274,20 +254,6 @@ def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
     return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
-
-
-def _power(given: Any) -> Power:
-    if not isinstance(given, Mapping):
-        raise fault("power_w", "idle and busy", given)
-    watts = {}
-    for name in ("idle", "busy"):
-        if name not in given:
-            raise ValueError(f"power_w.{name}: expected watts, got nothing")
-        watts[name] = fields.number(given[name], f"power_w.{name}")
-        if watts[name] < 0:
-            raise fault(f"power_w.{name}", "at least 0 watts", given[name])
-    extra = {key: value for key, value in given.items() if key not in watts}
-    return Power(watts["idle"], watts["busy"], extra)
 
 
 def _stages(given: Any, max_batch: int | None) -> tuple[ModelProfile, ...]:

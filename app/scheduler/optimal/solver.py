@@ -1,4 +1,4 @@
-"""Solves for the best batching policy on one serial device: least mean latency, or latency and power weighted.
+"""Solves for the best batching policy on one serial device: the least mean latency.
 
 For Poisson arrivals and batch times T(b) the best policy is the solution of a semi-Markov decision process (Y. Xu,
 J. Sun, S. Zhou, Z. Niu, SMDP-Based Dynamic Batching, arXiv 2301.12865 and 2501.02181). All policies are compared with
@@ -8,7 +8,7 @@ it, and its table is itself a policy.
     action    0: wait for the next arrival; b: run b of the waiting rows
     time      1 / rate, or T(b)
     cost      rows in the system, integrated over that time, divided by the rate: by Little's law the long-run average
-              is the mean latency; plus weight x watts, integrated
+              is the mean latency
 
 Solved by Howard's policy iteration; each policy is evaluated exactly by one linear system. The process is not cut off
 at the last state: beyond it the size of the highest throughput is run, for which the relative value is a quadratic in
@@ -46,7 +46,6 @@ class Optimum:
     mean_ns: float  # latency
     mean_batch: float  # rows
     utilisation: float  # share of time in which the device runs
-    power_w: float
     tail: int  # rows to run if more wait than the table has entries for
 
     def serve(self, waiting: int) -> int:
@@ -54,25 +53,18 @@ class Optimum:
         return self.table[waiting] if waiting < len(self.table) else self.tail
 
 
-def solve(
-    batch_ns: Sequence[int],
-    rate: float,
-    *,
-    weight: float = 0.0,
-    power: tuple[float, float] = (0.0, 1.0),
-    idling: bool = True,
-    states: int = 256,
-) -> Optimum:
-    """The policy that minimises mean latency in ns + `weight` x mean power in watts.
+def solve(batch_ns: Sequence[int], rate: float, *, idling: bool = True, states: int = 256) -> Optimum:
+    """The policy with the least mean latency.
 
-    `rate` in rows per second; `power`: watts idle and busy; `weight` in ns per watt. With `idling` False the device
-    is never idle while rows wait. `states`: the largest number of waiting rows kept, at least twice the largest batch.
+    `rate` in rows per second. With `idling` False the device is never idle while rows wait. `states`: the largest
+    number of waiting rows kept, at least twice the largest batch.
+
     Raises ValueError if no policy keeps up with the rate.
     """
     process = _Process(batch_ns, rate, states)
     allowed = process.allowed(idling)
     table = np.minimum(np.arange(process.states + 1), process.tail_size)
-    cost = process.latency_cost() + weight * process.power_cost(power)
+    cost = process.latency_cost()
     least, idle_rounds, lowest = np.inf, 0, table
     for _ in range(_ROUNDS):
         average, value = process.evaluate(table, cost[:, None, :])
@@ -86,21 +78,14 @@ def solve(
         if average[0] < least:
             least, lowest = average[0], table
         if (changed == table).all():
-            return process.optimum(table, power)
+            return process.optimum(table)
         if idle_rounds == _IDLE_ROUNDS:
-            return process.optimum(lowest, power)
+            return process.optimum(lowest)
         table = changed
     raise RuntimeError(f"policy iteration did not end in {_ROUNDS} rounds")  # never seen; it must end
 
 
-def evaluate(
-    batch_ns: Sequence[int],
-    rate: float,
-    table: Sequence[int],
-    *,
-    power: tuple[float, float] = (0.0, 1.0),
-    pad: bool = True,
-) -> Optimum:
+def evaluate(batch_ns: Sequence[int], rate: float, table: Sequence[int], *, pad: bool = True) -> Optimum:
     """The long-run averages of the policy that runs `table[n]` of n waiting rows; beyond the table its last entry.
 
     With `pad` False batches run at their own size. The table must reach at least the largest batch, and should reach
@@ -109,7 +94,7 @@ def evaluate(
     if any(not 0 <= rows <= min(waiting, len(batch_ns)) for waiting, rows in enumerate(table)) or not table[-1]:
         raise ValueError("table: expected 0 to as many rows as wait and as a batch can have, and not 0 at its end")
     process = _Process(batch_ns, rate, len(table) - 1, pad=pad, tail_size=table[-1])
-    return process.optimum(np.asarray(table, dtype=np.int64), power)
+    return process.optimum(np.asarray(table, dtype=np.int64))
 
 
 def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, ...]]:
@@ -208,11 +193,6 @@ class _Process:
         cost[0, 1:] = 1
         return cost
 
-    def power_cost(self, power: tuple[float, float]) -> Floats:
-        cost = np.zeros((2, self.largest + 1))
-        cost[0] = np.r_[power[0] / self.rate, power[1] * self.times]
-        return cost
-
     # one policy
 
     def evaluate(self, table: NDArray[np.int64], cost: Floats) -> tuple[Floats, Floats]:
@@ -256,7 +236,7 @@ class _Process:
             gains[b:, b] = cost[0, b] + rows * cost[1, b] - average * self.times[b - 1] + after[rows - b, b - 1]
         return gains
 
-    def optimum(self, table: NDArray[np.int64], power: tuple[float, float]) -> Optimum:
+    def optimum(self, table: NDArray[np.int64]) -> Optimum:
         """The policy with its averages."""
         costs = np.stack([self.latency_cost(), self.busy_cost(), self.batch_cost()], axis=1)
         (latency, busy, batches), _ = self.evaluate(table, costs)
@@ -267,7 +247,6 @@ class _Process:
             mean_ns=float(latency),
             mean_batch=float(self.rate / batches),
             utilisation=float(busy),
-            power_w=float(power[0] + (power[1] - power[0]) * busy),
             tail=self.tail_size,
         )
 

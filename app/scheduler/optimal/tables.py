@@ -5,20 +5,13 @@ must run off the event loop. Looking a table up is O(1). Each table is solved fr
 arrival rate as a share of the device's peak rate. A device that becomes slower by a factor is the same process on a
 slower clock. So the table for the current load stays exact, and nothing has to be solved again.
 
-The objective is a weight w from 0 to below 1. The objective minimised is
-
-    (1 - w) x mean latency / T(1)  +  w x mean power / power of a busy device
-
-`latency` has weight 0, and no usable worker is idle while rows wait; `balanced` is 0.5, `energy` 0.9. Without measured
-power a busy device counts as 1 and an idle one as 0, so device time is weighted instead.
-
-If batch times have errors, a table departs from serving all waiting rows only if its gain is significant
-(`uncertainty`).
+One worker is never idle while rows wait. If batch times have errors, a table departs from serving all waiting rows only
+if its gain is significant (`uncertainty`).
 
 For several workers that run at once the state has a second part: the time that the others have left (`time_left`). Then
-a free worker may wait for another one while rows wait, even under `latency`: workers that start in turn, equally
-spaced, have larger batches for the same wait. For two workers the tables are nearly exact, for more nearly as good
-(`two_workers`, `python -m experiments.many workers several`). `uncertainty` then only affects the sizes of batches.
+a free worker may wait for another one: workers that start in turn, equally spaced, have larger batches for the same
+wait. For two workers the tables are nearly exact, for more nearly as good (`two_workers`, `python -m experiments.many
+workers several`). `uncertainty` then only affects the sizes of batches.
 """
 
 from __future__ import annotations
@@ -33,8 +26,6 @@ from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from app.scheduler.types import Profile
 
-#: Weights of power. `deadline` (see `policies.deadline`) uses tables for rows without deadlines.
-OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9, "deadline": 0.0}
 LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 #: For several workers: their tables take longer to solve and change less from load to load (docs/bench/many.md).
 LOADS_OF_SEVERAL = (0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.96)
@@ -45,22 +36,19 @@ _ROUNDS = 100  # for several workers: the mean may settle later, but the tables 
 _SEVERAL = 32  # for several workers: the largest batch solved row by row
 _PHASES = 8  # phases of a running unit: with 4 the mean latency is up to 4 % higher at load 0.9
 
-_PATIENCE = 4  # a hold ends at the latest after so many times its expected duration
-
 
 @dataclass(frozen=True, slots=True)
 class ControlTables:
-    """`tables[level][n]`: rows to run if n wait, 0 for wait; beyond a table `tail`. Level i is the load `loads[i]`.
+    """`tables[level][n]`: rows to run if n wait; beyond a table `tail`. Level i is the load `loads[i]`.
 
     For several workers that is used while more than one is free (column 0), and `others[level][column - 1][n]` while
-    one is; beyond such a table its last entry.
+    one is, 0 to wait until another ends; beyond such a table its last entry.
     """
 
     loads: tuple[float, ...]
     tables: tuple[tuple[int, ...], ...]
     tail: int
     sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run, beside other units if there are any
-    hold_ns: tuple[int, ...]  # by level: the longest time that a row is held
     peak: float  # rows per second of all workers at best
     workers: int = 1
     alone: tuple[int, ...] = ()  # the same for a unit that runs alone; () for one worker
@@ -107,39 +95,20 @@ class ControlTables:
             columns = len(found.beside.sizes) * found.beside.phases
             if {len(level) for level in found.others} != {columns}:
                 raise ValueError("others: expected a table for each column beside")
-        every = (*found.tables, *(table for level in found.others for table in level))
-        if any(not 0 <= rows <= waiting for table in every for waiting, rows in enumerate(table)):
-            raise ValueError("tables: expected 0 to as many rows as wait")
+        if any(not min(waiting, 1) <= rows <= waiting for table in found.tables for waiting, rows in enumerate(table)):
+            raise ValueError("tables: expected 1 to as many rows as wait")
+        others = (table for level in found.others for table in level)
+        if any(not 0 <= rows <= waiting for table in others for waiting, rows in enumerate(table)):
+            raise ValueError("others: expected 0 to as many rows as wait")
         if not 0 < found.tail <= len(found.sizes) or not len(found.tables) == len(found.loads) > 0:
             raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
         return found
-
-
-def weight_of(objective: str | float) -> float:
-    """The weight of power against latency, 0 to below 1. Raises ValueError that lists the objectives."""
-    if isinstance(objective, str) and objective in OBJECTIVES:
-        return OBJECTIVES[objective]
-    try:
-        weight = float(objective)
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight < 1:
-        names = ", ".join(OBJECTIVES)
-        raise ValueError(f"objective: expected {names} or a weight from 0 to below 1, got {objective!r}")
-    return weight
-
-
-def price_of(weight: float, single_ns: int, power: tuple[float, float]) -> float:
-    """The same weight in nanoseconds of mean latency per watt, the unit of `solver`."""
-    return weight / (1 - weight) * single_ns / (power[1] or 1.0)
 
 
 def solve(
     profile: Profile,
     *,
     workers: int = 1,
-    weight: float = 0.0,
-    power: tuple[float, float] = (0.0, 1.0),
     loads: Sequence[float] = (),
     values: bool = False,
     handovers: int = 1,
@@ -148,12 +117,11 @@ def solve(
 ) -> ControlTables:
     """Tables for `workers` units at once. Takes seconds. Batches beyond 256 rows are not considered.
 
-    `power`: watts of the device idle and busy. `loads`: ascending, below 1; by default `LOADS` or `LOADS_OF_SEVERAL`.
-    `values`: also compute the values of states, which a program of several stages needs at its boundaries. They exist
-    for one worker and the objective `latency` only. `handovers`: units that a batch is run as. Each occupies its worker
-    for the profile's hand-over as well, except for `lead_ns` of the first, which passes while the worker ends its last
-    unit. `stages`: the parts of the program. With values, and without times by length, batch times are those of stages
-    that each run a batch in the parts that are fastest.
+    `loads`: ascending, below 1; by default `LOADS` or `LOADS_OF_SEVERAL`. `values`: also compute the values of states,
+    which a program of several stages needs at its boundaries. They exist for one worker only. `handovers`: units that a
+    batch is run as. Each occupies its worker for the profile's hand-over as well, except for `lead_ns` of the first,
+    which passes while the worker ends its last unit. `stages`: the parts of the program. With values, and without times
+    by length, batch times are those of stages that each run a batch in the parts that are fastest.
 
     Raises ValueError for an empty profile.
     """
@@ -165,33 +133,25 @@ def solve(
     handover_ns = profile.handover_ns or 0
     beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
     times = tuple(time + beyond_ns for time in times[:LARGEST])
-    valued = values and workers == 1 and not weight
+    valued = values and workers == 1
     if valued and len(stages) > 1 and not any(stage.by_length for stage in stages):
         times = _in_parts(stages, handover_ns, lead_ns)
     if workers > 1:
         apart = tuple(time + beyond_ns for time in profile.times_of(workers - 1)[:LARGEST])
-        return _of_several(profile, times, apart, workers, weight, power, loads or LOADS_OF_SEVERAL)
+        return _of_several(profile, times, apart, workers, loads or LOADS_OF_SEVERAL)
     loads = loads or LOADS
     share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s
     states = max(_STATES, 2 * len(times))
-    solved = [
-        solver.solve(
-            times, load * share, weight=price_of(weight, times[0], power), power=power,
-            idling=weight > 0, states=states,
-        )
-        for load in loads
-    ]  # fmt: skip
+    solved = [solver.solve(times, load * share, idling=False, states=states) for load in loads]
     worth = [solver.values(times, best) for best in solved] if valued else []
     if curves := uncertainty.perturbed(times, profile.errors):
-        price, sizes = price_of(weight, times[0], power), uncertainty.sizes_of(solved[0].sizes, times, profile.errors)
-        solved = [uncertainty.kept(replace(best, sizes=sizes), times, curves, price, power) for best in solved]
-    holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
+        sizes = uncertainty.sizes_of(solved[0].sizes, times, profile.errors)
+        solved = [uncertainty.kept(replace(best, sizes=sizes), times, curves) for best in solved]
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
         tail=solved[-1].tail,
         sizes=solved[0].sizes,
-        hold_ns=holds,
         peak=share,
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
@@ -200,9 +160,8 @@ def solve(
 
 
 def _of_several(
-    profile: Profile, together: tuple[int, ...], apart: tuple[int, ...], workers: int, weight: float,
-    power: tuple[float, float], loads: Sequence[float],
-) -> ControlTables:  # fmt: skip
+    profile: Profile, together: tuple[int, ...], apart: tuple[int, ...], workers: int, loads: Sequence[float]
+) -> ControlTables:
     """Tables for several workers. `together`, `apart`: batch times while all workers run, and while all but one do.
 
     If the largest batch has more than 32 rows, groups of rows are treated as one row, so that solving takes seconds.
@@ -224,14 +183,12 @@ def _of_several(
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
-    price = price_of(weight, times[0], power) * (power[1] - power[0]) / workers  # ns by busy worker
     solved = [
         two_workers.solve(
-            times, fewer, load * peak * 1e9, beside, workers=workers, price=price * load * peak, idling=weight > 0,
-            tolerance=_TOLERANCE, rounds=_ROUNDS,
+            times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS
         )
         for load in loads
-    ]  # fmt: skip
+    ]
 
     def rows_of(table: Sequence[int]) -> tuple[int, ...]:
         waiting = range((len(table) - 1) * group + 1)
@@ -243,9 +200,6 @@ def _of_several(
         tables=tuple(columns[0] for columns in tables),
         tail=tables[-1][0][-1],
         sizes=sizes,
-        hold_ns=tuple(
-            _longest_hold(columns[0], load * peak * group * 1e9) for columns, load in zip(tables, loads, strict=True)
-        ),
         peak=peak * group * 1e9,
         workers=workers,
         alone=alone,
@@ -263,9 +217,3 @@ def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tupl
         for stage, extra in zip(stages, begun, strict=True)
     ]
     return tuple(map(sum, zip(*totals, strict=True)))
-
-
-def _longest_hold(table: Sequence[int], rate: float) -> int:
-    """Nanoseconds after which a held row starts: a gap may be long by chance, or the rate may have fallen."""
-    waits = [waiting for waiting, rows in enumerate(table) if waiting and not rows]
-    return round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0

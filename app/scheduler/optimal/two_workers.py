@@ -7,8 +7,8 @@ semi-Markov decision process extends that of `solver`:
               worker is free
     action    wait until a row arrives or the other worker ends; or run b of the waiting rows
     time      until a worker is free, or until the awaited event; 0 if both were free
-    cost      waiting rows, integrated, plus b T(b) for each batch, less what batches gain by running alone, plus
-              `price` x T(b); divided by the rate
+    cost      waiting rows, integrated, plus b T(b) for each batch, less what batches gain by running alone; divided by
+              the rate
 
 Between two phases the value is interpolated, as if the unit were at one of them by chance. That makes the computed mean
 latency slightly too high, by less with more phases. If `beside` contains every size, nothing else is approximate.
@@ -60,7 +60,6 @@ def solve(
     beside: TimeLeft,
     *,
     workers: int = 2,
-    price: float = 0.0,
     idling: bool = True,
     states: int = 0,
     tolerance: float = 1e-3,
@@ -69,14 +68,13 @@ def solve(
     """The policy with the least mean latency.
 
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
-    `rate` in rows per second. `price`: rows x ns that each ns of one worker's time costs. With `idling` False a worker
-    waits only while another runs. `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48.
-    `tolerance`: how far apart the bounds of the mean latency may be in the end, as a share of it; after `rounds` the
-    iteration ends in any case.
+    `rate` in rows per second. With `idling` False a worker waits only while another runs. `states`: the most waiting
+    rows kept, 0 for twice the largest batch, at least 48. `tolerance`: how far apart the bounds of the mean latency may
+    be in the end, as a share of it; after `rounds` the iteration ends in any case.
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(together, apart, rate, beside, workers, price, states)
+    process = _Process(together, apart, rate, beside, workers, states)
     allowed = process.allowed(idling)
 
     def best(outcomes: Floats, average: float) -> Ints:
@@ -100,7 +98,7 @@ def evaluate(
     Raises ValueError as `solve`, and for a table that does not keep up with the rate or runs more rows than wait.
     """
     chosen = np.array(table, dtype=np.int64).T
-    process = _Process(together, apart, rate, beside, 2, 0.0, len(chosen) - 1)
+    process = _Process(together, apart, rate, beside, 2, len(chosen) - 1)
     if (chosen < 0).any() or (chosen > np.arange(len(chosen))[:, None]).any() or not chosen[-1, 0]:
         raise ValueError("table: expected 0 to as many rows as wait, and not 0 at its end where both workers are free")
     found, settled = process.iterate(lambda outcomes, average: chosen, tolerance)
@@ -113,10 +111,9 @@ class _Process:
     """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
 
     def __init__(
-        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: TimeLeft, workers: int,
-        price: float, states: int,
-    ) -> None:  # fmt: skip
-        self.unit, self.beside, self.price = float(together[0]), beside, price
+        self, together: Sequence[int], apart: Sequence[int], rate: float, beside: TimeLeft, workers: int, states: int
+    ) -> None:
+        self.unit, self.beside = float(together[0]), beside
         self.times = np.asarray(together) / self.unit
         self.workers = workers
         #: By rows: the time until the next other worker ends, if they end at equal distances and have as much left in
@@ -296,7 +293,7 @@ class _Process:
         after = then[:, :, self.place]
         for rows, spent in enumerate(self.spent, 1):
             left = n[: last + 1 - rows]
-            own = (rows + self.price) * self.times[rows - 1]
+            own = rows * self.times[rows - 1]
             found[:, rows, rows:] = after[:, : len(left), (rows - 1) * columns : rows * columns]
             found[0, rows, rows:] += own + left * spent + self.rate * spent**2 / 2
             found[1, rows, rows:] += spent

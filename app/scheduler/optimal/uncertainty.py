@@ -18,10 +18,10 @@ from app.scheduler.optimal import solver
 from app.scheduler.optimal.solver import Optimum
 
 _CURVES = 16
-_OVERLOADED = 1e30  # above any cost of a policy that keeps up
+_OVERLOADED = 1e30  # above the mean latency of any policy that keeps up
 _AWAY = 1.5  # standard errors by which each size is perturbed
 _SIGNIFICANT = 3.0  # standard errors
-_WORTH = 0.001  # share of the cost: a smaller gain is not worth a table of its own
+_WORTH = 0.001  # share of the mean latency: a smaller gain is not worth a table of its own
 
 Times = Sequence[int]
 
@@ -46,25 +46,24 @@ def sizes_of(sizes: Sequence[int], batch_ns: Times, errors: Sequence[float]) -> 
     return tuple(size if faster(size, rows) else rows for rows, size in enumerate(sizes, 1))
 
 
-def kept(best: Optimum, batch_ns: Times, curves: Sequence[Times], price: float, power: tuple[float, float]) -> Optimum:
+def kept(best: Optimum, batch_ns: Times, curves: Sequence[Times]) -> Optimum:
     """`best` if it is better than serving all waiting rows on its own curve and every other, else serving all.
 
-    `best.sizes` as from `sizes_of`; `price` in ns per watt.
+    `best.sizes` as from `sizes_of`.
     """
     largest = len(batch_ns)
     every = tuple(min(rows, largest) for rows in range(len(best.table)))
     if best.table == every:
         return best
 
-    def cost(curve: Times, table: Sequence[int]) -> float:
+    def mean_ns(curve: Times, table: Sequence[int]) -> float:
         times = [curve[size - 1] for size in best.sizes]
         try:
-            found = solver.evaluate(times, best.rate, table, power=power, pad=False)
+            return solver.evaluate(times, best.rate, table, pad=False).mean_ns
         except ValueError:  # it does not keep up: what serves faster falls behind more slowly
             return _OVERLOADED * times[table[-1] - 1] / table[-1]
-        return found.mean_ns + price * found.power_w
 
-    better = cost(batch_ns, best.table) < (1 - _WORTH) * cost(batch_ns, every)
-    if better and all(cost(curve, best.table) < cost(curve, every) for curve in curves):
+    better = mean_ns(batch_ns, best.table) < (1 - _WORTH) * mean_ns(batch_ns, every)
+    if better and all(mean_ns(curve, best.table) < mean_ns(curve, every) for curve in curves):
         return best
     return replace(best, table=every, tail=largest)

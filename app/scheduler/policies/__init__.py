@@ -1,11 +1,10 @@
 """The batching policies by name, and what is asked of one by its name.
 
-`POLICIES` is in the order of the help texts.
+`POLICIES` and `OBJECTIVES` are in the order of the help texts.
 """
 
 from __future__ import annotations
 
-from app.scheduler.optimal.tables import weight_of
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import Cut, Hold, Policy
 from app.scheduler.policies.deadline import Deadline
@@ -16,12 +15,13 @@ from app.scheduler.policies.late import Late
 from app.scheduler.policies.preferred import Preferred
 from app.scheduler.policies.view import Facts, KeyView, Neighbours
 
-__all__ = ["POLICIES", "Cut", "Facts", "Hold", "KeyView", "Neighbours", "Policy"]
+__all__ = ["OBJECTIVES", "POLICIES", "Cut", "Facts", "Hold", "KeyView", "Neighbours", "Policy"]
 
 _ALL: tuple[type[Policy], ...] = (
     Adaptive, NoWait, Window, Static, Preferred, Ebird, Late, DvaInput, DvaOperator, DvaLoad, Deadline,
 )  # fmt: skip
 POLICIES = {policy.name: policy for policy in _ALL}
+OBJECTIVES = ("latency", Deadline.name)  # of adaptive
 
 
 def policy_class(name: str) -> type[Policy]:
@@ -32,15 +32,9 @@ def policy_class(name: str) -> type[Policy]:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {name!r}") from None
 
 
-def policy_for(policy: str, objective: str | float) -> str:
+def policy_for(policy: str, objective: str) -> str:
     """The name of the policy that serves a program: `deadline` in place of `adaptive` if that is the objective."""
     return Deadline.name if (policy, objective) == (Adaptive.name, Deadline.name) else policy
-
-
-def check_names(policy: str, objective: str | float) -> None:
-    """Raise ValueError for an unknown policy or objective."""
-    policy_class(policy)
-    weight_of(objective)
 
 
 def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:

@@ -9,14 +9,8 @@ get shorter.)
 With several workers the state also contains the time that the others have left. A free worker may wait for them, so
 that the workers start in turn, with larger batches. These tables assume a single model: while rows of other models wait
 or run, all waiting rows are run instead. If all recent batches of two workers ran side by side, one worker waits once
-for the other to end, to measure how fast a batch is alone (`SharedSlowdown`). Otherwise, under the objective `latency`,
-no usable worker idles while rows wait. Under other objectives rows may be held until
-
-    more rows arrive and the table says run; or
-    the first row would miss its deadline; or
-    it has waited several times longer than expected.
-
-Before there is a table this works like `no_wait`.
+for the other to end, to measure how fast a batch is alone (`SharedSlowdown`). A wait ends before the first row would
+miss its deadline. Otherwise no usable worker idles while rows wait. Before there is a table this works like `no_wait`.
 
 If batch times by length are known, a table cannot tell rows of different lengths apart. Then `by_length` picks rows
 around the oldest, so a row may start before an earlier one of its class and priority. If all rows have about one length
@@ -34,7 +28,7 @@ from math import ceil, sqrt
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
-from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, held
+from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.late import waits_for_stages
 from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
 from app.scheduler.rows.ready import LengthWindow
@@ -102,8 +96,9 @@ class Adaptive(Policy):
                 planned = control.serve(level, view.ready, view.column)
         if not planned:
             assert control is not None
-            ended = _held(view, control, level, now)
-            return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
+            if now < view.due:
+                return _until_other_ends(view, control, now)
+            return _cut(min(view.ready, view.limit), view, idle, Formed.DEADLINE)
         rows = min(planned, view.limit, view.full)  # `full` is less at a cell that is trimmed
         if window is not None and not _of_one_length(view, window):
             workers = control.workers if control is not None else len(idle)
@@ -112,19 +107,12 @@ class Adaptive(Policy):
         return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
 
 
-def _held(view: KeyView, control: ControlTables, level: int, now: int) -> Hold | Formed:
-    """Hold rows so that more can join, or until another worker ends; or the reason to start.
-
-    The time that rows have waited does not matter if they wait for another worker. Otherwise, with a long queue, units
-    that slow each other would all run at once, and the queue would never get shorter.
-    """
-    if not view.column:
-        return held(view, round(control.hold_ns[level] * view.facts.scale), now)
-    return Formed.DEADLINE if now >= view.due else _until_other_ends(view, control, now)
-
-
 def _until_other_ends(view: KeyView, control: ControlTables, now: int) -> Hold:
-    """Wait for another worker's unit to end. That is an input, so the time is only for one that is overdue."""
+    """Wait for another worker's unit to end. That is an input, so the time is only for one that is overdue.
+
+    How long rows have waited does not matter: with a long queue, units that slow each other would otherwise all run at
+    once, and the queue would never get shorter.
+    """
     assert control.beside is not None  # there are no columns without
     return Hold(min(view.due, now + round(control.beside.times[-1] * view.facts.scale)))
 

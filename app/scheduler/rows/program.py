@@ -224,8 +224,7 @@ class ProgramState:
         """New tables, solved for all stages as one. A program with a cell has none."""
         if not any(stage.repeats for stage in self.program.stages):
             self.facts.control = control
-            holds = control is not None and (control.beside is not None or any(control.hold_ns))
-            self.facts.may_hold = holds or self.policy.holds
+            self.facts.may_hold = self.policy.holds or (control is not None and control.beside is not None)
             self._set_level()
 
     def _set_remaining(self) -> None:

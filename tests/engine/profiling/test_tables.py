@@ -43,7 +43,7 @@ def has_been_measured(rig):
 
 @virtual
 async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_measured() -> None:
-    first = make_model(policy="adaptive", objective="energy", max_batch=4)
+    first = make_model(policy="adaptive", max_batch=4)
     async with serving(first, make_model(name="n", policy="no_wait")) as rig:
         await rig.loop.turn(3)
         states = [rig.engine.scheduler.states[served.program] for served in rig.models]
@@ -51,7 +51,7 @@ async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_m
         assert_answer(await rig.ask(10.0), 10.0)
         has_been_measured(rig)
         await rig.loop.turn(3)
-        assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
+        assert level_of(rig) == control.solve(PROFILE.stage())
 
 
 @virtual
@@ -96,16 +96,16 @@ async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
 
 class TestKept:
     def test_found_again(self, tmp_path, monkeypatch) -> None:
-        solved = tables_of(PROFILE, 1, 0.5, tmp_path / "new")
+        solved = tables_of(PROFILE, 1, tmp_path / "new")
         (kept,) = (tmp_path / "new").iterdir()
         monkeypatch.setattr(tables_module.control, "solve", None)  # it would fail if it were asked
-        assert tables_of(PROFILE, 1, 0.5, tmp_path / "new") == solved
+        assert tables_of(PROFILE, 1, tmp_path / "new") == solved
         assert json.loads(kept.read_text())["workers"] == 1
 
     def test_those_of_stages_have_values_and_a_file_of_their_own(self, tmp_path) -> None:
-        plain = tables_of(PROFILE, 1, 0.0, tmp_path)
+        plain = tables_of(PROFILE, 1, tmp_path)
         staged = replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2)
-        solved = tables_of(staged, 1, 0.0, tmp_path)
+        solved = tables_of(staged, 1, tmp_path)
         assert not plain.values
         assert len(solved.values) == len(solved.loads)
         assert solved == control.solve(PROFILE.stage(), values=True, handovers=2)
@@ -113,10 +113,10 @@ class TestKept:
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"loads": 3}'])
     def test_a_spoilt_file_is_solved_anew(self, tmp_path, text: str) -> None:
-        solved = tables_of(PROFILE, 1, 0.5, tmp_path)
+        solved = tables_of(PROFILE, 1, tmp_path)
         (kept,) = tmp_path.iterdir()
         kept.write_text(text)
-        assert tables_of(PROFILE, 1, 0.5, tmp_path) == solved
+        assert tables_of(PROFILE, 1, tmp_path) == solved
 
 
 def test_a_process_that_ends_does_not_wait_for_a_solution() -> None:

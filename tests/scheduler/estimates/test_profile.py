@@ -23,7 +23,6 @@ FULL: dict[str, Any] = {
     "batch_ms": {"1": 1.0, "2": 1.5, "3": 2.5, "4": 2.0},
     "concurrency": {"2": {"1": 1.5, "4": 3.0}},
     "handover_ms": 0.25,
-    "power_w": {"idle": 10.0, "busy": 60.0},
 }
 
 
@@ -32,8 +31,6 @@ def test_all_keys() -> None:
     assert (profile.model, profile.device, profile.threads, profile.max_batch) == ("mlp", "cpu", 1, 4)
     assert profile.batch_ns == (1_000_000, 1_500_000, 2_500_000, 2_000_000)
     assert profile.concurrency_ns == {2: (1_500_000, 2_000_000, 2_500_000, 3_000_000)}
-    assert profile.power is not None
-    assert (profile.power.idle, profile.power.busy) == (10.0, 60.0)
     together = ((1_500_000, 2_000_000, 2_500_000, 3_000_000),)
     assert profile.stage() == Profile(profile.batch_ns, together, handover_ns=250_000)
     assert (profile.best, profile.peak) == (4, 2000)  # of computing alone
@@ -45,7 +42,6 @@ def test_cut_to_a_smaller_batch() -> None:
     cut = parse(FULL).up_to(2)
     assert (cut.batch_ns, cut.concurrency_ns) == ((1_000_000, 1_500_000), {2: (1_500_000, 2_000_000)})
     assert cut.handover_ns == 250_000
-    assert cut.power == parse(FULL).power
     assert parse(cut.to_dict()) == cut
     with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
         parse(FULL).up_to(5)

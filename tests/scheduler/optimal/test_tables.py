@@ -12,7 +12,7 @@ from tiers import full
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal import two_workers
-from app.scheduler.optimal.tables import LOADS, ControlTables, price_of, solve, weight_of
+from app.scheduler.optimal.tables import LOADS, ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.types import Profile
 
@@ -22,7 +22,6 @@ CURVES = {
     "overhead": linear(7, 0.6, 8).batch_ns,
 }
 GRID = (0.1, 0.5, 0.9)
-POWER = (20.0, 65.0)
 
 
 def peak(batch_ns: tuple[int, ...]) -> float:
@@ -30,13 +29,13 @@ def peak(batch_ns: tuple[int, ...]) -> float:
 
 
 @cache
-def solved(curve: str, weight: float, power: tuple[float, float] = POWER) -> ControlTables:
-    return solve(Profile(CURVES[curve]), weight=weight, power=power, loads=GRID)
+def solved(curve: str) -> ControlTables:
+    return solve(Profile(CURVES[curve]), loads=GRID)
 
 
 def hand_made(*loads: float, **options: object) -> ControlTables:
     """Tables that serve one row each, on a device that serves 100 rows a second."""
-    tables = ControlTables(loads, ((0, 1),) * len(loads), 1, (1,), (0,) * len(loads), 100.0)
+    tables = ControlTables(loads, ((0, 1),) * len(loads), 1, (1,), 100.0)
     return replace(tables, **options)  # type: ignore[arg-type]
 
 
@@ -73,9 +72,8 @@ def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first(
     assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
 
 
-@pytest.mark.parametrize("objective", ["energy", "latency"])
-def test_tables_survive_json(objective: str) -> None:
-    tables = solved("jagged", weight_of(objective))
+def test_tables_survive_json() -> None:
+    tables = solved("jagged")
     assert ControlTables.from_dict(json.loads(json.dumps(tables.to_dict()))) == tables
     assert ControlTables.from_dict(tables.to_dict()) == tables
     valued = solve(Profile(CURVES[next(iter(CURVES))][:4]), loads=(0.3, 0.5), values=True)
@@ -87,57 +85,32 @@ def test_tables_survive_json(objective: str) -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     data = hand_made(0.5).to_dict()
-    with pytest.raises(TypeError, match="hold_ns"):
-        ControlTables.from_dict({key: value for key, value in data.items() if key != "hold_ns"})
+    with pytest.raises(TypeError, match="peak"):
+        ControlTables.from_dict({key: value for key, value in data.items() if key != "peak"})
     with pytest.raises(TypeError):
         ControlTables.from_dict({**data, "loads": None})
-    for change in ({"tables": [[0, 9, 9]]}, {"tables": [[0, -1]]}, {"tail": 0}, {"tail": 10_000}, {"tables": []}):
+    for change in (
+        {"tables": [[0, 9, 9]]},
+        {"tables": [[0, -1]]},
+        {"tables": [[0, 0]]},
+        {"tail": 0},
+        {"tail": 10_000},
+        {"tables": []},
+    ):
         with pytest.raises(ValueError, match="expected"):
             ControlTables.from_dict({**data, **change})
 
 
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("weight", [0.9, 0.0, 0.5])
-def test_tables_are_the_optimum_of_their_load(curve: str, weight: float) -> None:
+def test_tables_are_the_optimum_of_their_load(curve: str) -> None:
     batch_ns = CURVES[curve]
-    tables = solved(curve, weight)
+    tables = solved(curve)
     assert (tables.loads, tables.workers, len(tables.tables)) == (GRID, 1, 3)
     assert tables.peak == pytest.approx(peak(batch_ns))
     for table, load in zip(tables.tables, GRID, strict=True):
-        price = weight / (1 - weight) * batch_ns[0] / 65
-        best = optimal.solve(batch_ns, load * peak(batch_ns), weight=price, power=POWER, idling=weight > 0)
+        best = optimal.solve(batch_ns, load * peak(batch_ns), idling=False)
         assert table == best.table
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
-
-
-@full
-def test_row_is_held_for_four_times_what_the_last_row_of_the_batch_takes_to_come() -> None:
-    tables = solved("overhead", 0.9)
-    for table, load, hold in zip(tables.tables, GRID, tables.hold_ns, strict=True):
-        enough = next(waiting for waiting in range(1, 9) if table[waiting])  # rows that are run at once
-        assert hold == round(4 * enough / (load * tables.peak) * 1e9)
-    assert tables.tables[2][1] == 0, "nothing is held, so nothing was tested"
-
-
-def test_objectives_by_name_and_by_weight() -> None:
-    assert [weight_of(name) for name in ("latency", "balanced", "energy")] == [0, 0.5, 0.9]
-    assert [weight_of(weight) for weight in (0, 0.25, "0.75", 0.999)] == [0, 0.25, 0.75, 0.999]
-
-
-@pytest.mark.parametrize("objective", ["speed", "", -0.1, 1, "1.0", 1e9, float("nan"), "nan"])
-def test_other_objectives_are_refused(objective: str | float) -> None:
-    with pytest.raises(
-        ValueError, match="objective: expected latency, balanced, energy, deadline or a weight from 0 to below 1"
-    ):
-        weight_of(objective)
-
-
-def test_price_of_a_watt() -> None:
-    """(1 - w) L / T(1) + w P / P(busy), divided by (1 - w) / T(1)."""
-    assert price_of(0.5, 8 * MS, (20.0, 40.0)) == pytest.approx(0.2 * MS)
-    assert price_of(0.9, 8 * MS, (0.0, 1.0)) == pytest.approx(72 * MS)
-    assert price_of(0.0, 8 * MS, POWER) == 0
-    assert price_of(0.5, 8 * MS, (0.0, 0.0)) == pytest.approx(8 * MS)  # no power given: a busy device counts as one
 
 
 @full

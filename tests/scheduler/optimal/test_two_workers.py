@@ -75,16 +75,6 @@ def test_workers_start_in_turn() -> None:
     assert [column[2] for column in best.table[5:8]] == [0, 0, 0]
 
 
-@full
-def test_a_price_makes_batches_larger() -> None:
-    times = linear(5, 1, 8).batch_ns
-    beside = TimeLeft((8,), (times[7],), 4)
-    rate = 0.3 * 2 * 8 * S / times[7]
-    free, dear = (solve(times, times, rate, beside, price=price) for price in (0.0, 10.0))
-    assert free.table[0][1] == 1
-    assert dear.table[0][1] == 0
-
-
 @pytest.mark.parametrize("table", [[[0, 2], [0, 0]], [[0, 0], [0, 1]], [[0, -1], [0, 1]]])
 def test_other_tables_are_refused(table: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="table: expected 0 to as many rows as wait"):

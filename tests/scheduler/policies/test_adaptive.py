@@ -21,16 +21,16 @@ from ..world import make_call, make_device, make_program
 
 CI = repeatable(300)
 MS, S = 1_000_000, 1_000_000_000
-#: At low load one row waits for a second; at high load one and two wait for a third. Three rows are run as four.
+#: At low load two rows are run one by one, and of five four; at high load all. Three rows are run as four.
 TABLES = ControlTables(
     loads=(0.1, 0.9),
-    tables=((0, 0, 2, 3, 4, 4, 6, 7, 8), (0, 0, 0, 3, 4, 5, 6, 7, 8)),
-    tail=8, sizes=(1, 2, 4, 4, 5, 6, 7, 8), hold_ns=(80 * MS, 12 * MS), peak=1_000.0,
+    tables=((0, 1, 1, 3, 4, 4, 6, 7, 8), (0, 1, 2, 3, 4, 5, 6, 7, 8)),
+    tail=8, sizes=(1, 2, 4, 4, 5, 6, 7, 8), peak=1_000.0,
 )  # fmt: skip
 
 #: Of two workers, where batches take up to 20 ms: columns for another unit half and wholly before its end.
 SEVERAL = ControlTables(
-    (0.5,), ((0, 1, 1, 1, 2),), 4, (1, 2, 3, 4), (0,), 1_000.0, 2, (1, 2, 3, 4),
+    (0.5,), ((0, 1, 1, 1, 2),), 4, (1, 2, 3, 4), 1_000.0, 2, (1, 2, 3, 4),
     beside=TimeLeft((4,), (20 * MS,), 2), others=(((0, 1, 2, 2, 4), (0, 0, 0, 0, 4)),),
 )  # fmt: skip
 
@@ -47,19 +47,17 @@ class TestPolicy:
     @pytest.mark.parametrize(
         ("ready", "level", "expected"),
         [
-            pytest.param(2, 0, Cut(2, 2, "idle"), id="all"),
+            pytest.param(4, 0, Cut(4, 4, "idle"), id="all"),
             pytest.param(5, 0, Cut(4, 4, "table"), id="fewer-than-wait"),
             pytest.param(3, 0, Cut(3, 4, "idle"), id="padded-where-faster"),
             pytest.param(8, 0, Cut(8, 8, "full"), id="full"),
             pytest.param(500, 0, Cut(8, 8, "full"), id="beyond-the-table"),
-            pytest.param(1, 0, Hold(80 * MS), id="held"),
-            pytest.param(2, 1, Hold(12 * MS), id="held-at-another-level"),
-            pytest.param(3, 1, Cut(3, 4, "idle"), id="no-longer-held"),
-            pytest.param(1, -1, Cut(1, 1, "idle"), id="hardly-any-load"),
+            pytest.param(5, 1, Cut(5, 5, "idle"), id="at-another-level"),
+            pytest.param(2, -1, Cut(2, 2, "idle"), id="hardly-any-load"),
             pytest.param(3, -1, Cut(3, 4, "idle"), id="padded-without-a-level"),
         ],
     )
-    def test_table_is_looked_up(self, ready: int, level: int, expected: Cut | Hold) -> None:
+    def test_table_is_looked_up(self, ready: int, level: int, expected: Cut) -> None:
         assert decide(view(ready, level)) == expected
 
     @pytest.mark.parametrize(
@@ -114,35 +112,12 @@ class TestPolicy:
         one.column, one.due, one.facts.crowded = column, due, True
         assert decide(one, now=10 * MS) == expected
 
-    @pytest.mark.parametrize(
-        ("due", "now", "expected"),
-        [
-            pytest.param(1 << 62, 90 * MS - 1, Hold(90 * MS), id="before-the-bound"),
-            pytest.param(1 << 62, 90 * MS, Cut(1, 1, "hold_ended"), id="at-the-bound"),
-            pytest.param(50 * MS, 20 * MS, Hold(50 * MS), id="before-the-deadline-margin"),
-            pytest.param(50 * MS, 50 * MS, Cut(1, 1, "deadline"), id="at-the-deadline-margin"),
-            pytest.param(5 * MS, 20 * MS, Cut(1, 1, "deadline"), id="margin-has-passed"),
-            pytest.param(95 * MS, 20 * MS, Hold(90 * MS), id="deadline-beyond-the-bound"),
-        ],
-    )
-    def test_hold_ends(self, due: int, now: int, expected: Cut | Hold) -> None:
-        """The row came at 10 and is held for at most 80."""
-        one = view(1, oldest=10 * MS)
-        one.due = due
-        assert decide(one, now=now) == expected
-
     @pytest.mark.parametrize(("running", "size"), [(1, 3), (2, 4)])
     def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
         """Alone no size is faster than one's own, beside another unit four rows are faster than three."""
         one = view(3, tables=replace(TABLES, workers=2, alone=tuple(range(1, 9))))
         one.running_and_free = lambda: (running, 1)
         assert decide(one) == Cut(3, size, "idle")
-
-    def test_a_slower_device_holds_for_longer(self) -> None:
-        """Its rate is the same share of less, so the rows that it waits for take as much longer to come."""
-        one = view(1, oldest=10 * MS)
-        one.facts.scale = 2.5
-        assert decide(one, now=20 * MS) == Hold(210 * MS)
 
 
 @CI
@@ -163,12 +138,12 @@ def test_without_tables_it_decides_as_no_wait(
 
 
 def test_the_level_follows_the_rate_of_the_window() -> None:
-    """100 of 1000 rows a second: two rows are run. 900: they wait. Nothing at all: one is run."""
+    """100 of 1000 rows a second: of two rows one is run. 900, or nothing at all: both."""
     scheduler, ident = Scheduler(make_device(8)), count()
     times = tuple(size * MS for size in (1, 2, 5, 4, 5, 6, 7, 8))
     scheduler.add_program(make_program(batch_ns=times, max_batch=8), 0)
     scheduler.control(1, TABLES, 0)
-    for now, rate, waiting, started in ((S, 100, 2, [2]), (2 * S, 900, 2, []), (3 * S, 0, 1, [1])):
+    for now, rate, waiting, started in ((S, 100, 2, [1]), (2 * S, 900, 2, [2]), (3 * S, 0, 2, [2])):
         scheduler.refused(1, rate, now)
         scheduler.tick(now)
         for _ in range(waiting):
@@ -185,7 +160,7 @@ class TestBurst:
     """Tables 0 and 1 are for 100 and 900 rows a second. The window has seen 100, and then the rows below come."""
 
     #: The low table cuts one by one, the high one takes all.
-    TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))), hold_ns=(0, 0))
+    TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))))
 
     def seen(self, ready: int, over_ms: float, level: int = 0) -> int:
         facts = Facts(control=self.TELLING, level=level, rate=100.0 if level == 0 else 900.0)
