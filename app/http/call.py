@@ -6,7 +6,7 @@ task is only made for slow work: large bodies, and models' own code.
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,10 +15,8 @@ from app.errors import BadRequest, BadText, NotFound, NotReady, StarlingError, T
 from app.http.answered_call import REALTIME, AnsweredCall
 from app.http.body import RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall
-from app.http.codecs.incremental import NOT_PLAIN
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.truncation import take_cut
-from app.http.codecs.v2 import V2
 from app.http.connection.connection import HttpProtocol
 from app.http.inference_routes import X_CLASS, Route, find_route, parse_class, parse_query
 from app.http.keys import check_permitted
@@ -150,9 +148,8 @@ class Call(AnsweredCall):
         assert isinstance(codec, TextCodec)  # all other routes name the model in the path
         limits = self.resources.limits
         if len(body) > OFF_LOOP_BYTES:
-            klass = self.klass or REALTIME
-            async with self.resources.parse_locks[klass]:
-                opened = await self.resources.threads.run(klass != REALTIME, codec.with_body, body, limits)
+            best_effort = (self.klass or REALTIME) != REALTIME
+            opened = await self.resources.threads.run(best_effort, codec.with_body, body, limits)
         else:
             opened = codec.with_body(body, limits)
         name = opened.choose(catalog)
@@ -199,28 +196,11 @@ class Call(AnsweredCall):
             raise self.route.codec.bad_text_error(error) from None
 
     async def _decode_slowly(self, served: Served, body: bytes, klass: str) -> DecodedCall:
-        """The decoded body. A large V2 body is parsed in parts, so that other requests run in between.
-
-        A JSON parser holds the interpreter lock until it returns. So the parsers of a class take turns and use at most
-        half of the time (`Resources.parse_locks`).
-        """
+        """The decoded body."""
         resources, codec, headers = self.resources, self.route.codec, self.headers
-        limits = resources.limits
         if not codec.slow_to_decode(served, headers, body):
-            return codec.decode(served, headers, body, limits)
-        own_code = served.model.decode is not None  # which may release the interpreter lock
-        lock, run, best_effort = resources.parse_locks[klass], resources.threads.run, klass != REALTIME
-        if isinstance(codec, V2) and not own_code:
-            with suppress(*NOT_PLAIN):  # then the body is parsed whole below, which names what is wrong
-                async with lock:
-                    parts = await run(best_effort, codec.decode_incrementally, served, headers, body, limits)
-                while parts.unfinished:
-                    async with lock:
-                        await run(best_effort, parts.parse_next)
-                async with lock:
-                    return codec.finish_decoding(served, await run(best_effort, parts.finish))
-        async with nullcontext() if own_code else lock:
-            return await run(best_effort, codec.decode, served, headers, body, limits)
+            return codec.decode(served, headers, body, resources.limits)
+        return await resources.threads.run(klass != REALTIME, codec.decode, served, headers, body, resources.limits)
 
 
 class FastPath:

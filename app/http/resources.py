@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.contract import CLASSES, Served
+from app.contract import Served
 from app.errors import ModelFailed, StarlingError
 from app.http.access_log import AccessLog
 from app.http.auth import Auth
@@ -19,7 +19,7 @@ from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.keys import Shares
 from app.http.reading import FrontReader
-from app.http.threads import HalfTimeLock, HelperThreads
+from app.http.threads import HelperThreads
 from app.observe.last_errors import LastErrors
 from app.observe.logs import CauseLog
 
@@ -67,9 +67,6 @@ class Resources:
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)
-        # Large JSON bodies of a class are parsed one at a time, for at most half of the time. A parser holds the
-        # interpreter lock for milliseconds: several at once gain nothing, and everything else would wait for each.
-        self.parse_locks = {klass: HalfTimeLock() for klass in CLASSES}
         # Ids of requests that came without one: `id_format % next(ids)`.
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 

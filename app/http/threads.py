@@ -66,19 +66,3 @@ class HelperThreads:
                 if not turn.done():  # else it was cancelled
                     turn.set_result(None)
                     self._free -= 1
-
-
-class HalfTimeLock:
-    """A lock that stays locked for as long again as it was held, so that its code runs at most half of the time."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._began = 0.0
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-        self._began = asyncio.get_running_loop().time()
-
-    async def __aexit__(self, *exc: object) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(loop.time() - self._began, self._lock.release)

@@ -100,12 +100,9 @@ def pack_values(
 ) -> memoryview | Array:
     """A JSON list, nested or flat, as a tensor of `shape` (rows first): its bytes, or an array for BOOL and BYTES.
 
-    Data from an incremental parse is bytes of `spec.datatype` already. `may_hold_bools=False` promises that the values
-    contain no boolean, which saves checking the type of each. Raises BadRequest that names `field`.
+    `may_hold_bools=False` promises that the values contain no boolean, which saves checking the type of each. Raises
+    BadRequest that names `field`.
     """
-    if type(data) is memoryview:
-        check_count(len(data) // spec.dtype.itemsize, shape, field)
-        return data
     if type(data) is not list:
         raise BadRequest(f"{field}: expected a list of {spec.datatype} values, got {_kind(data)}")
     if spec.datatype == "BYTES":

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import MS, virtual, virtual_loop
 
 from app.contract import CLASSES
 from app.http.call import X_CLASS
-from app.http.threads import HalfTimeLock, HelperThreads
+from app.http.threads import HelperThreads
 
 from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
 
@@ -82,22 +81,6 @@ async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
     await two.end("third", two.start("third", REAL))
     await two.end("second", second)
     assert two.begun == ["first", "second", "third"]
-
-
-@virtual
-async def test_what_runs_for_half_of_the_time_is_no_longer_held_than_let_go() -> None:
-    lock, begun = HalfTimeLock(), list[int]()
-
-    async def parse(milliseconds: int) -> None:
-        async with lock:
-            begun.append(virtual_loop().now // MS)
-            await asyncio.sleep(milliseconds / 1000)
-
-    began = virtual_loop().now // MS
-    async with asyncio.TaskGroup() as tasks:
-        for milliseconds in (3, 10, 1):
-            tasks.create_task(parse(milliseconds))
-    assert [at - began for at in begun] == [0, 6, 26]
 
 
 BULK = {X_CLASS: b"best_effort"}

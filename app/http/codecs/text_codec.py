@@ -52,7 +52,10 @@ class TextCodec(Codec):
     def with_body(self, body: bytes, limits: Limits) -> Self:
         """The codec of this request. Raises BadRequest or TooLarge."""
         if len(body) > limits.json:
-            raise TooLarge(f"body: expected at most {limits.json} bytes of JSON (--max-json-mib), got {len(body)}")
+            raise TooLarge(
+                f"body: expected at most {limits.json} bytes of JSON (--max-json-mib), got {len(body)}; "
+                "send the texts in several requests"
+            )
         value = load_json(body)
         if not isinstance(value, dict):
             raise BadRequest("body: expected an object")

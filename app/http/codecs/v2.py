@@ -16,12 +16,10 @@ from app.contract import Answer, Array, ModelInfo, Served
 from app.errors import BadRequest
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.base import OFF_LOOP_BYTES, Codec, DecodedCall
-from app.http.codecs.incremental import IncrementalDecode, begin_incremental
 from app.http.codecs.v2_binary import decode_raw, join_bytes
 from app.http.codecs.v2_decode import (
     Spans,
     decode_request,
-    first_data,
     may_name_class,
     too_much_json,
     why_not_json,
@@ -47,18 +45,6 @@ class V2(Codec):
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
 
-    def decode_incrementally(
-        self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits
-    ) -> IncrementalDecode:
-        """A large body of JSON, to be parsed in pieces. Raises BadRequest or ValueError if it has to be whole."""
-        if _LENGTH in headers or len(body) > limits.json:
-            raise ValueError("a body with binary tensors, or with too much JSON")
-        return begin_incremental(body, served.info)
-
-    def finish_decoding(self, served: Served, call: DecodedCall) -> DecodedCall:
-        """A hook for subclasses: complete a call that was decoded incrementally."""
-        return call
-
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         """The body is JSON, unless a header gives the length of the JSON that precedes binary tensors."""
         info, text, tail, length = served.info, body, _NO_TAIL, None
@@ -72,8 +58,6 @@ class V2(Codec):
                 return same
         if len(text) > limits.json:
             raise too_much_json("body", limits.json, len(text), info)
-        if len(text) > OFF_LOOP_BYTES:
-            first_data(text, info)
         try:
             request = orjson.loads(text)
         except orjson.JSONDecodeError as exc:

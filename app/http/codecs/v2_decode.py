@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 from app.http.codecs.base import DecodedCall, is_made
 from app.http.codecs.v2_binary import from_bytes
-from app.values.tensors import NUMBERS, check_count, check_shape, pack_values, shown
+from app.values.tensors import check_shape, pack_values, shown
 
 #: Parameters that Triton reserves for features that this server does not have: of a request, and of an input or output.
 #: A request that sets one is refused, because it would not get the answer that it asks for.
@@ -30,7 +29,6 @@ MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
 #: Start and end of each input in the bytes after the JSON, in declared order.
 Spans = list[tuple[int, int]]
-_DATA = re.compile(rb'"data"\s*:\s*\[')
 
 
 def decode_request(
@@ -52,54 +50,25 @@ def decode_request(
 
 
 def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarge:
-    """The error for a body with too much JSON. Its message shows how to send the same as binary."""
-    specs = info.client_inputs
-    message = f"{where}: expected at most {limit} bytes of JSON (--max-json-mib), got {size}"
-    if any(not spec.bounded or spec.datatype == "BYTES" for spec in specs):
-        return TooLarge(f"{message}; send tensors as binary, with V2")
-    inputs = [
-        {
-            "name": spec.name,
-            "shape": [1, *spec.bounds],
-            "datatype": spec.datatype,
-            "parameters": {"binary_data_size": spec.count * spec.dtype.itemsize},
-        }
-        for spec in specs
-    ]
+    """The error for a body with too much JSON. Its message shows how to send the same as binary, and as a file."""
+    specs, inputs = info.client_inputs, []
+    for spec in specs:
+        shape = [1, *(bound or 1 for bound in spec.bounds)]
+        row_bytes = math.prod(shape) * (4 if spec.datatype == "BYTES" else spec.dtype.itemsize)
+        parameters = {"binary_data_size": row_bytes}
+        inputs.append({"name": spec.name, "shape": shape, "datatype": spec.datatype, "parameters": parameters})
     head = orjson.dumps({"inputs": inputs}).decode()
-    return TooLarge(
-        f"{message}; send tensors as binary: POST /v2/models/{info.name}/infer with the header "
-        f"Inference-Header-Content-Length: {len(head)} and the body {head} followed by the tensors' bytes, for one row"
+    message = (
+        f"{where}: expected at most {limit} bytes of JSON (--max-json-mib), got {size}; send tensors as binary: "
+        f"POST /v2/models/{info.name}/infer with the header Inference-Header-Content-Length: {len(head)} and the body "
+        f"{head} followed by the tensors' bytes, for one row"
     )
-
-
-def first_data(text: bytes, info: ModelInfo) -> tuple[TensorSpec, int] | None:
-    """The first input in a large body, and the offset of its values. None if the body has another form.
-
-    Raises BadRequest for a wrong shape or number of values before the values are parsed, because parsing them would
-    hold up all threads for milliseconds. The JSON is parsed up to the values. Then commas are counted up to the next
-    quotation mark, which no number contains.
-    """
-    found = _DATA.search(text)
-    if found is None:
-        return None
-    first = found.end()
-    try:
-        (tensor,) = orjson.loads(text[:first] + b"]}]}")["inputs"]
-        name, shape, known = tensor["name"], tensor["shape"], tensor["data"] == []
-    except (orjson.JSONDecodeError, ValueError, KeyError, TypeError):
-        return None
-    spec = next((spec for spec in info.client_inputs if spec.name == name), None)
-    if not known or spec is None or spec.datatype not in NUMBERS or type(shape) is not list:
-        return None
-    where = f"inputs[0] ({spec.name})"
-    dims = check_shape(spec, shape, f"{where}.shape", {})
-    end = text.find(b'"', first)
-    if end >= 0 and b"]" not in text[max(first, end - 32) : end]:  # a string among the values
-        return None
-    values = text.count(b",", first, end) if end >= 0 else text.count(b",", first) + 1
-    check_count(values, dims, f"{where}.data")
-    return spec, first
+    if any(spec.datatype == "BYTES" for spec in specs):
+        message += " of empty elements: each is its length as a uint32, and its bytes"
+    if len(specs) == 1:
+        file = "a file" if specs[0].datatype == "BYTES" else "an .npy file, or one that the model decodes,"
+        message += f"; or {file} as the body of POST /predict/{info.name}"
+    return TooLarge(message)
 
 
 def load_json(text: bytes, field: str = "body") -> Any:
