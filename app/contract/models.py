@@ -100,8 +100,7 @@ class Model:
     `parameters`, one mapping per row of the call's parameters that are not reserved. `read_parameters` raises
     BadRequest that names a parameter which does not fit.
 
-    `writes`: the answer is a text that is generated token by token, so a call may stream it. `streams`: positions of
-    the outputs of a recurrent model that a call may stream step by step.
+    `writes`: the answer is a text that is generated token by token, so a call may stream it.
 
     `samples`: real rows that the owner gave to try the model with. `row_check`: "refuse", "warn" or "off", see
     models/checks/row_check.py. `profile`: it may be measured while the server is idle. `allow_untried`: it may replace
@@ -122,7 +121,6 @@ class Model:
     takes_fields: bool = False
     read_parameters: Callable[[Mapping[str, Any]], object] | None = None
     writes: bool = False
-    streams: tuple[int, ...] = ()
     samples: tuple[SampleRow, ...] = ()
     row_check: str = "refuse"
     profile: bool = True

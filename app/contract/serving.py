@@ -16,10 +16,9 @@ class Lease(Protocol):
     """The slots of one call, from admission to answer. The caller must close it, or use it as a context manager."""
 
     on_close: Callable[[], None] | None  # called once, by `close`
-    #: For a model that `writes` or `streams`; set it before `submit`. Called on the event loop with a row's number, a
-    #: piece, and the row's tokens or steps so far. The piece is what the row has produced since the last call: a text,
-    #: its finish reason ("" before its end) and the tokens read and written, or an array [steps, ...] per streamed
-    #: output. The answer repeats everything.
+    #: For a model that `writes`; set it before `submit`. Called on the event loop with a row's number, a piece, and the
+    #: row's tokens so far. The piece is what the row has written since the last call: a text, its finish reason (""
+    #: before its end) and the tokens read and written. The answer repeats everything.
     on_piece: Callable[[int, Any, int], None] | None
 
     @property

@@ -100,11 +100,11 @@ class BatchResult:
 
 
 class Piece(NamedTuple):
-    """The new part of a row's answer, see contract.Lease.on_piece. `steps`: made so far, or tokens."""
+    """The new part of a row's answer, see contract.Lease.on_piece. `tokens`: so far."""
 
     slot: int
     made: Any
-    steps: int
+    tokens: int
 
 
 @dataclass(slots=True)

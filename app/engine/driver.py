@@ -227,7 +227,7 @@ class Driver:
                 unit.id, served.executor, list(map(_slot, unit.rows)), unit.size,
                 unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
             )  # fmt: skip
-            if served.model.writes or served.model.streams:
+            if served.model.writes:
                 served.send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without:
                 self._jobs[unit.id] = job

@@ -223,4 +223,4 @@ def _give(readers: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
         lease = cast("Lease", row.call)
         if lease.alive and lease.on_piece is not None:
             lease.began()
-            lease.on_piece(row.index, piece.made, piece.steps)
+            lease.on_piece(row.index, piece.made, piece.tokens)

@@ -20,7 +20,6 @@ from app.http.codecs.completions import ChatCompletions, Completions
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.friendly import Friendly
 from app.http.codecs.generate import Generate, GenerateStream
-from app.http.codecs.infer_stream import InferStream
 from app.http.codecs.rerank import Rerank
 from app.http.codecs.text_codec import TextCodec
 from app.http.codecs.v1 import V1
@@ -31,7 +30,6 @@ from app.values.tensors import shown
 #: The codec of each path. Paths of V2 and V1 also exist with a version after the model.
 _BY_PATH: dict[str, Codec] = {
     "/v2/models/{model}/infer": V2(),
-    "/v2/models/{model}/infer_stream": InferStream(),
     "/v2/models/{model}/generate": Generate(),
     "/v2/models/{model}/generate_stream": GenerateStream(),
     "/v1/models/{model}:predict": V1(),

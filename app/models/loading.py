@@ -190,7 +190,6 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         takes_fields=known is not None and "fields" in known.parameters,
         present=getattr(owner, "present", None),
         takes_parameters=takes_parameters,
-        streams=call.streams if isinstance(call, CellModel) else (),
         samples=samples,
     )
 

@@ -19,7 +19,7 @@ import numpy as np
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import MeasurementError, Server
 
-MODEL, TEXT = "soak", "generate"
+MODEL, TEXT = "soak", "writer"
 EXTRA, BROKEN = "extra", "broken"  # loaded and unloaded meanwhile; the second has no code
 MARKER = 1e30  # the first value of a row on which the model fails; its model.py has the same
 WIDTH = 64
@@ -32,7 +32,7 @@ GAPS_S = {
 SELDOM = {"slow reader", "reload", "load and unload", "broken load"}  # a tenth as often in a rehearsal: they take long
 #: What each request that is wrong must be answered.
 STATUS = {"bad row": 500, "bad shape": 400, "bad JSON": 400, "no model": 404}
-PROMPT = b"The ferry"
+PROMPT = "The ferry"
 BESIDE = 8  # calls that are under way when a model is unloaded
 ROWS = 200  # of an answer of 0.3 MB
 PIECE, PAUSE_S = 1 << 15, 0.1  # bytes that a slow reader takes, and then does not read for
@@ -151,8 +151,8 @@ async def _leave(server: Server, kind: str, told: Told) -> None:
 
 
 def _stream_request() -> bytes:
-    tensor = {"name": "prompt", "shape": [1, len(PROMPT)], "datatype": "UINT8", "data": list(PROMPT)}
-    return request(f"/v2/models/{TEXT}/infer_stream", json.dumps({"inputs": [tensor]}).encode())
+    asked = {"text_input": PROMPT, "parameters": {"temperature": 0}}
+    return request(f"/v2/models/{TEXT}/generate_stream", json.dumps(asked).encode())
 
 
 async def _read_stream(server: Server, kind: str, told: Told) -> None:
@@ -163,11 +163,10 @@ async def _read_stream(server: Server, kind: str, told: Told) -> None:
         answer = await reader.read(-1)
     writer.close()
     events = [json.loads(line[5:]) for line in answer.splitlines() if line.startswith(b"data:")]
-    made = [value for event in events for output in event.get("outputs", ()) for value in output["data"]]
-    text = bytes(made).decode()
+    text = "".join(event.get("text_output", "") for event in events)
     told.sent[kind] += 1
     told.text = told.text or text
-    final = bool(events) and events[-1].get("parameters", {}).get("final")
+    final = bool(events) and events[-1].get("finish_reason")
     told.expect(kind, bool(final and text == told.text), f"{len(events)} events, {answer[-80:]!r}")
 
 

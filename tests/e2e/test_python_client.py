@@ -81,7 +81,7 @@ def test_the_examples_of_its_own_page(server: Server) -> None:
     page = (SOURCE.parent / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     # those that stream are run where such models serve, see documented_rules
-    streams = re.compile(r"\.(stream|steps)\(")
+    streams = re.compile(r"\.stream\(")
     program = "\n".join(text for kind, text in blocks if kind == "python" and not streams.search(text))
     assert "http://localhost:8000" in program
     program = program.replace("http://localhost:8000", f"http://{server.host}")

@@ -102,7 +102,7 @@ def recurrent(
 ) -> Model:
     """A recurrent model of batches of four rows."""
     call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
-    return Model(info, call, row_check=row_check, streams=call.streams)
+    return Model(info, call, row_check=row_check)
 
 
 def rows_of(*values: float) -> Array:

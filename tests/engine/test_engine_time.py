@@ -16,7 +16,7 @@ from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
 from app.sim.replay import replay
 
-from .rig import Affine, Rig, device, make_model, rows_of, serving
+from .rig import Affine, Rig, device, make_model, rows_of, serving, tensor
 
 
 async def error_of(rig: Rig, call: asyncio.Task[Any]) -> tuple[str, int]:
@@ -162,7 +162,8 @@ async def test_a_long_queue_is_not_stuck_and_a_dead_worker_is_noticed_without_a_
 async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_end_in_time(
     timeout_ms: int | None, total_ms: int | None, piece_ms: int | None, ends_ms: int, answered: bool
 ) -> None:
-    model = replace(make_model(Affine()), streams=(0,))
+    counts = [tensor(name, "INT64", 1) for name in ("read", "written")]
+    model = replace(make_model(lambda x: (x[:, :1].long(), x[:, :1].long()), outputs=counts), writes=True)
     entries: list[Entry] = []
     fake = device(2, fate=lambda pushed: Fate(50 * MS))
     async with serving(model, device=fake, scheduler=RecordingScheduler(fake.spec, sink=entries.append)) as rig:
@@ -170,7 +171,7 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
         asked = {name: value and value * 1000 for name, value in timeouts.items()}
         with rig.served.lease(1, **asked) as lease:
-            lease.on_piece = lambda row, made, steps: None
+            lease.on_piece = lambda row, made, tokens: None
             lease.write(0, rows_of(10.0))
             answer, ended = lease.run(), []
             answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))

@@ -32,8 +32,6 @@ class CellRow:
     done: int = 0
     x: torch.Tensor | None = None  # [limit, ...]
     ys: dict[int, torch.Tensor] = field(default_factory=dict)
-    sent: int = 0  # steps sent to a call that streams; `sent_at`: when the last of them was
-    sent_at: int = 0
 
 
 class Slab:
@@ -170,16 +168,6 @@ class CellRows(Activations):
             if own is None:
                 own = row.ys[output] = value.new_empty((row.limit, *value.shape[1:]))
             own[row.done + made :][: len(value)] = value
-
-    def known(self, slot: int) -> CellRow | None:
-        """The row in this slot, if it has begun."""
-        return self._rows.get(slot)
-
-    def part(self, row: CellRow, output: int, first: int, last: int) -> torch.Tensor:
-        """A view of one row's output at some of its steps, [1, steps, ...]."""
-        slab = self._ys.get(output)
-        values = slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output]
-        return values[None, first:last]
 
     def written(self, rows: Sequence[CellRow], output: int, steps: int) -> torch.Tensor:
         """The whole output of these rows, [rows, steps, ...], with zeros beyond a row's own steps."""

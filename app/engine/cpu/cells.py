@@ -20,7 +20,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import NO_BOUND, WHOLE, BatchResult, Job, Piece, copied
+from app.engine.device import NO_BOUND, WHOLE, BatchResult, Job
 from app.engine.executor import Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
@@ -28,8 +28,6 @@ from app.models.recurrent.cell_specs import State
 from app.models.recurrent.cells import CellModel, CellStep
 
 _MADE = "starling_steps"  # attribute of an exception: how many steps of the unit had run well
-#: Least time between two pieces of a row: sending one costs some 30 us, which may be more than a step takes.
-_PIECE_NS = 20_000_000
 
 
 class _Ended(NamedTuple):
@@ -235,31 +233,11 @@ class CellExecutor(CpuExecutor):
             made += steps
             if job is not None:
                 job.done = made
-                if job.on_pieces is not None:
-                    self._send(job, made, len(stepped.ys))
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or made == most or (job is not None and (job.recalled or (waits and not job.continue_without))):
                 return stepped, made
             if at is not None:
                 at += steps
-
-    def _send(self, job: Job, made: int, outputs: int) -> None:
-        """Send the new outputs of rows whose calls stream. `made`: steps of the unit so far."""
-        now = time.perf_counter_ns()
-        specs, kept, cell = self.model.info.outputs, self.activations, self._cell
-        found = []
-        for slot in job.read.intersection(job.slots):
-            row = kept.known(slot)
-            if row is None or now - row.sent_at < _PIECE_NS:
-                continue
-            done = min(row.done + made, row.limit)
-            if done > row.sent:  # else these steps are being repeated after a failure, and were sent before
-                ys = [kept.part(row, at, row.sent, done) if cell.keeps(at) else None for at in range(outputs)]
-                values = zip(cell.streams, cell.streamed(ys), strict=True)
-                found.append(Piece(slot, [copied(value, specs[place], 1)[0] for place, value in values], done))
-                row.sent, row.sent_at = done, now
-        if found and job.on_pieces is not None:
-            job.on_pieces(found)
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], parts: Sequence[_Ended]) -> list[Array]:
         """The outputs of the rows at the positions `ended`, which have made their last steps."""

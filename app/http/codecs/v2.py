@@ -82,7 +82,7 @@ class V2(Codec):
                 return _encode_plain(answer, info), None
             if call.outputs == _ONE_BINARY:
                 return _encode_binary(answer, info)
-        return encode_any(call, answer, info)
+        return _encode_any(call, answer, info)
 
 
 def _header_length(text: bytes, body: bytes) -> int:
@@ -166,10 +166,8 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
     info.memo[text] = _Remembered(size, spans, kept)
 
 
-def encode_any(
-    call: DecodedCall, answer: Answer, info: ModelInfo, parameters: dict[str, Any] | None = None
-) -> tuple[bytes, int | None]:
-    """Encode any answer. `parameters`: of the response. Raises OutputNotJson as `V2.encode` does."""
+def _encode_any(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
+    """Encode any answer. Raises OutputNotJson as `V2.encode` does."""
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
@@ -193,8 +191,6 @@ def encode_any(
     head: dict[str, Any] = {"model_name": info.name, "model_version": info.version, "outputs": tensors}
     if call.id is not None:
         head["id"] = call.id
-    if parameters is not None:
-        head["parameters"] = parameters
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if b"null" in text:  # orjson writes NaN as null; searching the text is faster than checking all values
         for index, binary in asked:
@@ -222,7 +218,7 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
             return b"%s%s]}]}" % (_head(info.name, info.version, spec.name, spec.datatype, shape), texts[answer.row])
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
-    if has_null(data):  # see `encode_any`
+    if has_null(data):  # see `_encode_any`
         check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
 

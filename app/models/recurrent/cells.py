@@ -70,10 +70,6 @@ class CellModel(nn.Module):
         #: Optional method of a cell: how many steps of so many rows to make in one `stride`, which it then has as well.
         self._longest_stride = getattr(declared.cell, "longest_stride", None)
         self._stride = None if self._longest_stride is None else declared.cell.stride
-        #: The outputs that get a value with each step, so that they can be sent before the row ends.
-        self.streams: tuple[int, ...] = ()
-        if not self.finishes or getattr(self.cell, "finishes_stepwise", False):
-            self.streams = tuple(place for place, spec in enumerate(info.outputs) if leads(spec))
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
@@ -184,23 +180,6 @@ class CellModel(nn.Module):
         return [
             cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in zip(self._info.outputs, values, strict=True)
         ]
-
-    def streamed(self, ys: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The `streams` outputs of some steps of one row, each [1, steps, ...].
-
-        `ys`: the y of these steps, [1, steps, ...]; None for a y of which only the last step counts.
-        """
-        wanted = self.streams
-        if not self.finishes:
-            specs = self._info.outputs
-            made = [(specs[place], y) for place, y in enumerate(ys) if place in wanted and y is not None]
-            return [y if self.dtype is None else cast(y, TORCH_DTYPES[spec.datatype]) for spec, y in made]
-        every = [y for y in ys if y is not None]  # see `keeps`
-        state = tuple(
-            self._zero.new_zeros((1, *shape)) for shape in self._declared.state
-        )  # streamed outputs do not depend on the state
-        values = self.finish(state, every, torch.tensor([every[0].shape[1]]))
-        return [values[place] for place in wanted]
 
     # a whole batch
 

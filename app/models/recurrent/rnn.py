@@ -56,7 +56,7 @@ class LayerCell(nn.Module):
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._before_stepwise = parts.before_stepwise
         #: Whether `finish` computes the outputs of a step from that step of `ys` alone.
-        self.finishes_stepwise = parts.behind_stepwise
+        self._finishes_stepwise = parts.behind_stepwise
         self.packs = True  # False if the step is compiled: packed products would break its graph
         self._steps = TorchSteps(self.layer)
         self._ready = self._steps  # with packed weights, from the first use on
@@ -111,7 +111,7 @@ class LayerCell(nn.Module):
         return self._ready
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
-        if ys is None or self.finishes_stepwise:
+        if ys is None or self._finishes_stepwise:
             return self._finish(state, ys)
         groups = []
         for length, rows in _of_one_length(lengths):

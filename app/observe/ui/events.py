@@ -103,7 +103,6 @@ def _described(served: Served) -> Event:
         "outputs": [_tensor(spec) for spec in info.outputs],
         "sends": _sends(served),
         "writes": served.model.writes,
-        "streams": bool(served.model.streams),
         "example": form_body(served),
     }
 

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from fake_server import Driven, FakeServer, failing, rows
+from fake_server import Driven, failing
 
-from starling_client import BadAnswer, ConnectionLost, Interrupted, Retry, Steps, TimedOut
+from starling_client import BadAnswer, ConnectionLost, Interrupted, Retry, TimedOut
 
 Connect = Callable[..., Driven]
 
@@ -148,54 +147,3 @@ def test_a_stream_that_is_left_is_closed(connect: Connect) -> None:
     assert next(stream) == "One"
     stream.close()  # type: ignore[attr-defined]
     assert chunks.closed
-
-
-def of_row(row: int, final: bool = False, **outputs: list[float]) -> bytes:
-    found = [{"name": n, "shape": [1, len(v)], "datatype": "FP32", "data": v} for n, v in outputs.items()]
-    parameters = {"row": row, **({"final": True} if final else {})}
-    event = {"model_name": "double", "model_version": "1", "outputs": found, "parameters": parameters}
-    return b"data: %s\n\n" % json.dumps(event).encode()
-
-
-class Recurrent(FakeServer):
-    """Streams these chunks."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        super().__init__()
-        self.chunks = Chunks(*chunks)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        told = super().__call__(request)
-        return httpx.Response(200, stream=self.chunks) if request.url.path.endswith("/infer_stream") else told
-
-
-def test_steps_come_row_by_row(connect: Connect) -> None:
-    first, second = of_row(1, y=[3]), of_row(0, y=[1, 2])
-    server = Recurrent(first[:20], first[20:] + second, of_row(0, True, y=[], s=[5]), of_row(1, True, y=[4], s=[6]))
-    client = connect(server)
-    found = list(streamed(client, client.client.steps("double", rows(2), outputs=["y", "s"], priority=2)))
-    assert [(one.row, one.final, {name: value.tolist() for name, value in one.outputs.items()}) for one in found] == [
-        (1, False, {"y": [3]}), (0, False, {"y": [1, 2]}), (0, True, {"y": [], "s": [5]}),
-        (1, True, {"y": [4], "s": [6]}),
-    ]  # fmt: skip
-    assert all(isinstance(one, Steps) and one.outputs["y"].dtype == np.float32 for one in found)
-    assert server.paths[-1] == "/v2/models/double/infer_stream"
-    assert json.loads(server.asked[-1].content) == {
-        "inputs": [{"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [0.0, 1.0, 2.0, 3.0]}],
-        "outputs": [{"name": "y"}, {"name": "s"}], "parameters": {"priority": 2},
-    }  # fmt: skip
-    assert server.chunks.closed
-
-
-@pytest.mark.parametrize(
-    ("end", "kind", "message"),
-    [
-        (of_row(0, True, y=[1]), BadAnswer, "ended before the answer had"),  # of one row of two
-        (b'data: {"error": "it raised"}\n\n', Interrupted, "it raised"),
-        (b'data: {"outputs": []}\n\n', BadAnswer, "expected an event with outputs and row"),
-    ],
-)
-def test_steps_that_break_off(connect: Connect, end: bytes, kind: type[Exception], message: str) -> None:
-    client = connect(Recurrent(end))
-    with pytest.raises(kind, match=message):
-        list(streamed(client, client.client.steps("double", rows(2))))

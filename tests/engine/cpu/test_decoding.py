@@ -243,7 +243,7 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     for pieces, reason in ((got[slot], "length"), (got[stopped], "stop")):  # each with its own text's end, and once
         assert [piece.made[1] for piece in pieces] == [*[""] * (len(pieces) - 1), reason]
     assert len(got[slot]) > MOST // 4
-    assert [piece.steps for piece in got[slot]] == sorted(piece.steps for piece in got[slot])
+    assert [piece.tokens for piece in got[slot]] == sorted(piece.tokens for piece in got[slot])
 
 
 def test_a_slot_that_is_taken_again_while_its_row_was_reading_reads_the_new_row(

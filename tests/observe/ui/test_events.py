@@ -50,7 +50,7 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     assert [len(table) for table in echo["tables"]] == [65, 65]  # twice the largest batch, and none waiting
     assert echo["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["rows", "4"]}]
     assert echo["example"]["inputs"][0]["data"] == [[1.0] * 4]
-    assert (echo["sends"], echo["writes"], echo["streams"], echo["cell"]) == ("values", False, False, False)
+    assert (echo["sends"], echo["writes"], echo["cell"]) == ("values", False, False)
 
 
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:

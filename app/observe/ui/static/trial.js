@@ -42,12 +42,6 @@ export function pretty(value, indent = "") {
   return `{\n${lines.join(",\n")}\n${indent}}`;
 }
 
-/** A line of what a row has given out. */
-function stepsOf(event) {
-  const outputs = event.outputs.map((one) => `${one.name} ${flat(one.data)}`).join(", ");
-  return `row ${event.parameters.row}: ${outputs}${event.parameters.final ? ", final" : ""}\n`;
-}
-
 function timing(answer) {
   const found = Object.fromEntries([...(answer.headers.get("server-timing") ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, Number(value)]));
   return "total" in found ? found : null;
@@ -93,8 +87,7 @@ export class Trial {
   example() {
     const { one } = this;
     this.shown = this.model.value;
-    const [values, steps, ...others] = byId("try-way").options;
-    steps.disabled = !one?.streams;
+    const [values, ...others] = byId("try-way").options;
     for (const option of others) option.disabled = !one || one.sends === "values";
     byId("try-way").value = one?.sends ?? values.value;
     byId("try-body").value = one ? pretty(one.example) : "";
@@ -108,7 +101,7 @@ export class Trial {
 
   way() {
     const { value } = byId("try-way");
-    byId("try-values").hidden = value !== "values" && value !== "steps";
+    byId("try-values").hidden = value !== "values";
     byId("try-words").hidden = value !== "text";
     byId("try-file").hidden = value !== "file";
     byId("try-example").hidden = value === "file";
@@ -119,8 +112,8 @@ export class Trial {
     const klass = byId("try-class").value;
     const more = klass ? { "X-Class": klass } : {};
     const way = byId("try-way").value;
-    if (way === "values" || way === "steps") {
-      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/${way === "steps" ? "infer_stream" : "infer"}`;
+    if (way === "values") {
+      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/infer`;
       return [url, { method: "POST", body: expanded(byId("try-body").value), headers: headers({ "Content-Type": "application/json", ...more }) }];
     }
     if (one.writes) {
@@ -172,7 +165,7 @@ export class Trial {
     }
   }
 
-  /** An answer that is shown while it is made: a text, or a line for each event about a row. */
+  /** A text that is shown while it is written. */
   async read(answer, began) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     const body = byId("answer-body");
@@ -181,14 +174,13 @@ export class Trial {
       [events, rest] = split(rest + part.value);
       for (const [, data] of events) {
         last = JSON.parse(data);
-        text += last.outputs ? stepsOf(last) : last.text_output ?? "";
+        text += last.text_output ?? "";
       }
       first ??= performance.now() - began;
       body.hidden = false;
       body.textContent = text;
     }
-    const whole = last.finish_reason || last.parameters?.final;
-    if (last.error || !whole) return { error: last.error ?? "the answer broke off", status: answer.status };
+    if (last.error || !last.finish_reason) return { error: last.error ?? "the answer broke off", status: answer.status };
     return { status: answer.status, text, took: performance.now() - began, timing: null, tokens: last.generated_tokens, first };
   }
 

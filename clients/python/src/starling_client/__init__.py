@@ -27,7 +27,7 @@ from starling_client.errors import (
     Unavailable,
     VersionChanged,
 )
-from starling_client.types import Metadata, Options, Result, Retry, ServiceClass, Steps, Tensor
+from starling_client.types import Metadata, Options, Result, Retry, ServiceClass, Tensor
 
 __all__ = [
     "AsyncClient",
@@ -49,7 +49,6 @@ __all__ = [
     "ServerError",
     "ServiceClass",
     "StarlingError",
-    "Steps",
     "Tensor",
     "TimedOut",
     "TooLarge",

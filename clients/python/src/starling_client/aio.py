@@ -13,10 +13,10 @@ import httpx
 import numpy.typing as npt
 
 from starling_client.batches import Calls, Inputs
-from starling_client.core import Action, Failure, Flow, Send, Streamed, Wait
+from starling_client.core import Action, Failure, Flow, Send, Wait
 from starling_client.errors import BadAnswer
 from starling_client.http import address, answer_of, common_headers, failure_of, timeout
-from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry, Steps
+from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry
 from starling_client.wire import Answer
 
 T = TypeVar("T")
@@ -68,22 +68,11 @@ class AsyncClient:
 
     async def stream(self, model: str, text: str, **options: Unpack[Options]) -> AsyncGenerator[str]:
         """What a model writes to a text, piece by piece: see `Client.stream`."""
-        async with contextlib.aclosing(self._read(self._calls.stream(Call(model, **options), text))) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def steps(self, model: str, inputs: Inputs, **options: Unpack[Options]) -> AsyncGenerator[Steps]:
-        """What a recurrent model gives out while its rows run: see `Client.steps`."""
-        async with contextlib.aclosing(self._read(self._calls.steps(Call(model, **options), inputs))) as found:
-            async for one in found:
-                yield one
-
-    async def _read(self, begin: Flow[Streamed[T]]) -> AsyncGenerator[T]:
-        stream = await self._run(begin)
+        stream = await self._run(self._calls.stream(Call(model, **options), text))
         async with stream.response as response, contextlib.aclosing(self._chunks(response, stream.deadline)) as chunks:
             async for chunk in chunks:
-                for given in stream.events.read(chunk):
-                    yield given
+                for piece in stream.events.read(chunk):
+                    yield piece
         if not stream.events.ended:
             raise BadAnswer("the stream ended before the answer had")
 

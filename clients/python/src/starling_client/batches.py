@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from starling_client.core import Core, Flow, Streamed, Together
+from starling_client.core import Core, Flow, Together
 from starling_client.errors import BadAnswer, BadRequest, StarlingError, TooLarge, VersionChanged
 from starling_client.tensors import DTYPES, to_array
-from starling_client.types import Array, Call, Metadata, Result, Retry, Steps, Tensor
-from starling_client.wire import Part, StepEvents, decode, encode
+from starling_client.types import Array, Call, Metadata, Result, Retry, Tensor
+from starling_client.wire import Part, decode, encode
 
 Inputs = Mapping[str, npt.ArrayLike] | npt.ArrayLike
 _OF_A_QUEUE = 4  # parts that a queue holds: so a few wait there together, and other clients' rows find room, too
@@ -72,16 +72,6 @@ class Calls(Core):
             return result.outputs
         (array,) = result.outputs.values()
         return array
-
-    def steps(self, call: Call, inputs: Inputs) -> Flow[Streamed[Steps]]:
-        """What a model gives out step by step. The metadata are asked for anew: nothing is sent again for them."""
-        deadline = self.deadline(call.deadline_s)
-        metadata = yield from self.metadata(call.key, deadline, fresh=True)
-        _wanted(metadata, call, one=False)
-        arrays, name = _arrays(metadata, inputs), call.request_id or ""
-        rows = _rows(metadata, arrays) or 1
-        request = encode(call, metadata.inputs, arrays, binary=False, request_id=name, act="infer_stream")
-        return (yield from self.streamed(request, StepEvents(rows), deadline))
 
     def infer(self, call: Call, inputs: Inputs, *, one: bool = False) -> Flow[Result]:
         """`one`: the call must be for one output.

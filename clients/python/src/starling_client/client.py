@@ -13,10 +13,10 @@ import httpx
 import numpy.typing as npt
 
 from starling_client.batches import Calls, Inputs
-from starling_client.core import Action, Failure, Flow, Send, Streamed, Wait
+from starling_client.core import Action, Failure, Flow, Send, Wait
 from starling_client.errors import BadAnswer
 from starling_client.http import address, answer_of, common_headers, failure_of, timeout
-from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry, Steps
+from starling_client.types import DEFAULT_RETRY, Array, Call, Metadata, Options, Result, Retry
 from starling_client.wire import Answer
 
 T = TypeVar("T")
@@ -80,17 +80,7 @@ class Client:
         `Options`; `parameters` are those of the model, such as max_new_tokens. Close the generator to end it early.
         Raises what `predict` raises, or Interrupted where the server ends the text with an error.
         """
-        yield from self._read(self._calls.stream(Call(model, **options), text))
-
-    def steps(self, model: str, inputs: Inputs, **options: Unpack[Options]) -> Generator[Steps]:
-        """What a recurrent model gives out to a batch, row by row, while the rows run. `inputs` as of `predict`.
-
-        The batch is sent as one request, whatever its size. All else is as of `stream`.
-        """
-        yield from self._read(self._calls.steps(Call(model, **options), inputs))
-
-    def _read(self, begin: Flow[Streamed[T]]) -> Generator[T]:
-        stream = self._run(begin)
+        stream = self._run(self._calls.stream(Call(model, **options), text))
         with stream.response as response:
             for chunk in self._chunks(response, stream.deadline):
                 yield from stream.events.read(chunk)

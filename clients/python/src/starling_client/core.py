@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from starling_client.errors import (
     BadAnswer,
@@ -31,7 +31,6 @@ from starling_client.wire import (
     Answer,
     Events,
     Request,
-    TextEvents,
     decode_error,
     decode_json,
     decode_metadata,
@@ -82,11 +81,11 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed(Generic[T]):
+class Streamed:
     """A stream that has begun: httpx's `response`, closed by whoever has entered it, and what reads its events."""
 
     response: Any
-    events: Events[T]
+    events: Events
     deadline: float
 
 
@@ -154,14 +153,11 @@ class Core:
             return ConnectionLost(f"the connection to {self.server} broke before the whole answer: {why}{unsure}")
         return NotConnected(f"no connection to {self.server}: {why}")
 
-    def stream(self, call: Call, text: str) -> Flow[Streamed[str]]:
-        """What a model writes."""
-        return (yield from self.streamed(encode_text(call, text), TextEvents(), self.deadline(call.deadline_s)))
-
-    def streamed(self, request: Request, events: Events[T], deadline: float) -> Flow[Streamed[T]]:
-        """A stream that has begun."""
-        answer, _ = yield from self.ask(request, deadline, streams=True)
-        return Streamed(answer.response, events, deadline)
+    def stream(self, call: Call, text: str) -> Flow[Streamed]:
+        """What a model writes: a stream that has begun."""
+        deadline = self.deadline(call.deadline_s)
+        answer, _ = yield from self.ask(encode_text(call, text), deadline, streams=True)
+        return Streamed(answer.response, Events(), deadline)
 
     def broken(self, reply: Failure | None, deadline: float) -> StarlingError | None:
         """Why a stream ends here: it broke, as `reply` says, or the deadline has passed. None: it does not."""

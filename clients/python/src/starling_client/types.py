@@ -65,18 +65,6 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """What a row, the `row`th of those sent, has given out since the last one of it: outputs by step, [steps, ...].
-
-    The `final` one of a row has its other outputs too, each without the rows' axis.
-    """
-
-    row: int
-    outputs: dict[str, Array]
-    final: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Retry:
     """When a request is sent again, and when that ends.
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from starling_client.errors import BadAnswer, Interrupted, ServerError, server_error
 from starling_client.tensors import from_bytes, from_json, to_bytes, to_json
-from starling_client.types import Array, Call, Metadata, Steps, Tensor
+from starling_client.types import Array, Call, Metadata, Tensor
 
-T = TypeVar("T")
 _LENGTH = "inference-header-content-length"
 _QUOTED = 300  # characters of an answer that is not ours, as a message quotes it
 #: What looking into JSON of another form raises.
@@ -69,10 +68,8 @@ def model_path(model: str, version: str | None, what: str = "") -> str:
     return f"/v2/models/{quote(model, safe='')}{middle}{what}"
 
 
-def encode(
-    call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, binary: bool, request_id: str, act: str = "infer"
-) -> Request:
-    """The request for an inference. `arrays`: [rows, ...] for each input, of its dtype. `act`: the end of its path.
+def encode(call: Call, inputs: Sequence[Tensor], arrays: Sequence[Array], *, binary: bool, request_id: str) -> Request:
+    """The request for an inference. `arrays`: [rows, ...] for each input, of its dtype.
 
     Raises ValueError for what JSON cannot hold. Equal calls of one shape have equal JSON, which the server remembers.
     """
@@ -100,7 +97,7 @@ def encode(
     if binary:
         headers[_LENGTH] = str(len(head))
     headers |= _headers(call, request_id)
-    return Request("POST", model_path(*call.key, f"/{act}"), headers, b"".join([head, *tails]))
+    return Request("POST", model_path(*call.key, "/infer"), headers, b"".join([head, *tails]))
 
 
 def encode_text(call: Call, text: str) -> Request:
@@ -113,64 +110,30 @@ def encode_text(call: Call, text: str) -> Request:
     return Request("POST", model_path(*call.key, "/generate_stream"), headers, body)
 
 
-class Events(Generic[T]):
-    """The events of a stream, each of which gives a T. `ended`: the last has come."""
-
-    has = ""  # what an event must have
+class Events:
+    """The events of a text that is streamed, each a piece of it. `ended`: the last has come."""
 
     def __init__(self) -> None:
         self.ended = False
         self._rest = b""
 
-    def read(self, chunk: bytes) -> Iterator[T]:
-        """What the events give that have come. Raises Interrupted or BadAnswer."""
+    def read(self, chunk: bytes) -> Iterator[str]:
+        """The pieces that have come. Raises Interrupted or BadAnswer."""
         # Not `splitlines`: text may have separators of its own.
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            if line.startswith(b"data: ") and (given := self._read(line.removeprefix(b"data: "))):
-                yield given
+            if line.startswith(b"data: ") and (piece := self._read(line.removeprefix(b"data: "))):
+                yield piece
 
-    def _read(self, data: bytes) -> T:
+    def _read(self, data: bytes) -> str:
         try:
             event = json.loads(data)
             if "error" in event:
                 raise Interrupted(str(event["error"]))
-            return self._given(event)
+            self.ended = "finish_reason" in event
+            return str(event["text_output"])
         except _NOT_V2:
-            raise BadAnswer(f"expected an event with {self.has}, got {data[:_QUOTED]!r}") from None
-
-    def _given(self, event: dict[str, Any]) -> T:
-        raise NotImplementedError
-
-
-class TextEvents(Events[str]):
-    """Pieces of a text."""
-
-    has = "text_output"
-
-    def _given(self, event: dict[str, Any]) -> str:
-        self.ended = "finish_reason" in event
-        return str(event["text_output"])
-
-
-class StepEvents(Events[Steps]):
-    """What so many rows give out."""
-
-    has = "outputs and row"
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self._left = rows
-
-    def _given(self, event: dict[str, Any]) -> Steps:
-        outputs = {
-            str(one["name"]): from_json(str(one["name"]), one["datatype"], one["shape"], one["data"])[0]
-            for one in event["outputs"]
-        }
-        found = Steps(int(event["parameters"]["row"]), outputs, final="final" in event["parameters"])
-        self._left -= found.final
-        self.ended = self._left == 0
-        return found
+            raise BadAnswer(f"expected an event with text_output, got {data[:_QUOTED]!r}") from None
 
 
 def _headers(call: Call, request_id: str) -> dict[str, str]:
