@@ -149,7 +149,7 @@ class Call(AnsweredCall):
         limits = self.resources.limits
         if len(body) > OFF_LOOP_BYTES:
             best_effort = (self.klass or REALTIME) != REALTIME
-            opened = await self.resources.threads.run(best_effort, codec.with_body, body, limits)
+            opened = await self.resources.parser.run(best_effort, codec.with_body, body, limits)
         else:
             opened = codec.with_body(body, limits)
         name = opened.choose(catalog)
@@ -196,11 +196,11 @@ class Call(AnsweredCall):
             raise self.route.codec.bad_text_error(error) from None
 
     async def _decode_slowly(self, served: Served, body: bytes, klass: str) -> DecodedCall:
-        """The decoded body."""
         resources, codec, headers = self.resources, self.route.codec, self.headers
         if not codec.slow_to_decode(served, headers, body):
             return codec.decode(served, headers, body, resources.limits)
-        return await resources.threads.run(klass != REALTIME, codec.decode, served, headers, body, resources.limits)
+        threads = resources.parser if served.model.decode is None else resources.threads
+        return await threads.run(klass != REALTIME, codec.decode, served, headers, body, resources.limits)
 
 
 class FastPath:

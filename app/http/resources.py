@@ -63,6 +63,8 @@ class Resources:
         self.observed = access_log is not None or tracer is not None
         self.bodies = BodyReader(limits)
         self.threads = HelperThreads(limits.threads)
+        #: For JSON: a parser holds the interpreter lock for milliseconds, so two at once only delay everything else.
+        self.parser = HelperThreads(1)
         self.front_reader = FrontReader(self.threads)
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)

@@ -14,6 +14,8 @@ import pytest
 
 from app.contract import CLASSES
 from app.http.call import X_CLASS
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.v2 import V2
 from app.http.threads import HelperThreads
 
 from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
@@ -121,6 +123,31 @@ async def test_real_time_is_decoded_while_best_effort_uploads_fill_all_other_thr
     finally:
         go_on.set()
     assert [reply.status for reply in await asyncio.gather(*bulk)] == [200] * 3
+
+
+async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
+    caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, begun, decode = threading.Event(), list[str](), V2.decode
+
+    def parse(*args: Any) -> DecodedCall:
+        begun.append(threading.current_thread().name)
+        assert go_on.wait(10)
+        return decode(*args)
+
+    call = caller(model)
+    monkeypatch.setattr("app.http.call.OFF_LOOP_BYTES", 200)
+    monkeypatch.setattr("app.http.codecs.v2.OFF_LOOP_BYTES", 200)
+    monkeypatch.setattr(V2, "decode", lambda *args: (parse if len(args[3]) > 200 else decode)(*args))
+    large = [asyncio.create_task(call(INFER, body().ljust(300))) for _ in range(2)]
+    try:
+        assert (await asyncio.wait_for(call(INFER, body()), 5)).status == 200
+        assert len(begun) <= 1
+    finally:
+        go_on.set()
+    assert [reply.status for reply in await asyncio.gather(*large)] == [200] * 2
+    assert len(begun) == 2
+    assert threading.current_thread().name not in begun
 
 
 @pytest.mark.parametrize("default", CLASSES)

@@ -22,15 +22,14 @@ class Stream:
     more memory than its own answer.
     """
 
-    __slots__ = ("_event", "_last", "_news", "_pending", "_size", "begun", "sent")
+    __slots__ = ("_event", "_last", "_news", "_pending", "begun", "sent")
 
-    def __init__(self, event: Callable[[int, list[Any], bool], bytes], size: Callable[[Any], int] = len) -> None:
-        """`event(row, pieces, first)` makes one event; `first`: of this row. `size` returns the length of a piece."""
+    def __init__(self, event: Callable[[int, list[Any], bool], bytes]) -> None:
+        """`event(row, pieces, first)` makes one event; `first`: of this row. A piece begins with its text."""
         self.begun = False  # the head of the answer has been sent
         self._event = event
-        self._size = size
         self._pending: dict[int, list[Any]] = {}  # by row
-        self.sent: Counter[int] = Counter()  # by row: the length of its pieces in events so far
+        self.sent: Counter[int] = Counter()  # by row: the characters in events so far
         self._last: bytes | None = None
         self._news = asyncio.Event()
 
@@ -68,5 +67,5 @@ class Stream:
     def _taken(self, row: int) -> bytes:
         """One event of all waiting pieces of a row."""
         pieces = self._pending.pop(row)
-        first, self.sent[row] = not self.sent[row], self.sent[row] + sum(map(self._size, pieces))
+        first, self.sent[row] = not self.sent[row], self.sent[row] + sum(len(piece[0]) for piece in pieces)
         return self._event(row, pieces, first)

@@ -58,7 +58,7 @@ class TextGeneration(TextCodec):
             return self.events(served, call, row, piece, first)
 
         if self.streams:
-            call.stream = Stream(events, size=lambda piece: len(piece[0]))
+            call.stream = Stream(events)
         return call
 
     def texts(self, call: DecodedCall, answer: Answer) -> list[GeneratedText]:
