@@ -39,7 +39,10 @@ class HelperThreads:
         """Like `run`, after `acquire`."""
         running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
         running.add_done_callback(self._ended)
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            del running  # its exception has this frame: a cycle, which would keep a refused body until it is collected
 
     def _ended(self, running: asyncio.Task[_T]) -> None:
         if not running.cancelled():

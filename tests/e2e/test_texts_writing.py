@@ -211,21 +211,6 @@ async def test_pieces_by_our_own_client(texts: Server) -> None:
         assert "".join([piece async for piece in client_of_a_loop.stream("writer", TEXT)]) == expected
 
 
-def test_steps_by_our_own_client(texts: Server) -> None:
-    """Of a model that writes lines until they end by themselves; the prompts of a call have one length."""
-    lines = {
-        "The ferry": " would be quicker if it did not wait, and cheaper if it waited longer.",
-        "If you wa": "it for everyone, nobody will arrive.",
-    }
-    made, ended = {0: "", 1: ""}, []
-    with Client(f"http://{texts.host}") as client:
-        for found in client.steps("generate", [list(prompt.encode()) for prompt in lines]):
-            made[found.row] += bytes(found.outputs["text"].tolist()).decode()
-            ended += [found.row] if found.final else []
-    assert [*made.values()] == [line + "\n" for line in lines.values()]
-    assert ended == [0, 1]
-
-
 def test_what_is_counted(texts: Server) -> None:
     model = 'model="writer",version="1"'
     names = [

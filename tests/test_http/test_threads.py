@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +86,22 @@ async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
     await two.end("third", two.start("third", REAL))
     await two.end("second", second)
     assert two.begun == ["first", "second", "third"]
+
+
+async def test_what_a_failed_function_was_given_is_freed_without_the_collector() -> None:
+    """A body of megabytes that is refused would else stay until then."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    threads, body = HelperThreads(1), np.zeros(1)
+    freed = weakref.ref(body)
+    gc.disable()
+    try:
+        with suppress(ZeroDivisionError):
+            await threads.run(REAL, lambda given: 1 / 0, body)
+        del body
+        await threads.run(REAL, int)  # the thread has let go of the function before
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 BULK = {X_CLASS: b"best_effort"}
