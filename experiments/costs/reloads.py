@@ -97,7 +97,7 @@ def _write_onnx(path: Path, layers: int) -> None:
     names = ["x", *(f"h{number}" for number in range(1, layers)), "y"]
     nodes = [helper.make_node("MatMul", [names[n], f"w{n}"], [names[n + 1]]) for n in range(layers)]
     tensors = [numpy_helper.from_array(weight + n, f"w{n}") for n in range(layers)]
-    shape = ["batch", _HIDDEN]
+    shape: list[str | int | None] = ["batch", _HIDDEN]
     graph = helper.make_graph(
         nodes, "layers",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],

@@ -157,4 +157,4 @@ def _model(module: Any, name: str, largest: int) -> Model:
     plain = model_of(module, inputs, outputs, name=name, policy="late", max_batch=largest)
     declared = by_its_layer(module, plain.info) if name == "lstm" else Recurrent(module, module.state)
     call, info = recurrent_model(declared, plain.info)
-    return Model(info, call, row_check="off", streams=call.streams)
+    return Model(info, call, row_check="off")
