@@ -8,9 +8,10 @@ from tiers import full
 
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import Row
+from app.scheduler.types import AT_ONCE, ClassSpec, Klass, Profile, Row, Stage
 
-from .test_invariants import traces
+from .test_invariants import BY_LENGTH, tables, traces
+from .world import Arrival, Trace, World, make_device, make_program
 
 
 @full
@@ -38,3 +39,34 @@ def test_a_fault_is_found_again_by_its_seed_and_made_small(monkeypatch: pytest.M
 def test_seeds_without_a_fault_end_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "1", "--first", "3"]) == 0
     assert "1 seeds, 4 traces, 0 faults" in capsys.readouterr().out
+
+
+CELL, KNOWN = Stage(repeats=True), Stage(Profile((100,)), repeats=True)
+#: Traces that the hunt has found, each with what it broke.
+FOUND = {
+    "a-shorter-row-goes-before-one-that-runs-again-and-waits-for-the-budget": Trace(
+        make_device(1, 2, 2, max_alive=5, classes=ClassSpec(budget_ns=100)),
+        (make_program(stages=(KNOWN,), policy="preferred", max_batch=2, max_queue=4, max_delay_ns=0, max_alive=3),),
+        (Arrival(0, lengths=(2,)), Arrival(0, lengths=(6, 12, 2), klass=Klass.BEST_EFFORT)),
+        oom_above=0, reprofile=((0, 1, BY_LENGTH),),
+    ),
+    "tables-of-two-workers-for-unknown-times": Trace(
+        make_device(1, 1, max_running=3, max_alive=2),
+        (make_program(policy="window", max_batch=1, max_queue=4, max_delay_ns=0),),
+        (Arrival(0, lengths=(2, 2, 2)),),
+        reprofile=((0, 1, Profile((100,))), (30, 1, Profile())),
+        control=((0, 1, next(one for one in tables() if one.workers == 2)),),
+    ),
+    "a-unit-of-a-call-that-is-dropped-goes-unrecalled": Trace(
+        make_device(1, push_depth=2, push_ahead_ns=AT_ONCE, multi_step=True, max_alive=2),
+        (make_program(stages=(CELL, Stage(), KNOWN), policy="dva_input", max_batch=1,
+                      max_queue=4, max_delay_ns=0),),
+        (Arrival(0, lengths=(2,)), Arrival(0, lengths=(2,), klass=Klass.BEST_EFFORT),
+         Arrival(0, lengths=(2, 2), timeout=500)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trace", FOUND.values(), ids=FOUND)
+def test_what_was_found_is_mended(trace: Trace) -> None:
+    World(trace).run()

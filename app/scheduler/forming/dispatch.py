@@ -113,7 +113,8 @@ class Dispatch:
         allowance: Allowance | None = None
         if ready.klass:
             allowed = self._allow_best_effort(ready, state, usable, limit, now)
-            if isinstance(allowed, Hold):
+            if isinstance(allowed, Hold):  # shorter rows behind these, at the same key, would fit into the budget
+                held += self._ledger.ready.alike(ready)
                 return allowed
             allowance, usable, limit = allowed, allowed.workers, allowed.rows
             capacities = [min(limit, capacity) for capacity in _capacities(state.capacity[stage], usable)]

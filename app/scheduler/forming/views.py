@@ -107,7 +107,7 @@ class Views:
             left = max(0, unit.begins + unit.predicted - now) / facts.scale
             if unit.program == state.program.id:
                 size, latency = max(size, unit.size), state.latency[unit.stage]
-                if unit.running < most:
+                if unit.running < most and latency.known:
                     left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.running)
             total += left
         return beside.column(size, total / (most - 1)) if units else 0

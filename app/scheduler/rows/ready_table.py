@@ -83,6 +83,10 @@ class ReadyTable:
         alike = [other for other in others if (other.key, other.klass) == (ready.key, ready.klass)]
         return [other for other in alike if other.head().order[0] > ready.head().order[0]]
 
+    def alike(self, ready: ReadySet) -> list[ReadySet]:
+        """The sets of the same key and class in which rows wait, this one too."""
+        return [other for other in self.nonempty if (other.key, other.klass) == (ready.key, ready.klass)]
+
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
         """The sets of a program's rows of one class in which rows wait."""
         return [ready for ready in self.nonempty if ready.key[0] == program and ready.klass is klass]
