@@ -57,6 +57,11 @@ FOUND = {
         reprofile=((0, 1, Profile((100,))), (30, 1, Profile())),
         control=((0, 1, next(one for one in tables() if one.workers == 2)),),
     ),
+    "a-batch-is-held-for-a-row-before-its-cell-that-has-no-room": Trace(
+        make_device(2, max_alive=2),
+        (make_program(stages=(KNOWN, Stage(Profile((100,)))), policy="dva_load", max_batch=2, max_delay_ns=0),),
+        (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
+    ),
     "a-unit-of-a-call-that-is-dropped-goes-unrecalled": Trace(
         make_device(1, push_depth=2, push_ahead_ns=AT_ONCE, multi_step=True, max_alive=2),
         (make_program(stages=(CELL, Stage(), KNOWN), policy="dva_input", max_batch=1,

@@ -118,9 +118,10 @@ class Views:
         stages = state.program.stages
         room = self._share.room(state, ready.klass)
         same_bucket, waiting = [0] * len(stages), [0] * len(stages)  # by stage: in this length bucket, in all buckets
-        oldest, other_buckets = ready.oldest(), 0
+        oldest, other_buckets, begun = ready.oldest(), 0, 0
         for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
+            begun += 0 if at else other.started
             waiting[at] += other.count
             same_bucket[at] += other.count * (lengths == bucket)
             if at == stage and other is not ready and not other.again:
@@ -129,8 +130,8 @@ class Views:
         units = self._workers.units.values()
         running = sum(len(unit.rows) for unit in units if unit.program == program and unit.klass is ready.klass)
         active = running + sum(waiting[1:])
-        if not stages[0].repeats:
-            same_bucket[0], waiting[0] = min(same_bucket[0], room), min(waiting[0], room)
+        most_before = room + begun  # rows of the first stage that could run: others must wait for room
+        same_bucket[0], waiting[0] = min(same_bucket[0], most_before), min(waiting[0], most_before)
         short = [0 if one.repeats else count for one, count in zip(stages, waiting, strict=True)]
         upstream_stage = max((at for at in range(stage) if same_bucket[at]), default=-1)
         first = ready.first(most, room)
