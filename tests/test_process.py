@@ -12,7 +12,7 @@ from app import process
 
 @pytest.fixture(autouse=True)
 def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -28,7 +28,9 @@ def library(monkeypatch: pytest.MonkeyPatch, answer: int = 1) -> list[tuple[int,
     return told
 
 
-@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+@pytest.mark.parametrize(
+    "name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"]
+)
 def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     told = library(monkeypatch)
     monkeypatch.setenv(name, "")
