@@ -127,7 +127,7 @@ class Dispatch:
         view = self.views.of(ready, state, usable, limit, room + started, now)
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
-            held += self._ledger.ready.behind(ready)
+            held += self._ledger.ready.alike(ready)
             return decision
         if allowance is not None and allowance.exact < decision.size < allowance.rows:
             decision = decision._replace(size=allowance.rows)

@@ -77,14 +77,8 @@ class ReadyTable:
                 best = min(own, ranking(others.head()))
         return (*best, not ready.again, *own)
 
-    def behind(self, ready: ReadySet) -> list[ReadySet]:
-        """Sets of the same key and class that run again at a lower priority: they wait while a policy holds `ready`."""
-        others = (other for other in self._again.values() if other.count)
-        alike = [other for other in others if (other.key, other.klass) == (ready.key, ready.klass)]
-        return [other for other in alike if other.head().order[0] > ready.head().order[0]]
-
     def alike(self, ready: ReadySet) -> list[ReadySet]:
-        """The sets of the same key and class in which rows wait, this one too."""
+        """The sets of the same key and class in which rows wait, this one too: rows that run again have their own."""
         return [other for other in self.nonempty if (other.key, other.klass) == (ready.key, ready.klass)]
 
     def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
