@@ -19,6 +19,8 @@ RUN python -m venv /opt/starling
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE starling_serve.py ./
 COPY app ./app
+COPY planner ./planner
+COPY loadtest ./loadtest
 RUN /opt/starling/bin/python -m pip install --no-cache-dir -c constraints.txt --extra-index-url "${TORCH_INDEX}" ".${EXTRAS}"
 
 FROM ${BASE}

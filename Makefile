@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 SERVED := tests/e2e
 WAITING := tests/loadtest
 # Folders whose tests need neither torch nor a loop.
-PURE := tests/scheduler tests/sim
+PURE := tests/scheduler tests/simulator
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-core test-more test-oldest test-experiments check lint fix bench load drill soak docs clean
@@ -114,11 +114,11 @@ endif
 CORE := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p pytest_asyncio.plugin --core -q $(ARGS)
 test-core: $(STAMP)-test
 	@said=$$(mktemp); $(CORE) tests/scheduler/test_*.py >"$$said" 2>&1 & other=$$!; \
-	$(CORE) tests/scheduler/[a-z]*/ tests/sim; first=$$?; wait $$other; second=$$?; \
+	$(CORE) tests/scheduler/[a-z]*/ tests/simulator; first=$$?; wait $$other; second=$$?; \
 	cat "$$said"; rm "$$said"; exit $$((first ? first : second))
 
 test-more: $(STAMP)-more
-	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/integrations
+	$(PYTEST) $(ARGS) tests/deploy tests/test_site.py tests/ray_serve
 
 # Beside the pinned versions, which all other tests run on.
 test-oldest: $(OLD)/.installed

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 _SERVER = str(Path(__file__).parent) + os.sep  # not resolved: neither are the names in frames
-#: Models that ship with the server. Their code counts as an owner's.
-_SHIPPED_MODELS = tuple(os.path.join(_SERVER, "models", name, "") for name in ("demo", "zoo"))
+_DEMO_MODELS = os.path.join(_SERVER, "models", "demo", "")  # their code counts as an owner's
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
 
@@ -64,7 +63,7 @@ def is_installed(filename: str) -> bool:
 
 
 def _is_own(filename: str) -> bool:
-    if filename.startswith(_SHIPPED_MODELS):
+    if filename.startswith(_DEMO_MODELS):
         return True
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     if filename.startswith(("<frozen ", "<model ", _SERVER)) or (

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from app.sim.routers import ROUTERS
 from loadtest.common.command import Ran, starling
 from loadtest.common.experiment import Data, Say, in_sections
 from loadtest.common.page import Page, grouped
+from planner.routers import ROUTERS
 
 MODEL = "linear:7+0.6b"  # the device of all figures: 7 ms and 0.6 ms a row
 ROUNDS = 3

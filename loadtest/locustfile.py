@@ -23,9 +23,9 @@ from locust import FastHttpUser, events, stats, task
 from locust.exception import StopTest
 from locust.runners import MasterRunner, WorkerRunner
 
-from app.sim.lengths import Lengths
 from loadtest import payloads
 from loadtest.locust_shapes import SHAPES, Diurnal, Ramp, Spike, Steps
+from planner.lengths import Lengths
 
 log = logging.getLogger("loadtest")
 

@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--core",
         action="store_true",
-        help="a few examples of everything and no test marked full, for tests/scheduler and tests/sim",
+        help="a few examples of everything and no test marked full, for tests/scheduler and tests/simulator",
     )
 
 

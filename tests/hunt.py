@@ -23,7 +23,7 @@ from scheduler.test_invariants import MIXED, cells, traces
 from scheduler.world import Trace, World
 
 from app.scheduler.policies import POLICIES
-from app.sim.replay import replay
+from planner.replay import replay
 
 EACH = 4  # traces of a seed
 LONGEST = 60  # calls of a trace

@@ -1,4 +1,4 @@
-"""The walls between the folders of app/: who may import whom, and that nothing in it waits by sleeping."""
+"""The walls between the folders of app/ and the packages beside it, and that nothing in app/ waits by sleeping."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ OURS: dict[str, set[str] | None] = {
     "user_code": set(),
     "values": {"contract", "errors"},
     "scheduler": set(),
-    "sim": {"scheduler"},
     "models": {"contract", "errors", "user_code", "values"},
     "observe": {"contract", "errors", "scheduler", "http", "lifecycle", "user_code"},  # of http what DOORS says
     "engine": {"scheduler", "models", "contract", "errors", "observe", "values"},
@@ -44,14 +43,17 @@ OURS: dict[str, set[str] | None] = {
     },
     "cli": None,
     "__main__": {"cli"},
-    "bench": {"errors", "sim", "scheduler"},
-    "integrations": None,
 }  # fmt: skip
+#: Package or folder beside app/ -> which of these it may import, and what of app/. The longest that fits a path counts.
+BESIDE: dict[str, tuple[set[str], set[str] | None]] = {
+    "planner": ({"planner"}, {"scheduler"}),
+    "planner/commands": ({"planner", "loadtest"}, None),
+    "loadtest/generator": ({"planner", "loadtest"}, {"errors", "scheduler", "cli"}),  # of cli options and output
+}
 #: Of a folder -> what of another it may import, where that is not all. The live page is HTTP, too: it serves files and
 #: shows examples as /docs does, and knows nothing of calls.
 DOORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("observe", "http"): ("app.http.static_files", "app.http.codecs.files", "app.http.examples"),
-    ("bench", "scheduler"): ("app.scheduler.estimates.front_load",),
     ("http", "observe"): ("app.observe.last_errors", "app.observe.metrics", "app.observe.logs", "app.observe.tracing"),
 }
 #: What every kind of device is made of.
@@ -76,7 +78,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
 #: What is not ours and may not be imported there.
 THEIRS: dict[str, set[str]] = {
     "scheduler": IMPURE,
-    "sim": {"torch", "asyncio"},
+    "planner": {"torch", "asyncio"},
+    "loadtest/generator": {"torch"},
     "contract": {"torch"},
     "values": {"torch"},
     "http": {"torch"},
@@ -116,17 +119,23 @@ def part_of(name: str) -> str:
 def import_faults(source: str, path: str) -> list[str]:
     """What the module at `path`, relative to the root, must not import."""
     package = Path(path).parent.parts
-    own = package[1] if len(package) > 1 else Path(path).stem
-    allowed = OURS.get(own, set())
+    if package[0] == "app":
+        own = package[1] if len(package) > 1 else Path(path).stem
+        beside, allowed = set[str](), OURS.get(own, set())
+    else:
+        own = max((place for place in BESIDE if Path(path).is_relative_to(place)), key=len)
+        beside, allowed = BESIDE[own]
     faults = []
     for line, name in imported(source, path):
         top = name.split(".")[0]
+        if top in beside:
+            continue
         if top == "app":
             target = part_of(name)
             doors = DOORS.get((own, target))
             if (allowed is None or target in {own, *allowed}) and (doors is None or name.startswith(doors)):
                 continue
-        elif top not in THEIRS.get(own, set()):
+        elif top not in THEIRS.get(own, set()) and top not in {"planner", "loadtest", "experiments", "tests"}:
             continue
         faults.append(f"{path}:{line} imports {name}")
     return faults
@@ -154,13 +163,18 @@ def text_of(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def sources() -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py"))
+def sources(*folders: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+APP, ALL = sources("app"), sources("app", "planner", "loadtest/generator")
 
 
 def test_every_module_keeps_the_walls() -> None:
-    checks = (import_faults, sleep_faults, room_faults)
-    assert [fault for path in sources() for check in checks for fault in check(text_of(path), path)] == []
+    assert [fault for path in ALL for fault in import_faults(text_of(path), path)] == []
+    assert [
+        fault for path in APP for check in (sleep_faults, room_faults) for fault in check(text_of(path), path)
+    ] == []
 
 
 def module_of(path: str) -> str:
@@ -211,7 +225,7 @@ def import_graph(paths: list[str]) -> dict[str, set[str]]:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    TopologicalSorter(import_graph(sources())).prepare()
+    TopologicalSorter(import_graph(ALL)).prepare()
 
 
 def test_sleep_is_found() -> None:
@@ -219,7 +233,7 @@ def test_sleep_is_found() -> None:
 
 
 def test_every_folder_has_a_rule() -> None:
-    parts = {Path(path).parts[1].removesuffix(".py") for path in sources()}
+    parts = {Path(path).parts[1].removesuffix(".py") for path in APP}
     assert parts <= set(OURS), "say in OURS what the new folder may import"
 
 
@@ -234,6 +248,10 @@ def test_every_folder_has_a_rule() -> None:
         ("app/http/asgi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("app/observe/ui/page.py", "from app.http.call import Call"),
         ("app/unheard_of.py", "import app.scheduler"),
+        ("app/cli/profile.py", "def f():\n    from planner import options"),
+        ("planner/simulator.py", "from app.http.call import Call"),
+        ("planner/simulator.py", "import loadtest.generator.run"),
+        ("planner/sizing.py", "import asyncio"),
     ],
 )
 def test_forbidden_import_is_found(path: str, source: str) -> None:
@@ -241,7 +259,7 @@ def test_forbidden_import_is_found(path: str, source: str) -> None:
 
 
 def module_names(folder: str) -> list[str]:
-    paths = [Path(path) for path in sources() if Path(path).is_relative_to(folder)]
+    paths = [Path(path) for path in ALL if Path(path).is_relative_to(folder)]
     return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
 
 
@@ -259,7 +277,7 @@ def loaded_after(imports: list[str], watched: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("folders", "unwanted"),
     [
-        pytest.param(["app/scheduler", "app/sim"], {"torch", "asyncio"}, id="sim"),
+        pytest.param(["app/scheduler", "planner"], {"torch", "asyncio"}, id="planner"),
         pytest.param(
             ["app/contract", "app/errors.py", "app/http", "app/observe/tracing"],
             {"torch", "opentelemetry.sdk"},
@@ -276,7 +294,7 @@ def test_import_loads_nothing_unwanted(folders: list[str], unwanted: set[str]) -
 def test_opentelemetry_is_imported_by_one_module() -> None:
     found = {
         module_of(path)
-        for path in sources()
+        for path in APP
         for _, name in imported(text_of(path), path)
         if name.partition(".")[0] == "opentelemetry"
     }

@@ -13,6 +13,7 @@ from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "clients" / "python"
+PYTHON = {".py", ".pyc"}
 
 
 def declared(folder: Path) -> dict[str, Any]:
@@ -21,16 +22,25 @@ def declared(folder: Path) -> dict[str, Any]:
 
 def test_the_server_is_packaged_without_the_client() -> None:
     packages = find_packages(str(ROOT), **declared(ROOT)["tool"]["setuptools"]["packages"]["find"])
-    assert {name.partition(".")[0] for name in packages} == {"app"}
+    assert {name.partition(".")[0] for name in packages} == {"app", "loadtest", "planner"}
     modules = declared(ROOT)["tool"]["setuptools"]["py-modules"]
     assert [(ROOT / f"{name}.py").exists() for name in modules] == [True]
     assert declared(ROOT)["project"]["scripts"] == {"starling": f"{modules[0]}:main"}
 
 
 def test_the_files_of_the_live_page_are_packaged() -> None:
-    globs = declared(ROOT)["tool"]["setuptools"]["package-data"]["app"]
-    packaged = {path for glob in globs for path in (ROOT / "app").glob(glob)}
-    assert set((ROOT / "app" / "observe" / "ui" / "static").iterdir()) <= packaged
+    assert set((ROOT / "app" / "observe" / "ui" / "static").iterdir()) <= packaged_data("app")
+
+
+def test_the_files_of_the_benchmark_models_are_packaged() -> None:
+    files = {path for path in (ROOT / "loadtest" / "models").rglob("*") if path.is_file() and path.suffix not in PYTHON}
+    assert files
+    assert files <= packaged_data("loadtest")
+
+
+def packaged_data(package: str) -> set[Path]:
+    globs = declared(ROOT)["tool"]["setuptools"]["package-data"][package]
+    return {path for glob in globs for path in (ROOT / package).glob(glob)}
 
 
 def test_the_client_is_packaged_alone_and_needs_little() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import os
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app import __version__
-from app.cli import bench, new, optimum, profile, simulate, size
+from app.cli import new, profile
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
 from app.settings import RowCheck, Settings, repeated_models, settings_from, unknown_variables
@@ -35,6 +36,14 @@ _PANELS = {
 }
 
 _SHORT = {"model": ("-m",)}
+
+#: Commands of the packages beside this one. They know the server, and nothing in the server knows them.
+_BESIDE = (
+    "planner.commands.simulate:simulate",
+    "planner.commands.optimum:optimum",
+    "planner.commands.size:size",
+    "loadtest.generator.command:bench",
+)
 
 cli = typer.Typer(
     help="Starling serves PyTorch models over HTTP. Start with: starling serve",
@@ -269,6 +278,9 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-for command in (new.new, profile.profile, simulate.simulate, optimum.optimum, size.size, bench.bench):
+for command in (new.new, profile.profile):
     cli.command()(command)
+for place in _BESIDE:
+    module, _, name = place.partition(":")
+    cli.command()(getattr(importlib.import_module(module), name))
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

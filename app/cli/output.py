@@ -1,9 +1,9 @@
-"""What several commands print: JSON, the flags of a server, progress on a terminal."""
+"""What several commands print: JSON, tables, the flags of a server, progress on a terminal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,3 +35,21 @@ def progress(*columns: Any, total: float | None, **fields: Any) -> Iterator[Call
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, **fields)
         yield lambda **change: bar.update(task, **change)
+
+
+def tabulated(columns: Sequence[tuple[str, str, str]], cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of a table. `columns`: (title, key of a cell, format); columns without a format are text, aligned left."""
+    rows = [[title for title, _, _ in columns]]
+    for cell in cells:
+        values = [(cell.get(name), form) for _, name, form in columns]
+        rows.append(["-" if value is None else format(value, form) for value, form in values])
+    return aligned(rows, [at for at, (_, _, form) in enumerate(columns) if not form])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+    """Lines of a table with aligned columns: to the left for the column numbers in `left`, else to the right."""
+    columns = []
+    for at, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if at in left else cell.rjust(width) for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

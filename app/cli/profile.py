@@ -21,6 +21,7 @@ from app.cli.options import (
     refuse,
     typed,
 )
+from app.cli.output import aligned
 from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
 from app.cli.profile_measure import measure, settings_of
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
@@ -158,8 +159,6 @@ class MeasuredProfile:
 
     def show(self) -> None:
         """Print the table and the fitted line."""
-        from app.sim.report import aligned
-
         measured = self.profile
         extra, together, line = measured.extra, measured.concurrency_ns, measured.fit
         rows = [["rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {count} at once" for count in together)]]
@@ -189,7 +188,6 @@ class MeasuredProfile:
 def _curves(curves: Mapping[str, Sequence[int]]) -> list[str]:
     """A table of batch times of a few sizes, a column for each stage or length; nothing without curves."""
     from app.engine.profiling.sampler import size_sets
-    from app.sim.report import aligned
 
     if not curves:
         return []

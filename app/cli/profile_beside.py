@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.cli.output import aligned
 from app.cli.profile_measure import idle_engine, loaded, progress, run
 from app.errors import ConfigError
 from app.settings import Settings
@@ -35,8 +36,6 @@ class Pairs:
 
     def show(self) -> None:
         """A table of all that was measured, and a line for each pair."""
-        from app.sim.report import aligned
-
         key, pairs = self.key, self.pairs
         rows = [
             [

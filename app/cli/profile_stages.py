@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from app.cli.output import aligned
 from app.cli.profile_measure import idle_engine, loaded, run
 from app.errors import ConfigError
 from app.settings import Settings
@@ -71,8 +72,6 @@ class Slices:
 
     def show(self) -> None:
         """A table of the suggested slices; before it one that compares several numbers, if they were tried."""
-        from app.sim.report import aligned
-
         lines, chosen = [], self.times[self.suggested]
         if len(self.times) > 1:
             compared = [["stages", "cuts cost 1 row", "cuts cost the largest", "longest stage, 1 row, ms"]]

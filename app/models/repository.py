@@ -19,13 +19,13 @@ from app.models.description.config import FILE_NAME
 from app.models.files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of
 
 _HERE = Path(__file__).parent
+_BENCH = _HERE.parents[1] / "loadtest" / "models"  # installed beside app/
 _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
 
 #: The sets that ship: name -> folder of each model.
 SETS: dict[str, dict[str, Path]] = {
     "demo": _DEMO,
-    "bench": _DEMO
-    | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate", "writer")},
+    "bench": _DEMO | {name: _BENCH / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate", "writer")},
 }
 
 #: What a model may be called.

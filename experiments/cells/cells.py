@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from app.bench.run import in_loop
 from experiments.cells import cells_live, cells_steps
 from experiments.cells.cells_live import CELLS
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from loadtest.generator.run import in_loop
 
 SHARES = (0.2, 0.3, 0.5, 0.7, 0.8, 0.95, 1.1)  # of the peak of the better baseline
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.bench.plan import Plan
-from app.bench.run import Session
-from app.bench.stats import Repeat, percentile
-from app.models.zoo.lstm.model import build
-from app.sim.lengths import Lengths
 from experiments.common.folders import vector, write_model
 from experiments.common.live import right
 from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Session
+from loadtest.generator.stats import Repeat, percentile
+from loadtest.models.lstm.model import build
+from planner.lengths import Lengths
 
 LARGEST = 64  # rows of a batch
 LONGEST = 330  # tokens
@@ -55,7 +55,7 @@ def write_models(folder: Path, policy: str, whole_policy: str) -> None:
     outputs = [vector("logits", 10)]
     batching = {"max_batch": LARGEST, "policy": whole_policy}
     by_cell = {**batching, "policy": policy}
-    write_model(folder / CELLS, "app.models.zoo.lstm.model:build", [ids], outputs, batching=by_cell, recurrent=True)
+    write_model(folder / CELLS, "loadtest.models.lstm.model:build", [ids], outputs, batching=by_cell, recurrent=True)
     source = "experiments.cells.cells_models"
     write_model(folder / PACKED, f"{source}:packed", [ids, lengths], outputs, batching=batching)
     for width in WIDTHS:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from app.models.zoo.lstm.model import Classifier, build
+from loadtest.models.lstm.model import Classifier, build
 
 
 class _Whole(nn.Module):

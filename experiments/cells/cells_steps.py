@@ -26,9 +26,9 @@ from app.models.description.config import model_info, read_config
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
-from app.models.zoo.lstm.model import build
 from app.scheduler.scheduler import Scheduler
 from loadtest.common.paths import ZOO
+from loadtest.models.lstm.model import build
 
 ROWS = 32  # of the batch whose steps are timed
 LONG, LONG_ROWS = 300, 16  # the batch that is under way when another row comes

@@ -22,9 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
-from app.bench.stats import Repeat, percentile
 from experiments.common.baselines import command_of
 from experiments.common.live import right, rows_a_batch, serving
 from loadtest.common import command
@@ -32,6 +29,9 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Session, in_loop
+from loadtest.generator.stats import Repeat, percentile
 
 MODEL = "mlp"
 CONNECTIONS = 64  # of best effort

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from app import process
-from app.bench.run import in_loop
 from app.contract import Array, Model, ModelSource, Served
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
@@ -39,6 +38,7 @@ from app.scheduler.scheduler import Scheduler
 from experiments.common.folders import vector, write_model
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from loadtest.generator.run import in_loop
 
 STAGES = (1, 2, 4, 8)
 LAYERS = 8
@@ -132,7 +132,7 @@ def write_encoder(folder: Path, stages: int, tiny: bool) -> ModelSource:
     outputs = [vector("embedding", kwargs.get("hidden", 384))]
     path = folder / f"encoder{stages}"
     write_model(
-        path, "app.models.zoo.encoder.model:build", inputs, outputs,
+        path, "loadtest.models.encoder.model:build", inputs, outputs,
         batching={"max_batch": 1, "policy": "no_wait"}, kwargs=kwargs, **({"cuts": cuts(stages)} if stages > 1 else {}),
     )  # fmt: skip
     return ModelSource(path.name, 1, path)

@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from app.bench.peak import Try, find_peak
-from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
-from app.bench.stats import Repeat
 from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.generator.peak import Try, find_peak
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Session, in_loop
+from loadtest.generator.stats import Repeat
 
 
 def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bench.client import Pool, Request
-from app.bench.drive import ClosedLoop, OpenLoop
-from app.bench.http import Response
-from app.bench.plan import Target
-from app.bench.run import endless_picks, without_collections
-from app.bench.stats import percentile
 from loadtest.common.experiment import Data
 from loadtest.common.paths import LOOPBACK
+from loadtest.generator.client import Pool, Request
+from loadtest.generator.drive import ClosedLoop, OpenLoop
+from loadtest.generator.http import Response
+from loadtest.generator.plan import Target
+from loadtest.generator.run import endless_picks, without_collections
+from loadtest.generator.stats import percentile
 
 CONNECTIONS = 64
 OPEN_CONNECTIONS = 512  # more wait in the client, which counts

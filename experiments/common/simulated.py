@@ -17,10 +17,10 @@ from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import cut_rows, held
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
-from app.sim.device import Device
-from app.sim.node import PROGRAM, Node
-from app.sim.report import Tally
-from app.sim.simulator import Simulator
+from planner.device import Device
+from planner.node import PROGRAM, Node
+from planner.report import Tally
+from planner.simulator import Simulator
 
 Instants = NDArray[np.int64]
 

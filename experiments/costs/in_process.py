@@ -41,7 +41,7 @@ from app.models.repository import SETS
 from app.scheduler.scheduler import Scheduler
 from loadtest.bench import bodies
 from loadtest.bench.echo_app import app as bare_app
-from loadtest.bench.load import Request
+from loadtest.generator.load import Request
 
 MIB = 1 << 20
 METADATA = {"name": "echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}

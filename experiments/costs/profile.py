@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.bench import bodies
-from loadtest.bench.load import CONNECTIONS, LoadError
 from loadtest.bench.session import CLIENT, Measured, Plan, Session
 from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from loadtest.generator.load import CONNECTIONS, LoadError
 
 RATE_HZ = 200  # at a much higher rate the pauses of sampling show in the figures
 TOP = 10

@@ -17,9 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.bench.run import in_loop
 from experiments.common.baselines import command_of
 from experiments.common.live import serving
+from experiments.disb.client.clients import Clients, SentAs, WorkloadPlan
+from experiments.disb.client.figures import by_class
+from experiments.disb.client.workload import Klass, Load, Task, Workload, read
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
 from experiments.disb.modelled import NETWORKS
@@ -27,9 +29,7 @@ from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, fmt
 from loadtest.common.servers import MeasurementError, Server
-from loadtest.disb.clients import Clients, SentAs, WorkloadPlan
-from loadtest.disb.figures import by_class
-from loadtest.disb.workload import Klass, Load, Task, Workload, read
+from loadtest.generator.run import in_loop
 
 WORKLOADS = ("A", "B", "C", "D", "E", "REAL")
 QUICK = {"seconds": 0.3, "repeats": 1, "pair_s": 0.0}

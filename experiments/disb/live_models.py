@@ -85,7 +85,7 @@ def write_models(folder: Path, small: bool = False) -> None:
         ids = vector("input_ids", TOKENS, datatype="INT64", minimum=0, maximum=30521)
         mask = vector("attention_mask", TOKENS, datatype="INT64", minimum=0, maximum=1)
         write_model(
-            folder / name, "app.models.zoo.encoder.model:build", [ids, mask], [vector("y", width)],
+            folder / name, "loadtest.models.encoder.model:build", [ids, mask], [vector("y", width)],
             batching=alone, kwargs=kwargs, cuts=_cuts(layers, within),
         )  # fmt: skip
 

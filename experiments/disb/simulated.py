@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.stats import percentile
 from app.scheduler.types import ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.baselines import scheduler_of
 from experiments.common.processes import spread
+from experiments.disb.client.figures import by_class, by_task
+from experiments.disb.client.workload import Klass, Task, Workload, read
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US, LEFT, SHARED, ModelledGpu, Sharing
 from experiments.disb.modelled import NETWORKS, SLOWER, SPREAD, WHOLE, network, pairs
 from experiments.disb.virtual import Played, Server, play
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
-from loadtest.disb.figures import by_class, by_task
-from loadtest.disb.workload import Klass, Task, Workload, read
+from loadtest.generator.stats import percentile
 
 SECONDS = 5.0  # virtual, of each run
 WORKLOADS = ("A", "B", "B-repository", "C", "D", "E", "REAL")

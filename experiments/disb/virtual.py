@@ -1,6 +1,6 @@
 """Plays a workload against one scheduler in virtual time: several programs, clients that wait for answers.
 
-`app.sim` feeds one program from arrivals that do not depend on answers; here the clients of a workload decide when to
+`planner` feeds one program from arrivals that do not depend on answers; here the clients of a workload decide when to
 launch. Rules are the simulator's: a finished unit has its own step, other events of one time share one, and their order
 is finished, launched, submit, tick, wake.
 """
@@ -17,10 +17,10 @@ from heapq import heappop, heappush
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Program, Row, Step, Unit
 from app.scheduler.types import Outcome as UnitOutcome
+from experiments.disb.client.figures import Outcome
+from experiments.disb.client.schedule import Launch, Players
+from experiments.disb.client.workload import Workload
 from experiments.disb.gpu import ModelledGpu
-from loadtest.disb.figures import Outcome
-from loadtest.disb.schedule import Launch, Players
-from loadtest.disb.workload import Workload
 
 _TICK_NS = 1_000_000_000
 CLASSES = {"realtime": Klass.REALTIME, "best_effort": Klass.BEST_EFFORT}

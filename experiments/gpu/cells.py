@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.bench.run import in_loop
 from app.contract import Model
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.layer_steps import TorchSteps
 from app.models.recurrent.rnn import by_its_layer
-from app.sim.lengths import Lengths
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import HostCard, card_of
 from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, started, tensor
 from experiments.gpu.loads import Rate, closed_loop, ids_of, open_loop
 from experiments.gpu.networks import Decoder, Reader
+from loadtest.generator.run import in_loop
+from planner.lengths import Lengths
 
 LONGEST = 128
 LENGTHS = f"lognormal:22:0.65:1:{LONGEST}"

@@ -13,7 +13,6 @@ import time
 import numpy as np
 from torch import nn
 
-from app.bench.run import in_loop
 from app.contract import Model
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
@@ -22,6 +21,7 @@ from experiments.gpu.blocks import Block, Data
 from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, started, tensor
 from experiments.gpu.loads import Closed, Rate, Rows, closed_loop, ids, open_loop
 from experiments.gpu.networks import LARGE, TINY, TOKENS, bert, cut, resnet50
+from loadtest.generator.run import in_loop
 
 STAGES = (8, 4, 1)
 RATE = 100.0

@@ -7,10 +7,10 @@ import time
 import numpy as np
 from torch import nn
 
-from app.bench.run import in_loop
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import spread_us
 from experiments.gpu.engines import Setup, engine_of, model_of, started, tensor
+from loadtest.generator.run import in_loop
 
 
 def measure(block: Block) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.bench.run import in_loop
 from app.contract import Lease, Model
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
@@ -23,6 +22,7 @@ from experiments.gpu.engines import Setup, engine_of, model_of, ready, started, 
 from experiments.gpu.loads import Closed, Leases, Rate, Rows, closed_loop, ids, open_loop
 from experiments.gpu.networks import TOKENS, whole_bert
 from experiments.gpu.policies import bert_model
+from loadtest.generator.run import in_loop
 
 BULK_CALLS = 64
 _RATE = 200.0

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from app.bench import alarm
-from app.bench.alarm import clock
-from app.bench.run import without_collections
 from app.contract import Answer, Array, Lease
 from app.errors import StarlingError
 from experiments.gpu.blocks import Data
+from loadtest.generator import alarm
+from loadtest.generator.alarm import clock
+from loadtest.generator.run import without_collections
 
 _LEAD_NS = 2_000_000
 _BURST = 64  # calls sent in one turn of the loop

@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bench.client import Pool, Request
-from app.bench.drive import ClosedLoop, OpenLoop
-from app.bench.http import Response
-from app.bench.plan import Target
-from app.bench.run import in_loop, without_collections
 from experiments.common.folders import vector, write_model
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.networks import BASE, TINY, TOKENS
 from loadtest.common.servers import READY_LIMIT_S, MeasurementError, Server, free_port, starling
+from loadtest.generator.client import Pool, Request
+from loadtest.generator.drive import ClosedLoop, OpenLoop
+from loadtest.generator.http import Response
+from loadtest.generator.plan import Target
+from loadtest.generator.run import in_loop, without_collections
 
 _OWN_CORES = 3  # of the client
 _TRY_S = 3.0  # for each server, even if others took all the time

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.bench.run import in_loop
 from app.contract import Model
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import card_of
@@ -20,6 +19,7 @@ from experiments.gpu.engines import built, engine_of, model_of, own_setup, ready
 from experiments.gpu.graphs import OnCard
 from experiments.gpu.loads import Rate, closed_loop, ids, open_loop
 from experiments.gpu.networks import BASE, TINY, TOKENS, whole_bert
+from loadtest.generator.run import in_loop
 
 POLICIES = ("no_wait", "window", "adaptive", "ebird")
 SHARES = (0.3, 0.6, 0.85)

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from torch import nn
 
-from app.bench.run import in_loop
 from app.contract import Model
 from app.errors import ConfigError
-from app.sim.lengths import Lengths
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, started, tensor
 from experiments.gpu.loads import Rate, Rows, closed_loop, ids_of, open_loop
 from experiments.gpu.networks import BASE, TINY, TOKENS, bert, cut
+from loadtest.generator.run import in_loop
+from planner.lengths import Lengths
 
 LENGTHS = f"lognormal:45:0.6:8:{TOKENS}"
 STAGES = 4

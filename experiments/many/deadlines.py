@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
-from app.sim.fleet import Setup, counted
 from experiments.common.processes import spread
 from experiments.many.clairvoyant import in_time
 from experiments.policies.lengths import GLUE
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
+from planner.fleet import Setup, counted
 
 WORKERS = (2, 4, 8)
 WAYS: dict[str, dict[str, Any]] = {

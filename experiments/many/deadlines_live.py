@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.bench.plan import Plan
-from app.bench.run import in_loop
-from app.bench.stats import Repeat
 from experiments.common.live import in_turns, serving
 from experiments.many.deadlines import MODERATE, SHARE, Device, saved
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import Server
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import in_loop
+from loadtest.generator.stats import Repeat
 
 MODEL = "sleep"
 DEVICE = Device(MODEL, 4, 0.65, 60, largest=32)

@@ -18,11 +18,11 @@ import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import tables
-from app.sim import options
 from experiments.common.processes import spread
 from experiments.many import driver, two_models
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
+from planner import options
 
 LARGEST = 8  # rows: the decision process has as many actions for each model
 LOADS = (0.3, 0.6, 0.85)

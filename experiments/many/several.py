@@ -12,12 +12,12 @@ import numpy as np
 
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
-from app.sim.device import Device
 from experiments.common.processes import spread
 from experiments.common.simulated import Policy, Server, serve, stepped
 from experiments.many.several_optimum import Optimum
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
+from planner.device import Device
 
 DEVICES = ("mlp", "7 + 0.6 b")  # of others a batch takes many times as long as a row: too many states
 LOADS = (0.25, 0.65, 0.9)

@@ -17,17 +17,17 @@ from statistics import fmean
 
 import numpy as np
 
-from app.bench.plan import Plan
-from app.bench.run import in_loop
-from app.bench.stats import Repeat
 from app.engine.profiling.tables import tables_of
-from app.sim import options
 from experiments.common.live import in_turns, peak_rate, right, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Say
 from loadtest.common.page import standard_error
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import in_loop
+from loadtest.generator.stats import Repeat
+from planner import options
 
 MODELS = ("mlp", "encoder")
 SEEDS = 7

@@ -20,13 +20,13 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
-from app.sim.device import Device
-from app.sim.two_workers import curves, peak
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.policies import noisy_profiles
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
+from planner.device import Device
+from planner.two_workers import curves, peak
 
 LOADS = (0.1, 0.25, 0.45, 0.65, 0.85, 0.9)  # also as far as may be from those that tables are solved for
 DELAYS = (1, 2, 5)  # ms, of window

@@ -19,11 +19,11 @@ from http.client import HTTPConnection, HTTPException
 
 from experiments.overload.crowd import LEAVES, RESENDS, WAITS, Job, percentile
 from loadtest.bench import bodies
-from loadtest.bench.load import Request, answer_of
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Child, MeasurementError, Server, starling
+from loadtest.generator.load import Request, answer_of
 
 CONNECTIONS = (64, 1100, 2500, 4000)
 LOADS = (1.0, 2.0, 5.0, 10.0, 20.0)

@@ -9,9 +9,9 @@ from typing import cast
 import numpy as np
 
 from app.scheduler.policies import default_workers
-from app.sim.device import Device
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.papers.modelled_gpu import MAX_BATCH, NETWORKS, Network, SharedSms
+from planner.device import Device
 
 HIGH = 0.9  # the high rate of Figure 8: a share of the largest
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile
-from app.sim.fleet import Setup
 from experiments.papers.stages_runs import QUEUE, System, figures
+from planner.fleet import Setup
 
 CELL_MS = 0.2
 CELL_FILL = 64

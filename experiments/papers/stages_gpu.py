@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
-from app.sim.lengths import mean
 from experiments.common.networks import TOKENS, Network
 from experiments.common.slowed import EquallySlowed
+from planner.lengths import mean
 
 _PAIRS = 4  # the most units at once
 

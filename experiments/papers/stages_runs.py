@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, DeviceSpec
-from app.sim.device import Device
-from app.sim.fleet import Setup, run
-from app.sim.node import Node
-from app.sim.report import Tally
-from app.sim.simulator import Simulator
 from experiments.common.networks import BUCKETS, MAX_BATCH, Network
 from experiments.common.simulated import Recorder, stepped
 from experiments.papers.stages_gpu import StagesGpu, profile
+from planner.device import Device
+from planner.fleet import Setup, run
+from planner.node import Node
+from planner.report import Tally
+from planner.simulator import Simulator
 
 QOS_MS = 200.0
 AHEAD = 2  # batches that Triton hands over before the first of them ends

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.run import in_loop
 from experiments.common.loads import CONNECTIONS, Answers, post, run_once
 from experiments.peers.contenders import CONTENDERS, Contender, python_of, serving, version_of
 from loadtest.bench.reference_servers import TorchLoop
@@ -25,6 +24,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server
+from loadtest.generator.run import in_loop
 
 BODIES = 16
 LARGEST = 32

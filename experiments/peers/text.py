@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from app.bench.run import in_loop
 from experiments.common.loads import CONNECTIONS, Answers, post, run_once
 from experiments.peers import bert
 from experiments.peers.contenders import APPS, PeerServer
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.generator.run import in_loop
 
 SENTENCES = 512
 OURS = "Starling"

@@ -19,16 +19,16 @@ from typing import Any
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import Call, Klass, Outcome, Row
-from app.sim.fleet import Setup, run
-from app.sim.lengths import Lengths
-from app.sim.node import PROGRAM
-from app.sim.report import Tally
-from app.sim.simulator import Simulator
 from experiments.common.networks import BUCKETS, NETWORKS, RTE
 from experiments.common.processes import spread
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import DOCS
+from planner.fleet import Setup, run
+from planner.lengths import Lengths
+from planner.node import PROGRAM
+from planner.report import Tally
+from planner.simulator import Simulator
 
 GLUE = "lognormal:14:0.75:4:128"
 CLIENTS = 64

@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.bench.plan import Plan
-from app.bench.run import in_loop, measure
 from experiments.common.live import OtherProcesses, peak_rate
 from experiments.common.small_bert import TEXT, save_small_bert
 from loadtest.common import command
@@ -28,6 +26,8 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Server, starling
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import in_loop, measure
 
 SHARES = (0.3, 0.6)  # of the peak
 SLO_MS = 200.0

@@ -24,15 +24,15 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
-from app.sim.device import Device, Factors
-from app.sim.node import PROGRAM, Node
-from app.sim.report import Tally
-from app.sim.simulator import Simulator
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Recorder, follow, stepped
 from experiments.policies.simulated import LOADS, MEASURED, PROFILES, best_tables, devices
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from planner.device import Device, Factors
+from planner.node import PROGRAM, Node
+from planner.report import Tally
+from planner.simulator import Simulator
 
 NOISES = (0.05, 0.15, 0.3)
 VISITS = 8  # of each size, about what the server's idle profiler has time for

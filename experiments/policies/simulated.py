@@ -25,12 +25,12 @@ from app.scheduler.optimal import solver as optimal
 from app.scheduler.optimal.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
-from app.sim import options
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, grouped, ms, standard_error
 from loadtest.common.paths import DOCS
+from planner import options
 
 PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")

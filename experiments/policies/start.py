@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
-from app.bench.plan import Plan
-from app.bench.run import in_loop
-from app.bench.stats import Repeat
 from experiments.common.live import in_turns, peak_rate
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import Server, starling
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import in_loop
+from loadtest.generator.stats import Repeat
 
 SOURCES = {"mlp": ZOO / "mlp", "encoder": ZOO / "encoder", "digits": ROOT / "app" / "models" / "demo" / "digits"}
 SHARES = (0.3, 0.6, 0.85)

@@ -14,11 +14,11 @@ from statistics import fmean
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.types import AT_ONCE
-from app.sim.fleet import Setup
-from app.sim.fleet import run as simulate
 from experiments.common.processes import spread
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
+from planner.fleet import Setup
+from planner.fleet import run as simulate
 
 CURVES: dict[str, ModelProfile] = {
     "7 + 0.6 b": linear(7, 0.6, 32),

@@ -21,12 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.plan import Plan
-from app.bench.run import in_loop
-from app.bench.stats import Repeat, percentile
 from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.profile import ModelProfile
-from app.sim.lengths import Lengths
 from experiments.common.live import in_turns, rows_a_batch, serving
 from experiments.policies.lengths import GLUE
 from loadtest.common import command
@@ -34,6 +30,10 @@ from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import in_loop
+from loadtest.generator.stats import Repeat, percentile
+from planner.lengths import Lengths
 
 MODEL = "glue"
 SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL

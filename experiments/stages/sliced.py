@@ -18,13 +18,13 @@ import numpy as np
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.sim import options
-from app.sim.fleet import Setup, run
 from experiments.common.networks import FAST
 from experiments.common.processes import spread
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, standard_error
 from loadtest.common.paths import DOCS
+from planner import options
+from planner.fleet import Setup, run
 
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)

@@ -19,11 +19,11 @@ from app.scheduler.optimal import solver
 from app.scheduler.policies import Cut, Hold, KeyView, Neighbours
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
-from app.sim import options
-from app.sim.fleet import Setup
-from app.sim.node import PROGRAM
 from experiments.stages.two_stages import LARGEST, WAIT, Action, Rule, Solution, evaluate, solve
 from loadtest.common.page import lines_table
+from planner import options
+from planner.fleet import Setup
+from planner.node import PROGRAM
 
 _NEVER = 1 << 62
 _SHOWN = 12  # rows that wait, in the decisions shown

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.run import in_loop
 from experiments.common.live import serving
 from experiments.common.loads import Answers, post, run_once
 from experiments.policies.lengths import GLUE
@@ -31,6 +30,7 @@ from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms
 from loadtest.common.servers import MeasurementError, Server
+from loadtest.generator.run import in_loop
 
 #: Lines of `[batching]`, by way.
 WAYS = {"by length": 'policy = "adaptive"', "by count": 'policy = "adaptive"\nreorder = false'}

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import transformers
 
-from app.sim.lengths import Lengths
 from experiments.common.tokenizer import SPECIAL, bert_tokenizer
+from planner.lengths import Lengths
 
 WORDS = 2_000
 MOST = 128  # tokens

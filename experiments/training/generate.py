@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import save_model
 from torch.nn.utils.rnn import pad_sequence
 
-from app.models.zoo.generate.network import END, LineNet
 from experiments.training.lines import IGNORED
 from experiments.training.lines import fit as train
+from loadtest.models.generate.network import END, LineNet
 
 SEED = 0
 STEPS = 1200
 RATE = 8e-3
-_FOLDER = Path("app/models/zoo/generate")
+_FOLDER = Path("loadtest/models/generate")
 
 
 def lines(net: LineNet, path: Path) -> list[torch.Tensor]:

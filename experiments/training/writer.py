@@ -24,8 +24,8 @@ STEPS = 700
 RATE = 4e-3
 END = "</s>"
 POSITIONS = 128
-_TEXT = Path("app/models/zoo/generate/text.txt")
-_OUT = Path("app/models/zoo/writer/weights")
+_TEXT = Path("loadtest/models/generate/text.txt")
+_OUT = Path("loadtest/models/writer/weights")
 
 
 def tokenizer_of_bytes() -> Any:

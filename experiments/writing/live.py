@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.plan import Plan
-from app.bench.run import Session
-from app.bench.stats import Repeat, percentile
-from app.sim.lengths import Lengths
 from experiments.common.live import right
 from experiments.writing import models
 from experiments.writing.streams import bodies_of, first_pieces
 from loadtest.common.servers import Server, starling
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Session
+from loadtest.generator.stats import Repeat, percentile
+from planner.lengths import Lengths
 
 CELLS = "steps"  # the model that is served step by step
 SIZES, WIDTHS = (1, 16, 32), (32, models.READ)  # of whole batches, and of the buckets of what they read

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app.bench.run import in_loop
 from experiments.writing.streams import event_times
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import starling
 from loadtest.drill import nginx
+from loadtest.generator.run import in_loop
 
 MODEL, TEXT, MOST_MS = "writer", "The ferry was", 5.0
 

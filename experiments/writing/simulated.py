@@ -22,9 +22,9 @@ from app.scheduler.policies import policy_for
 from app.scheduler.prefill import LEAST
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Step, Unit, WorkerSpec
-from app.sim.lengths import Lengths
 from experiments.writing.live import LARGEST, LENGTHS
 from experiments.writing.models import WRITTEN
+from planner.lengths import Lengths
 
 ENDLESS = 1e9  # milliseconds
 RATES = {"t5": (4.0, 8.0, 10.5), "gpt2": (0.8, 1.6, 2.1)}  # texts a second

@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from app.bench.run import in_loop
 from experiments.common.loads import post
 from experiments.writing import live, models
 from experiments.writing.streams import bodies_of
@@ -25,6 +24,7 @@ from loadtest.common.experiment import Experiment, Run
 from loadtest.common.page import Data, Page
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server
+from loadtest.generator.run import in_loop
 
 WHOLE, STREAM = "generate", "generate_stream"
 _END = b"0\r\n\r\n"  # of a chunked answer

@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from app.bench.run import in_loop
 from experiments.writing import live, models
 from loadtest.common.experiment import Experiment, Run
 from loadtest.common.page import Data, Page
+from loadtest.generator.run import in_loop
 
 
 def options_of(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.answers import Array, decode
-from app.bench.payload import Tensor, v2_body
-from loadtest.bench.load import Request
+from loadtest.generator.answers import Array, decode
+from loadtest.generator.load import Request
+from loadtest.generator.payload import Tensor, v2_body
 
 SEED = 7
 

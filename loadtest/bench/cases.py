@@ -10,12 +10,12 @@ from statistics import median
 
 from loadtest.bench import bodies
 from loadtest.bench.figures import Figure, Target
-from loadtest.bench.load import LoadError, Request, answer_of
 from loadtest.bench.reference_servers import TorchLoop, bare_echo, constant
 from loadtest.bench.session import BATCH, THREADS, Measured, Session, alternate, ratios
 from loadtest.common.command import resident_mib
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import BARE_LIMIT_S, starling
+from loadtest.generator.load import LoadError, Request, answer_of
 
 RATE = "requests/s"
 MODELS = ROOT / "loadtest" / "bench" / "models"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from app.bench.run import in_loop
 from loadtest.common.paths import LOOPBACK
+from loadtest.generator.run import in_loop
 
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length:"

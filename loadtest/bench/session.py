@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from loadtest.bench import bodies, closed_loop, one_connection
-from loadtest.bench.load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
+from loadtest.bench import bodies
 from loadtest.common.servers import Server, ServerError, starling
+from loadtest.generator import closed_loop, one_connection
+from loadtest.generator.load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from app.contract import ModelSource
-from app.models import zoo
 from app.models.checks.samples import example_row
 from app.models.loading import load
 from app.process import keep_freed_memory
+from loadtest import models as zoo
 
 MAX_S = 120.0  # the longest that one loop may run
 

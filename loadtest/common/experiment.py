@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from app.bench.run import Lagging
 from loadtest.common import machine
 from loadtest.common.page import Data, Page
 from loadtest.common.paths import DOCS
 from loadtest.common.servers import MeasurementError
+from loadtest.generator.run import Lagging
 
 #: Errors of a run that are no fault of the program: they give a message and status 1, no traceback.
 EXPECTED = (Lagging, MeasurementError, ValueError, OSError)

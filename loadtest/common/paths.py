@@ -7,5 +7,5 @@ from pathlib import Path
 #: The checkout. Child processes start here, so that they can import this package.
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "bench"
-ZOO = ROOT / "app" / "models" / "zoo"
+ZOO = ROOT / "loadtest" / "models"
 LOOPBACK = "127.0.0.1"

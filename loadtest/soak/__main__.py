@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from app.bench.peak import Try, find_peak
-from app.bench.plan import Plan
-from app.bench.run import Lagging, Session, in_loop
-from app.bench.stats import Repeat, percentile
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, starling
+from loadtest.generator.peak import Try, find_peak
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Lagging, Session, in_loop
+from loadtest.generator.stats import Repeat, percentile
 from loadtest.soak.faults import MODEL, MODELS, Told, add_models, inject, prepare, rehearse, schedule
 from loadtest.soak.log_reader import READ_S, STALL_S, LogReader
 from loadtest.soak.memory import Trend, trend

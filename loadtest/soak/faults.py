@@ -90,7 +90,7 @@ def body(first: float = 1.0, width: int = WIDTH, rows: int = 1) -> bytes:
 def prepare(repository: Path) -> None:
     """Put the models into the folder that the steady server is started with."""
     shutil.copytree(MODELS / MODEL, repository / MODEL)
-    shutil.copytree(ROOT / "app" / "models" / "zoo" / TEXT, repository / TEXT)
+    shutil.copytree(ROOT / "loadtest" / "models" / TEXT, repository / TEXT)
 
 
 def add_models(repository: Path) -> None:

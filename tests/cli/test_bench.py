@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.made import repeat, result
+from generator.made import repeat, result
 from typer.testing import Result
 
-from app.bench import peak, run
-from app.bench.peak import Peak, Try
-from app.bench.plan import Plan
+from loadtest.generator import peak, run
+from loadtest.generator.peak import Peak, Try
+from loadtest.generator.plan import Plan
 
 from . import running
 from .running import assert_refused
@@ -116,7 +116,7 @@ def test_bad_option(options: tuple[str, ...], message: str) -> None:
 def test_it_is_a_command_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, app.cli.commands as cli\n"
-        "print(sorted({'torch', 'numpy', 'app.bench.run'} & {*sys.modules}))\n"
+        "print(sorted({'torch', 'numpy', 'loadtest.generator.run'} & {*sys.modules}))\n"
         "sys.argv = ['starling', 'bench', '--help']; cli.main()"
     )
     done = subprocess.run(

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from app import models
-from app.cli import profile_measure, size_profiles
-from app.cli.size import measured_service
+from app.cli import profile_measure
 from app.contract import Model, ModelInfo, SampleRow
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name, key_of
 from app.models.loading import load
@@ -24,8 +23,10 @@ from app.models.tasks.task_specs import TASKS
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.settings import Settings
-from app.sim import sizing
-from app.sim.front import FrontCosts
+from planner import sizing
+from planner.commands import size_profiles
+from planner.commands.size import measured_service
+from planner.front import FrontCosts
 
 from . import running
 from .running import assert_refused, invoke
@@ -156,7 +157,7 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ]
 
     monkeypatch.setattr(profile_measure, "measure", measured)
-    monkeypatch.setattr("app.bench.front.measure_front", costs)
+    monkeypatch.setattr("loadtest.generator.front.measure_front", costs)
     options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     again = ("--measure", "--budget-s", "7")
     got = printed(*options, *again)

@@ -1,7 +1,7 @@
 """How each kind of command in the documentation is run, and each block that is none, such as a program in Python.
 
 A new kind of command needs a new line in RULES, or in NOT_RUN. Files of models are those that the server of the pages
-has. Blocks of docs/ray.md are run by tests/integrations, which has Ray loaded. Other blocks are not looked at.
+has. Blocks of docs/ray.md are run by tests/ray_serve, which has Ray loaded. Other blocks are not looked at.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import typer
-from sim.runs import recorded
+from simulator.runs import recorded
 from torch import nn
 
 from app.cli.commands import cli
 from app.models import Staged
 from app.scheduler.estimates.profile import parse as parse_profile
+from experiments.disb.client.workload import parse as parse_workload
 from loadtest import run_locust
-from loadtest.disb.workload import parse as parse_workload
 
 from .documented import Block, Command, alike, curl, same_lines
 from .documented_errors import PAGE, tells
@@ -48,12 +48,13 @@ NOT_RUN = {
     "aiperf ": "AIPerf is not here; its body is that of OpenAI's clients",
     "python -m tf2onnx": "TensorFlow is not here",
     "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
-    "serve run ": "needs Ray on several ports; tests/integrations has a cluster of its own",
+    "export PYTHONPATH=": "tests/ray_serve sets it",
+    "serve run ": "needs Ray on several ports; tests/ray_serve has a cluster of its own",
     "make ": "installs, or takes minutes; what it would run is looked at",
     "starling bench ": "measures for minutes; its flags are looked at, as of the next three",
     "starling profile ": "the same",
     "starling size ": "the same",
-    "python -m loadtest.disb ": "the same",
+    "python -m experiments.disb.client ": "the same",
     "starling serve --host 0.0.0.0": "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS",
 }
 
@@ -225,7 +226,7 @@ def gives_inputs_again(one: Block, world: World) -> None:
 
 #: Page, how the block begins as a regular expression, and what is done with it.
 BLOCK_RULES: tuple[tuple[str, str, BlockRule], ...] = (
-    ("docs/bench.md", "from app.bench", measures),
+    ("docs/bench.md", "from loadtest.generator", measures),
     ("docs/client.md", "import numpy", runs),
     ("docs/client.md", "from starling_client", runs),
     ("docs/protocol.md", "import numpy", runs),

@@ -20,7 +20,7 @@ from .conftest import Keeper
 from .documented import Block, Command, blocks, commands
 from .server import DEMO, ROOT, Server
 
-ZOO = ROOT / "app" / "models" / "zoo"
+ZOO = ROOT / "loadtest" / "models"
 #: The pages on models whose files are served here.
 ROWS, LENGTHS, CELLS = "docs/rows.md", "docs/lengths.md", "docs/recurrent.md"
 CODE, TASKS = "docs/model-code.md", "docs/tasks.md"

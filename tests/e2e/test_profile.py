@@ -11,7 +11,7 @@ import pytest
 from background import eventually
 
 import app.models.demo.digits as digits
-from app.bench import front
+from loadtest.generator import front
 
 from .server import Server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from background import eventually
 
-from app.sim.replay import replay
+from planner.replay import replay
 
 from .server import DEMO, Server
 from .wire import Wire, infer, once

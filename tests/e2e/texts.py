@@ -36,6 +36,6 @@ def save_models(folder: Path) -> list[str]:
     words.chat_template = TEMPLATE
     words.save_pretrained(folder / "writer" / "weights")
     places = {name: folder / name for name in (*TASKS, "objects", "writer")}
-    places["generate"] = ROOT / "app" / "models" / "zoo" / "generate"
+    places["generate"] = ROOT / "loadtest" / "models" / "generate"
     named = [word for name, place in places.items() for word in ("--model", f"{name}={place}")]
     return [*named, "--threads", "1", "--drain-grace-s", "0"]

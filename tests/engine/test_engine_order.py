@@ -13,7 +13,7 @@ from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
 
 from app.contract import CLASSES, Answer
 from app.scheduler.record import Entry, RecordingScheduler
-from app.sim.replay import replay
+from planner.replay import replay
 
 from .rig import Rig, make_model, rows_of, serving
 

@@ -14,7 +14,7 @@ from app.contract import Answer
 from app.engine.device import Piece
 from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
-from app.sim.replay import replay
+from planner.replay import replay
 
 from .rig import Affine, Rig, device, make_model, rows_of, serving, tensor
 

@@ -16,7 +16,7 @@ from app.engine.record_file import RecordFile
 from app.errors import StarlingError
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.types import Fault
-from app.sim.replay import replay
+from planner.replay import replay
 
 from .rig import POISON, Rig, ask, device, make_model, rows_of, serving
 

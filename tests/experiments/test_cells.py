@@ -8,9 +8,9 @@ import torch
 
 from app.models.loading import load
 from app.models.repository import Repository
-from app.models.zoo.lstm.model import build
 from experiments.cells import cells_live
 from experiments.cells.cells_live import CELLS, PACKED, padded
+from loadtest.models.lstm.model import build
 
 
 def test_all_models_answer_as_the_plain_module(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.run import in_loop
 from experiments.classes import preemption
+from loadtest.generator.run import in_loop
 
 
 def test_waits_behind_best_effort_work_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ import torch
 from app.models.loading import load
 from app.models.repository import Repository
 from experiments.disb import generate, live_models, simulated
+from experiments.disb.client.workload import Load, Task, Workload, read
 from experiments.disb.generate import FOLDER
 from experiments.disb.gpu import LAUNCH_US
 from experiments.disb.simulated import COLUMNS, Assumed, alone_ns
-from loadtest.disb.workload import Load, Task, Workload, read
 
 # The workloads that are shipped are what the script writes.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.scripted import http, serving
+from generator.scripted import http, serving
 
 from experiments.common.loads import Answers, post, run_once
 

@@ -10,8 +10,8 @@ import pytest
 
 from experiments.overload import resending
 from experiments.overload.crowd import Crowd, Job
-from loadtest.bench.load import Request
 from loadtest.common.paths import LOOPBACK
+from loadtest.generator.load import Request
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 REFUSED = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\nno"

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.bench.plan import Plan
 from app.scheduler.estimates.profile import linear
-from app.sim.fleet import Setup, run
 from experiments import simulation
 from loadtest.common.experiment import in_sections
 from loadtest.common.paths import DOCS, ROOT
+from loadtest.generator.plan import Plan
+from planner.fleet import Setup, run
 
 ONE = {"cpu_s": 3.0, "peak_mib": 50.0}
 

@@ -9,11 +9,11 @@ from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import solver
-from app.sim import options
-from app.sim.fleet import Setup, run
 from experiments.stages import ahead, sliced
 from experiments.stages.two_stages import Action, evaluate, solve
 from experiments.stages.two_stages_adaptive import exact, halved, times
+from planner import options
+from planner.fleet import Setup, run
 
 # Handing units over ahead of time: all ways get the same arrivals.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.scripted import http, serving
+from generator.scripted import http, serving
 
 from experiments.texts import compared, models, tasks
 from experiments.texts.models import texts

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.scripted import Scripted, http, serving
+from generator.scripted import Scripted, http, serving
 
 from loadtest.bench import __main__ as bench
-from loadtest.bench import closed_loop, one_connection
-from loadtest.bench.closed_loop import drive
-from loadtest.bench.load import Load, LoadError, Request
 from loadtest.common.experiment import Experiment, Run
 from loadtest.common.page import Data, Page
 from loadtest.common.servers import Child, ServerError
+from loadtest.generator import closed_loop, one_connection
+from loadtest.generator.closed_loop import drive
+from loadtest.generator.load import Load, LoadError, Request
 
 # The closed loop counts whole 200s within its seconds; the constant server answers each request once.
 

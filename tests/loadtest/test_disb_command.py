@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.made import MS
-from bench.scripted import Scripted, Server, http, model, serving, v2
+from generator.made import MS
+from generator.scripted import Scripted, Server, http, model, serving, v2
 
-from app.bench.run import Unusable
-from loadtest.disb import __main__ as command
-from loadtest.disb import clients
-from loadtest.disb.clients import Clients, WorkloadPlan, WorkloadResult, play
-from loadtest.disb.figures import Outcome
-from loadtest.disb.schedule import Played
-from loadtest.disb.workload import Load, Task, Workload
+from experiments.disb.client import __main__ as command
+from experiments.disb.client import clients
+from experiments.disb.client.clients import Clients, WorkloadPlan, WorkloadResult, play
+from experiments.disb.client.figures import Outcome
+from experiments.disb.client.schedule import Played
+from experiments.disb.client.workload import Load, Task, Workload
+from loadtest.generator.run import Unusable
 
 # The command: what it prints, its exit status, and what it says of a bad option. Nothing is sent anywhere.
 

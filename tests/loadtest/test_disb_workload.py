@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from loadtest.disb.schedule import Launch, Played, Players
-from loadtest.disb.workload import Load, Task, Workload, parse
+from experiments.disb.client.schedule import Launch, Played, Players
+from experiments.disb.client.workload import Load, Task, Workload, parse
 
 # DISB's format: what is read, and what is said of a file that does not fit.
 

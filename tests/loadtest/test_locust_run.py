@@ -284,5 +284,5 @@ def test_options_of_locust_go_to_locust_and_those_of_the_server_to_it() -> None:
     plan = parse(["--pace", "3", "--serve=--max-queue 8 --threads 1", "--model", "mlp"])
     assert plan.more == ("--pace", "3")
     assert server_flags(plan)[2:] == ["--max-queue", "8", "--threads", "1"]
-    assert server_flags(plan)[:2] == ["--model", f"mlp={ROOT / 'app' / 'models' / 'zoo' / 'mlp'}"]
+    assert server_flags(plan)[:2] == ["--model", f"mlp={ROOT / 'loadtest' / 'models' / 'mlp'}"]
     assert server_flags(parse([])) == []

@@ -11,7 +11,7 @@ from app.scheduler.optimal.tables import solve
 from app.scheduler.patience import Patience
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Klass, Outcome, Reason, Refusal, Unit
-from app.sim.fleet import Setup, run
+from planner.fleet import Setup, run
 
 from .driven import feed, finish, scheduler_of
 from .test_scheduler import CURVE

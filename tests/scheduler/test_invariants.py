@@ -35,7 +35,7 @@ from tiers import few, repeatable
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
-from app.sim.replay import replay
+from planner.replay import replay
 
 from .book import UNBOUNDED
 from .driven import scheduler_of

@@ -16,7 +16,7 @@ from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, Neighbours, policy_class
 from app.scheduler.rows.ready import LengthWindow
 from app.scheduler.types import Formed, Profile
-from app.sim.fleet import Setup, run
+from planner.fleet import Setup, run
 
 from ..views import view_of
 

@@ -16,7 +16,7 @@ from app.scheduler.policies import POLICIES, by_length
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.view import JoinOffer
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
-from app.sim.fleet import Setup, run
+from planner.fleet import Setup, run
 
 from ..cells import Curve, sum_of_latencies
 from ..driven import calls_of, scheduler_of

@@ -1,0 +1,149 @@
+"""Measures the cost of requests beside their batches: CPU time of a server's event loop and helper threads, and how
+much slower batches are under load.
+
+It starts a server and sends a few requests a second, then several at once, and then shares of the rate reached so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import ConfigError
+from app.scheduler.estimates.front_load import FrontLoad
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Session, Unusable, in_loop
+from loadtest.generator.stats import Repeat
+from planner.fit import front_costs
+from planner.front import FrontCosts
+
+_SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold caches, as in light traffic
+_IN_FLIGHT = 16  # requests at once, as at a busy server, but too few to share all work
+_SHARES = (0.3, 0.6, 0.9)  # of the rate that is reached with these
+_WARM_S, _RUN_S = 0.5, 2.0
+_END_S = 30.0
+_ANY_LAG_MS = 1e5
+_HELPER = "aside"  # the name of helper threads, from process.name_helper_threads
+_QUICK = 0.4  # a quantile of latencies that other work on the machine hardly changes
+
+
+def measure_front(
+    model: str,
+    serve: Sequence[str],
+    batch_ns: Sequence[int],
+    handover_ns: int,
+    payload: str = "json",
+    data: Path | None = None,
+) -> tuple[FrontCosts, list[FrontLoad]]:
+    """The costs of requests of one row, over loopback, and the loads that `planner.fit` fits `scale` and `slowed` to.
+
+    Starts `starling serve` with the flags `serve` on a free port, puts load on `model`, and ends it. Requests are made
+    up, or read from `data` as by `starling bench --data`. `batch_ns`, by size, and `handover_ns` are the profile's.
+    Raises ConfigError if that fails, or if the system does not tell the CPU time of threads.
+    """
+    with _server(serve) as (process, url):
+        # the client's lag does not change the CPU times of the server's threads
+        plan = Plan(
+            url=url, model=model, payload=payload, data=data, concurrency=1, duration_s=_RUN_S, warmup_s=0, repeats=1,
+            check="shapes", max_lag_ms=_ANY_LAG_MS,
+        )  # fmt: skip
+        try:
+            runs = in_loop(_runs(plan, process.pid))
+        except Unusable as exc:
+            raise ConfigError(f"http: {exc}") from None
+    for repeat, _ in runs:
+        if not len(repeat.completed):
+            raise ConfigError(f"http: no request was answered: {', '.join(repeat.examples.values())}")
+    return _front(runs, batch_ns, handover_ns)
+
+
+async def _runs(plan: Plan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
+    async with Session(plan) as session:
+
+        async def run(load: Plan) -> tuple[Repeat, FrontLoad]:
+            await session.once(load, plan.seed, _WARM_S)
+            before = _threads_ns(pid)
+            repeat = await session.once(load, plan.seed, _RUN_S)
+            loop, helpers = (after - earlier for after, earlier in zip(_threads_ns(pid), before, strict=True))
+            return repeat, _load(repeat, loop, helpers)
+
+        sparse = await run(replace(plan, concurrency=None, rate=_SPARSE))
+        several = await run(replace(plan, concurrency=_IN_FLIGHT))
+        rates = [max(_SPARSE, share * several[1].rate) for share in _SHARES]
+        return [sparse, several, *[await run(replace(plan, concurrency=None, rate=rate)) for rate in rates]]
+
+
+def _load(repeat: Repeat, loop_ns: int, helpers_ns: int) -> FrontLoad:
+    """The load of a run; without batches if the server does not report their times."""
+    known = (repeat.batch > 0) & (repeat.compute_ns > 0)
+    sizes, times = repeat.batch[known], repeat.compute_ns[known] / 1e9
+    batches, spreads = {}, []
+    for size in np.unique(sizes).tolist():
+        took = times[sizes == size]
+        batches[size] = (len(took) / size, float(took.sum()) / size)  # each of a batch's requests has its time
+        spreads.append(took / took.mean() - 1)
+    spread = float(np.concatenate(spreads).std()) if spreads else 0.0
+    seconds, requests = repeat.elapsed_s, len(repeat.latency_ns)
+    return FrontLoad(seconds, requests, loop_ns / 1e9, helpers_ns / 1e9, batches, spread)
+
+
+def _front(
+    runs: Sequence[tuple[Repeat, FrontLoad]], batch_ns: Sequence[int], handover_ns: int
+) -> tuple[FrontCosts, list[FrontLoad]]:
+    """The costs, and the loads of open loops only: a closed loop does not show how much batches are slowed."""
+    loads = [load for _, load in runs]
+    costs, sparse = front_costs(loads), loads[0]
+    alone = round(sparse.over(batch_ns) * batch_ns[0]) if sparse.batches else batch_ns[0]
+    held = costs.call_ns + costs.batch_ns + costs.decode_ns + costs.group_ns
+    path = float(np.quantile(runs[0][0].completed, _QUICK)) - alone - handover_ns - held
+    return replace(costs, path_ns=round(path)), [sparse, *loads[2:]]
+
+
+def _threads_ns(pid: int) -> tuple[int, int]:
+    """CPU nanoseconds of a process's main thread and of its helper threads."""
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        used = {
+            task.name: ((task / "comm").read_text().strip(), int((task / "schedstat").read_text().split()[0]))
+            for task in tasks.iterdir()
+        }
+        return used[str(pid)][1], sum(ns for name, ns in used.values() if name == _HELPER)
+    except (OSError, ValueError, IndexError, KeyError):
+        raise ConfigError("http: this system does not tell a thread's CPU time; give --http-us") from None
+
+
+@contextmanager
+def _server(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that is ready, and its URL."""
+    command = [sys.executable, "-m", "app", "serve", *flags, "--port", "0", "--drain-grace-s", "0"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}  # no key, no JSON
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=plain) as process:
+        try:
+            assert process.stderr is not None
+            lines, url = [], ""
+            for line in process.stderr:
+                lines.append(line.strip())
+                if found := re.match(r"url +(\S+)", line):
+                    url = found[1]
+                if re.search(r"\d+ of \d+ models? .*serves? on ", line):
+                    break
+            else:
+                raise ConfigError(f"http: the server did not start: {lines[-1] if lines else 'it said nothing'}")
+            rest = threading.Thread(target=process.stderr.read, daemon=True)  # or it stops at a full pipe
+            rest.start()
+            yield process, url
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

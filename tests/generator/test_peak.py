@@ -1,0 +1,129 @@
+"""The search ends within its precision of the true peak, and an overloaded run is known by more than its percentile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.generator import peak
+from loadtest.generator import run as bench
+from loadtest.generator.peak import PRECISION, Try, find_peak, judge, search
+from loadtest.generator.plan import Plan
+from loadtest.generator.run import Lagging
+
+from .made import MS, repeat
+from .scripted import http, model, serving, v2
+
+
+def searched(limit: float, start: float) -> tuple[Try | None, Try, list[float]]:
+    rates: list[float] = []
+
+    async def probe(rate: float) -> Try:
+        rates.append(rate)
+        return Try(rate, 1.0, rate, "" if rate <= limit else "too much")
+
+    low, high = asyncio.run(search(probe, start))
+    return low, high, rates
+
+
+@given(st.floats(0.5, 1e5), st.floats(0.5, 1e4))
+def test_search_closes_in_on_the_limit(limit: float, start: float) -> None:
+    low, high, rates = searched(limit, start)
+    assert low is not None
+    assert low.rate <= limit < high.rate <= low.rate * (1 + PRECISION)
+    assert len(rates) <= abs(math.log2(limit / start)) + 3 + 5
+
+
+def test_no_limit_is_found() -> None:
+    with pytest.raises(ValueError, match="rate: no limit was found"):
+        searched(math.inf, 100)
+
+
+@pytest.mark.parametrize(
+    ("latencies", "more", "why"),
+    [
+        ([5.0] * 400, {}, ""),
+        ([5.0] * 390 + [60.0] * 10, {}, "99th percentile above 50 ms"),
+        ([5.0] * 399 + [-1.0], {}, "1 x status 503"),
+        (list(np.linspace(1, 45, 400)), {}, ""),  # 11 ms a second: a wandering queue
+        (list(np.linspace(1, 49, 100)), {}, "latency grows by 48 ms a second"),
+        ([5.0] * 400, {"elapsed_s": 5.0}, "answers are fewer than requests"),
+    ],
+)
+def test_judge(latencies: list[float], more: dict[str, Any], why: str) -> None:
+    tried = judge(repeat(latencies, **more), 100, 50)
+    assert tried.why == why
+    assert tried.kept is (not why)
+
+
+def test_growth_matters_only_when_there_is_enough_to_see_it() -> None:
+    assert judge(repeat([5.0]), 100, 50).kept
+
+
+def test_a_miss_that_the_client_caused_is_not_the_servers() -> None:
+    late = repeat([5.0] * 300 + [60.0] * 100, lag_ns=np.array([0] * 300 + [55 * MS] * 100))
+    assert judge(late, 100, 50).why == "the load generator was late: 55.0 ms"
+    both = repeat([5.0] * 300 + [160.0] * 100, lag_ns=np.array([0] * 300 + [55 * MS] * 100))
+    assert judge(both, 100, 50).why == "99th percentile above 50 ms"
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
+    monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
+    monkeypatch.setattr(bench, "_SETTLE_S", 0.01)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # of all that the suite has loaded it takes longer than a run
+    monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
+
+
+def plan(url: str) -> Plan:
+    return Plan(url=url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_find_peak_reports_its_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs are real, the verdict is by rate: more than 300/s is too much."""
+    monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, "too much" if rate > 300 else ""))
+    told: list[Try] = []
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        found = await find_peak(plan(server.url), 1e5, told.append)
+    assert found.tries == tuple(told)
+    assert found.result.plan.rate == max(tried.rate for tried in told if tried.kept)
+    assert 300 / (1 + PRECISION) <= (found.result.plan.rate or 0) <= 300
+    assert len(found.result.repeats) == 2
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_a_peak_that_the_repeats_do_not_keep_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, "too much" if rate > 300 else ""))
+    told: list[Try] = []
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        with pytest.raises(ValueError, match="slo_ms: the repeats kept 1e-06 ms at no rate"):
+            await find_peak(plan(server.url), 1e-6, told.append)
+    assert "over 2 repeats" in told[-1].why
+    assert told[-1].rate < told[-2].rate
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_DOUBLINGS", 2)
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        with pytest.raises(ValueError, match="slo_ms: no rate keeps 1e-06 ms"):
+            await find_peak(plan(server.url), 1e-6, lambda tried: None)
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_where_the_client_was_the_limit_the_rate_below_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, f"{peak._LAG}: x" if rate > 300 else "")
+    )
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        with pytest.raises(Lagging, match="the load generator, not the server, was the limit") as caught:
+            await find_peak(plan(server.url), 1e5, lambda tried: None)
+    assert caught.value.result.plan.rate <= 300

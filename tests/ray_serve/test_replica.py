@@ -1,0 +1,194 @@
+"""A replica of Ray Serve, without Ray: its server, its settings, its metrics."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from starling_ray import deployment as ray_serve
+from starling_ray import replica
+from starling_ray.metrics import Forwarder
+from starling_ray.replica import SERVERS_OWN, Replica, replica_settings
+
+from app.errors import ConfigError
+from app.settings import Settings
+
+# One replica in process: the same answers as behind a server, under a prefix too, and an end that leaves nothing.
+
+
+DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
+ONE = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0)
+
+
+def client(app: Any, root_path: str = "") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, root_path=root_path)
+    return httpx.AsyncClient(transport=transport, base_url="http://replica")
+
+
+async def test_prefix_of_the_router_is_taken_off_and_its_request_id_stands_once(settings: Settings) -> None:
+    one = Replica()
+    await one.start(settings)
+    async with client(one, root_path="/served") as http:
+        answer = await http.post("/served/v2/models/echo/infer", json=ONE)
+        assert answer.status_code == 200
+        assert "x-request-id" not in answer.headers  # the router adds it
+        assert (await http.get("/served/v2/models/echo")).status_code == 200
+        assert (await http.get("/servedelsewhere")).status_code == 404
+    await one.stop()
+
+
+async def test_a_model_that_cannot_serve_is_told_and_nothing_is_left(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
+    before = set(threading.enumerate())
+    with pytest.raises(ConfigError, match="wrong"):
+        await Replica().start(settings.model_copy(update={"models": str(tmp_path)}))
+    assert not {one.name for one in set(threading.enumerate()) - before if one.name.startswith("worker")}
+
+
+async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
+    one = Replica()
+    await one.start(settings)
+    names = [name for name in one.families() if name.name == "starling_live"]
+    assert names[0].samples[0].value == 1
+    assert one.failed() is None
+    one._state["engine"].driver.lost = "worker 0 has died"
+    assert one.failed() == "worker 0 has died"
+    one._state["engine"].driver.lost = None
+    phases, told = iter(("startup", "shutdown")), []
+
+    async def receive() -> dict[str, str]:
+        return {"type": f"lifespan.{next(phases)}"}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    await one({"type": "lifespan"}, receive, send)
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    async with client(one) as http:
+        answer = await http.post("/v2/models/echo/infer", json=ONE)
+    assert answer.status_code == 503
+
+
+@pytest.mark.parametrize("name", ["port", "model_control", "record"])
+def test_settings_of_a_server_with_a_socket_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        replica_settings({name: "anything"})
+
+
+def test_unknown_and_wrong_settings_are_one_line() -> None:
+    assert SERVERS_OWN.keys() <= Settings.model_fields.keys()
+    with pytest.raises(ConfigError, match="max_bach"):
+        replica_settings({"max_bach": 3})
+    with pytest.raises(ConfigError, match=r"max_batch: .* got 0"):
+        replica_settings({"max_batch": 0})
+
+
+def test_a_replica_computes_with_the_cores_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "cpu_cores", lambda: 2)
+    assert replica_settings({}, 0.5).threads == 1
+    assert replica_settings({}, 64).threads == 2
+    assert replica_settings({"threads": 1}, 2).threads == 1
+    assert replica_settings({}).threads is None
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(ray_serve.importlib, "import_module", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'ray\[serve\]'"):
+        ray_serve.starling_app(models="demo")
+
+
+# What Ray's instruments are told: counters their growth, all else its value, and 0 when it is gone.
+
+
+class Instruments:
+    """Stands in for those of Ray, which want a value for each of their labels."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, tuple[str, ...]] = {}
+        self.said: list[tuple[str, float, dict[str, str]]] = []
+
+    def __call__(self, kind: str, name: str, text: str, labels: tuple[str, ...]) -> Any:
+        assert name not in self.labels, "made twice"
+        self.labels[name] = labels
+
+        def tell(value: float, tags: dict[str, str]) -> None:
+            assert set(tags) == set(labels)
+            self.said.append((name, value, {label: text for label, text in tags.items() if text}))
+
+        return type("Instrument", (), {"inc" if kind == "counter" else "set": staticmethod(tell)})()
+
+    def since(self) -> list[tuple[str, float, dict[str, str]]]:
+        said, self.said = self.said, []
+        return said
+
+
+def counter(value: float, **labels: str) -> Metric:
+    family = CounterMetricFamily("starling_requests", "Calls.", labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def gauge(value: float, **labels: str) -> Metric:
+    family = GaugeMetricFamily("starling_queue_length", "Rows.", labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def test_a_counter_is_told_by_how_much_it_has_grown() -> None:
+    ray = Instruments()
+    forwarder = Forwarder(ray)
+    for families in (
+        [counter(3, model="m")],
+        [counter(3, model="m")],
+        [counter(5, model="m")],
+        [],
+        [counter(1, model="m")],
+    ):
+        forwarder.forward(families)
+    assert ray.since() == [("starling_requests", value, {"model": "m"}) for value in (3, 2, 1)]
+
+
+def test_a_gauge_is_told_when_it_changes_and_is_0_when_its_model_has_gone() -> None:
+    ray = Instruments()
+    forwarder = Forwarder(ray)
+    for families in ([gauge(7, model="m")], [gauge(7, model="m")], [gauge(8, model="m")], [], []):
+        forwarder.forward(families)
+    assert [value for _, value, _ in ray.since()] == [7, 8, 0]
+
+
+def test_samples_of_one_family_may_have_further_labels() -> None:
+    ray = Instruments()
+    forwarder = Forwarder(ray)
+    forwarder.forward([gauge(1, model="m")])
+    forwarder.forward([gauge(1, model="m"), gauge(2, model="m", stage="1")])
+    assert ray.since() == [
+        ("starling_queue_length", 1, {"model": "m"}),
+        ("starling_queue_length", 2, {"model": "m", "stage": "1"}),
+    ]
+
+
+def test_a_histogram_keeps_its_buckets() -> None:
+    ray = Instruments()
+    family = HistogramMetricFamily("starling_batch_size", "Rows.", labels=["model"])
+    family.add_metric(["m"], [("1", 2.0), ("+Inf", 3.0)], 9.0)
+    Forwarder(ray).forward([family])
+    assert ray.since() == [
+        ("starling_batch_size_bucket", 2.0, {"model": "m", "le": "1"}),
+        ("starling_batch_size_bucket", 3.0, {"model": "m", "le": "+Inf"}),
+        ("starling_batch_size_count", 3.0, {"model": "m"}),
+        ("starling_batch_size_sum", 9.0, {"model": "m"}),
+    ]

@@ -1,0 +1,45 @@
+"""Small runs of the simulator whose latencies can be computed by hand, and the record of a short session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
+from planner.fleet import Setup
+from planner.report import Tally
+from planner.simulator import Simulator
+
+MS = 1_000_000
+
+
+class Kept(list[int]):
+    """Latencies that are still there when they have been folded away."""
+
+    def clear(self) -> None:
+        pass
+
+
+def latencies(profile: ModelProfile, times_ms: list[int], **options: Any) -> tuple[list[float], float, float]:
+    """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
+    setup = Setup(profile, 1, **{"policy": "no_wait", **options})
+    tally = Tally(latencies=Kept())
+    simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
+    simulator.feed([time * MS for time in times_ms])
+    simulator.drain()
+    return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
+
+
+def recorded() -> list[Entry]:
+    """Configuration, program, then three calls, each submitted, started and finished: lines 1, 2 and 3 to 14."""
+    entries: list[Entry] = []
+    scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
+    scheduler.add_program(Program(1, "echo"), 0)
+    for ident in range(3):
+        now = 10 * ident
+        scheduler.submit(Call(ident, 1, [Row(ident)], Klass.REALTIME, 0, now, now + 100), now)
+        (unit,) = scheduler.step(now).start
+        scheduler.finished(Outcome(unit.id, compute_ns=5), now + 5)
+        scheduler.step(now + 5)
+    return entries

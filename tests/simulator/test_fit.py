@@ -1,0 +1,73 @@
+"""Slowdowns are found again from what batches took at some loads."""
+
+from __future__ import annotations
+
+import pytest
+from tiers import full
+
+from app.scheduler.estimates.front_load import FrontLoad
+from app.scheduler.estimates.profile import linear
+from planner.fit import fit, front_costs
+from planner.fleet import Setup, counted
+from planner.front import FrontCosts
+
+MS = 1_000_000
+ONE = linear(2, 0, 1)  # each batch is of one row: what it takes over the profile is plain
+
+
+def load(rate: float, over: float, size: int = 1, loop_s: float = 0.0, spread: float = 0.0) -> FrontLoad:
+    """A second of requests in batches of one size, which take so many times what `ONE` says."""
+    count = rate / size
+    return FrontLoad(1, rate, loop_s, 0, {size: (count, count * over * ONE.batch_ns[0] / 1e9)}, spread)
+
+
+def simulated(costs: FrontCosts, rates: list[float]) -> list[FrontLoad]:
+    """What the batches of a server with these costs take, at so many requests a second."""
+    profile = ONE.scaled(costs.scale)
+    tallies = [counted(Setup(profile, rate, "no_wait", 1000, seed=7, front=costs)) for rate in rates]
+    return [
+        load(rate, tally.busy_ns / tally.units / ONE.batch_ns[0]) for rate, tally in zip(rates, tallies, strict=True)
+    ]
+
+
+@full
+@pytest.mark.parametrize("known", [FrontCosts(call_ns=MS), FrontCosts(call_ns=MS, decode_ns=2 * MS)])
+def test_the_slowdown_of_made_up_loads_is_found(known: FrontCosts) -> None:
+    real = FrontCosts(known.call_ns, decode_ns=known.decode_ns, scale=1.5, slowed=1.6)
+    rates = [20.0, 60.0, 120.0]
+    found = fit(ONE, known, loads := simulated(real, rates))
+    assert found.scale == pytest.approx(1.5, rel=0.1)
+    assert found.slowed > 0.9
+    again = [one.over(ONE.batch_ns) for one in simulated(found, rates)]
+    assert again == pytest.approx([one.over(ONE.batch_ns) for one in loads], rel=0.1)
+    assert (found.call_ns, found.decode_ns) == (known.call_ns, known.decode_ns)
+
+
+@full
+def test_loads_that_differ_in_nothing_are_a_scale_alone() -> None:
+    for rates in ((20, 60, 120), (60,)):
+        found = fit(ONE, FrontCosts(call_ns=MS), [load(rate, 2.0) for rate in rates])
+        assert (found.scale, found.slowed) == (pytest.approx(2, rel=0.02), 0)
+    assert fit(ONE, FrontCosts(call_ns=MS), [FrontLoad(1, 9, 0.1, 0)]) == FrontCosts(call_ns=MS)
+
+
+def test_a_request_and_a_batch_are_told_apart_by_how_many_share_one() -> None:
+    """1 ms a request and 2 a batch, of a loop that 100 requests a second keep at work for so much of the time."""
+    loads = [load(100, 1, size, 0.1 * (1 + 2 / size), spread=0.2 * size) for size in (1, 8, 1, 2, 4)]
+    found = front_costs(loads)
+    assert (found.call_ns, found.batch_ns) == (pytest.approx(MS, rel=1e-6), pytest.approx(2 * MS, rel=1e-6))
+    assert (found.decode_ns, found.group_ns, found.spread) == (0, 0, 0.2)
+    cold = front_costs([load(4, 1, 1, 0.1), *loads])  # 25 ms a request, of which there are 4 in 500
+    assert (cold.call_ns, cold.batch_ns) == (pytest.approx(MS, rel=0.4), pytest.approx(2 * MS, rel=0.4))
+    alone = front_costs(loads[:1])
+    assert (alone.call_ns, alone.batch_ns) == (pytest.approx(3 * MS), 0)
+
+
+def test_loads_are_kept_and_added_up() -> None:
+    both = load(100, 2, 1).after(load(40, 4, 2), 0.5)
+    assert both == FrontLoad.parse(both.to_dict())
+    assert (both.seconds, both.requests, both.rate) == (1.5, 120, 80)
+    assert both.batches == {1: (100, pytest.approx(0.4)), 2: (10, pytest.approx(0.08))}
+    for bad in ({}, {**both.to_dict(), "batches": {}}, {**both.to_dict(), "seconds": "x"}, 3):
+        with pytest.raises(ValueError, match="loads"):
+            FrontLoad.parse(bad)

@@ -1,0 +1,124 @@
+"""Programs of several stages, cells and rows of a length in virtual time, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiers import full
+
+from app.scheduler.estimates.profile import ModelProfile, parse
+from planner.fleet import Setup, run
+from planner.report import Tally
+from planner.simulator import Simulator
+
+from .runs import MS, Kept
+
+CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
+FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
+WRITER = parse({"max_batch": 2, "stages": [
+    {"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 4}}}, {"batch_ms": {"1": 1, "2": 1}, "cell": True},
+]})  # fmt: skip
+SLOW = parse({"max_batch": 2, "stages": [
+    {"length_ms": {"10": {"1": 10, "2": 20}, "20": {"1": 20, "2": 40}}}, {"batch_ms": {"1": 10, "2": 10}, "cell": True},
+]})  # fmt: skip
+LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
+
+
+def by_length(
+    profile: ModelProfile, times_ms: list[int], lengths: list[int], steps: list[int] | None = None, **options: object
+) -> list[float]:
+    """Milliseconds of each request, in the order of its answer."""
+    setup = Setup(profile, 1, lengths="fixed:1", policy="no_wait", **options)  # type: ignore[arg-type]
+    tally = Tally(latencies=Kept())
+    simulator = Simulator([setup.node(0)], tally)
+    simulator.feed([time * MS for time in times_ms], lengths, steps)
+    simulator.drain()
+    return [latency / MS for latency in tally.latencies]
+
+
+def written(profile: ModelProfile, times_ms: list[int], prompts: list[int], texts: list[int]) -> list[float]:
+    """The same of a decoder, by what each request reads and writes."""
+    return by_length(profile, times_ms, prompts, texts, prompts="fixed:1")
+
+
+def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
+    """Two rows of three steps and one; a third joins when the short one has left."""
+    assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
+
+
+def test_prompts_of_other_lengths_are_read_apart_and_answered_by_as_many_steps_as_the_text_is_long() -> None:
+    assert written(WRITER, [0, 0], [20, 10], [1, 3]) == [2 + 1 + 1, 2 + 1 + 3]
+    assert written(WRITER, [0], [10], [3]) == [1 + 3]
+
+
+def test_prompts_of_about_one_length_are_read_together() -> None:
+    assert written(WRITER, [0, 0], [20, 19], [1, 2]) == [4 + 1, 4 + 2]
+
+
+def test_a_long_prompt_holds_up_a_step_for_50_ms_at_most() -> None:
+    """It comes while the first of 6 steps runs, and takes 120 ms: 50 before each of the next two, and the rest."""
+    assert written(SLOW, [0, 31], [30, 120], [6, 1]) == [30 + 4 * 10 + 120 - 31, 30 + 6 * 10 + 120]
+
+
+def test_a_step_takes_longer_the_more_a_row_has_read_and_written() -> None:
+    """A step takes 0.1 ms for each token: 10 that were read, and what has been written since."""
+    steps = parse({"length_ms": {"10": {"1": 1, "2": 1}, "20": {"1": 2, "2": 2}}, "cell": True})
+    profile = replace(WRITER, stages=(WRITER.stages[0], steps))
+    assert written(profile, [0], [10], [3]) == pytest.approx([1 + 1 + 1.1 + 1.2])
+    assert profile.peak_at(10, 4) == pytest.approx(2 / (1 + 4 * 1.2) * 1e3)
+
+
+def test_a_load_of_one_counts_reading_and_writing() -> None:
+    setup = Setup(WRITER, 1.0, prompts="fixed:20", lengths="fixed:3")
+    assert setup.peak == pytest.approx(max(1 / (2 + 3), 2 / (4 + 3)) * 1e3)
+
+
+def test_a_bad_length_names_the_option_that_it_is_of() -> None:
+    with pytest.raises(ValueError, match=r"^prompts: expected a number"):
+        _ = Setup(WRITER, 1.0, prompts="many", lengths="fixed:3").peak
+
+
+def test_a_batch_takes_the_time_of_its_longest_row() -> None:
+    assert by_length(LONG, [0, 0], [10, 15]) == pytest.approx([11 / 6] * 2, abs=1e-5)  # between 1 and 8/3
+    assert by_length(LONG, [0, 0, 0], [15, 10, 20]) == pytest.approx([10 / 3] * 3, abs=1e-5)
+    apart = by_length(LONG, [0, 0, 0], [15, 10, 20], length_buckets=(10,))
+    assert apart == pytest.approx([8 / 3, 8 / 3, 8 / 3 + 1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("one_step", "mean"), [(True, 5.25), (False, 6.25)])
+def test_dvabatchs_third_example_needs_one_step_for_an_end_and_an_arrival(one_step: bool, mean: float) -> None:
+    """Rows that come as the first stage ends join there; with a step for the end alone it has gone on by then."""
+    setup = Setup(FOUR, 1, policy="dva_load", max_delay_ns=4 * MS, complete_wait=1.0)
+    tally = Tally()
+    simulator = Simulator([setup.node(0)], tally, one_step=one_step)
+    simulator.feed([0, *[5 * MS] * 3])
+    simulator.drain()
+    assert tally.total_ns / tally.completed / MS == mean
+
+
+@full
+def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -> None:
+    """The same answer however many processes share the replicas, and for one replica the stream's own lengths."""
+    setup = Setup(CELL, 300, requests=500, lengths="uniform:1:9", replicas=3, router="round_robin")
+    cell = run(setup)
+    assert cell["completed"] == 500
+    assert cell["load"] == pytest.approx(300 / 3 / (2 / 0.005), rel=0.01)
+    assert run(replace(setup, router="least_waiting"))["completed"] == 500
+    texts = replace(setup, profile=WRITER, prompts="uniform:10:20", rate=100)
+    assert run(texts)["mean_ms"] == run(texts, processes=1)["mean_ms"] > run(replace(texts, lengths="1"))["mean_ms"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "lengths: the profile has a cell"),
+        ({"lengths": "short"}, "lengths: expected a number"),
+        ({"prompts": "fixed:2"}, "lengths: the profile has a cell"),
+        ({"profile": WRITER, "lengths": "fixed:2", "prompts": "fixed:0"}, "prompts: expected whole numbers"),
+        ({"profile": LONG, "prompts": "fixed:2"}, "prompts: expected a profile of a stage that reads"),
+    ],
+)
+def test_what_is_missing_is_said(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        replace(Setup(CELL, 1.0), **change).check()  # type: ignore[arg-type]
