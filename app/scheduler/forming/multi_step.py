@@ -151,7 +151,7 @@ class MultiStep:
         return until(unit, state, ready, self._share.room(state, unit.klass))
 
     def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
-        """Other rows of a unit have ended at a cell, and its worker has continued with `rows`: the unit of these."""
+        """Other rows of a real-time unit have ended at a cell, and its worker has continued with `rows`: their unit."""
         state = self._ledger.states[unit.program]
         latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
         batches = state.batches
@@ -174,8 +174,6 @@ class MultiStep:
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.continued(following, now)
-        if unit.klass:
-            self._share.started(following)
         return following
 
 
