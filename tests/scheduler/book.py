@@ -85,7 +85,7 @@ class Book:
         self.faults: set[Fault] = set()
         self.full: dict[int, int] = {}  # by program: rows of a full unit of the first stage
         self.made: dict[int, tuple[int, int]] = {}  # by unit of several stages: how many, and when the next began
-        self.times: dict[int, list[int]] = {}  # of each of its stages, as predicted when it started
+        self.times: dict[int, list[int]] = {}  # of each of its stages or steps, as predicted when it started
         self._idle = Idle()
         self.settled: set[int] = set()  # units that are to end when the first of their rows does
         self._sequence = 0
@@ -151,9 +151,11 @@ class Book:
                 self._advance(facts, unit, steps)
 
     def stage_times(self, unit: Unit, scheduler: Scheduler) -> list[int]:
-        """What each stage of a unit is predicted to take; none for a cell, and where nothing is known."""
-        if self.programs[unit.program].stages[unit.stage].repeats or not unit.predicted:
+        """What each stage or step of a unit is predicted to take; none where nothing is known."""
+        if not unit.predicted:
             return []
+        if self.programs[unit.program].stages[unit.stage].repeats:
+            return [unit.predicted // unit.steps] * unit.steps
         first, *others = scheduler.states[unit.program].latency[unit.stage : unit.stage + unit.steps]
         lead = unit.begins - unit.started
         times = [first.predict(unit.size, unit.running, unit.length, lead)]

@@ -60,7 +60,7 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     if started:
         _check_realtime_goes_first(book, started)
         _check_sum(book, started[-1], theirs)
-    _check_budget(book, theirs, scheduler, now)
+    _check_budget(book, theirs, now)
 
 
 def _check_realtime_goes_first(book: Book, started: list[Unit]) -> None:
@@ -86,26 +86,25 @@ def _could_start(book: Book, waiting: list[RowFacts]) -> list[RowFacts]:
     return [facts for facts in book._with_room(waiting) if facts.state is RowState.WAITING]
 
 
-def _check_budget(book: Book, theirs: list[Unit], scheduler: Scheduler, now: int) -> None:
-    """What was handed over is predicted to take at most the budget, unless it is one unit of one row.
+def _check_budget(book: Book, theirs: list[Unit], now: int) -> None:
+    """What was handed over is predicted to take at most the budget, unless it is one unit: of one row or unknown time.
 
-    Of several stages that of the one that runs, or of a longer one that its worker will begin by itself. Not checked
-    where units are late and others are behind them: those are predicted to have begun, and count for less until then.
+    Of several stages or steps what is left of the running one, or a longer one that its worker will begin by itself.
+    Where units are late, not checked for stages and recalled units, nor where others are behind: the scheduler predicts
+    those to be further than they are.
     """
     if not book.exact and len({unit.worker for unit in theirs}) < len(theirs):
         return
+    if not all(unit.predicted for unit in theirs):
+        assert len(theirs) == 1, "beside a unit of unknown time"
+        return
     left = 0
     for unit in theirs:
-        latency = scheduler.states[unit.program].latency[unit.stage]
-        if not latency.known:
-            continue
-        if unit.steps > 1 and book.times[unit.id]:
+        if unit.steps > 1:
             made, began = book.made.get(unit.id, (0, now))
             running, *later = book.times[unit.id][made:]
-            left += max(0, running - (now - began), *(() if unit.recalled else later)) if book.exact else 0
-        elif unit.steps > 1:
-            step = max(1, unit.predicted // unit.steps)
-            left += step - max(0, now - unit.begins) % step
+            if book.exact or not (unit.times or unit.recalled):
+                left += max(0, running - (now - began), *(() if unit.recalled else later))
         else:
             left += max(0, unit.begins + unit.predicted - max(now, unit.begins))
     alone = len(theirs) == 1 and len(theirs[0].rows) == 1

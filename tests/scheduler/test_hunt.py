@@ -42,6 +42,7 @@ def test_seeds_without_a_fault_end_with_0(capsys: pytest.CaptureFixture[str]) ->
 
 
 CELL, KNOWN = Stage(repeats=True), Stage(Profile((100,)), repeats=True)
+THREE = make_device(1, 1, 1, multi_step=True, max_alive=5, classes=ClassSpec(budget_ns=100))
 #: Traces that the hunt has found, each with what it broke.
 FOUND = {
     "a-shorter-row-goes-before-one-that-runs-again-and-waits-for-the-budget": Trace(
@@ -68,6 +69,23 @@ FOUND = {
                       max_queue=4, max_delay_ns=0),),
         (Arrival(0, lengths=(2,)), Arrival(0, lengths=(2,), klass=Klass.BEST_EFFORT),
          Arrival(0, lengths=(2, 2), timeout=500)),
+    ),
+    "steps-to-come-of-two-cell-units-exceed-the-budget": Trace(
+        THREE,
+        (make_program(stages=(Stage(Profile((50,), handover_ns=30), repeats=True),), max_batch=1),),
+        tuple(Arrival(0, lengths=(2,), klass=Klass.BEST_EFFORT, steps=steps) for steps in (2, 1)),
+    ),
+    "a-unit-starts-beside-one-of-unknown-time": Trace(
+        THREE,
+        (make_program(stages=(Stage(),) * 2, policy="window", max_batch=1, max_delay_ns=0),),
+        (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
+        reprofile=((30, 1, Profile((60,))),),
+    ),
+    "a-best-effort-unit-goes-on-into-a-stage-of-unknown-time": Trace(
+        THREE,
+        (make_program(stages=tuple(Stage(Profile(times)) for times in ((100,), (), (100,))), policy="window",
+                      max_batch=1, max_delay_ns=0),),
+        (Arrival(0, lengths=(2, 2), klass=Klass.BEST_EFFORT),),
     ),
 }  # fmt: skip
 

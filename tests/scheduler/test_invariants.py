@@ -217,6 +217,7 @@ def cells(draw: st.DrawFn) -> Trace:
         push_ahead_ns=draw(st.sampled_from([0, 40, AT_ONCE])),
         multi_step=True,
         max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 5])),
+        classes=draw(class_specs),
     )
     times = draw(st.sampled_from([SLOPE, SLOPE, PROFILES[-1], ()]))
     cell = Stage(Profile(times, handover_ns=draw(st.sampled_from([None, 0, 30]))), repeats=True)

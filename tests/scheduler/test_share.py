@@ -73,6 +73,42 @@ class TestBudget:
         submit(scheduler, BEST, 1)
         assert submit(scheduler, BEST, 2, program=2).start == []
 
+    def test_a_cell_counts_with_a_whole_step_until_it_ends(self) -> None:
+        """Its worker makes one after the other: what is left of the running one is not all that may come."""
+        cell = (Stage(Profile((15,)), repeats=True),)
+        scheduler = serving(1, 1, 1, budget=20, stages=cell, multi_step=True)
+        (unit,) = submit(scheduler, BEST, 1, lengths=(3,)).start
+        step = submit(scheduler, BEST, 2, now=14)
+        assert (unit.steps, step.start, step.wake_at) == (3, [], None)
+        scheduler.finished(Outcome(unit.id, ended=(0,), steps=3), 45)
+        assert rows(scheduler.step(45).start) == [[2]]
+
+    def test_no_wake_up_while_a_longer_stage_is_to_come(self) -> None:
+        """Where one runs that is the longest left, there is room when the rest of it is short enough."""
+
+        def wakes(*times: int, now: int) -> int | None:
+            scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
+            stages = tuple(Stage(Profile((time,))) for time in times)
+            for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
+                scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+            submit(scheduler, BEST, 1)
+            return submit(scheduler, BEST, 2, program=2, now=now).wake_at
+
+        assert (wakes(5, 19, now=3), wakes(19, 5, now=3), wakes(5, 19, now=8)) == (None, 13, 18)
+
+    def test_what_has_unknown_times_runs_alone(self) -> None:
+        """Nothing starts beside it, and of its stages a worker runs only those that are known by itself."""
+        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
+        for ident, times in ((1, ((5,), (), (5,))), (2, ((5,),))):
+            stages = tuple(Stage(Profile(time)) for time in times)
+            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        (unit,) = submit(scheduler, BEST, 1).start
+        assert unit.steps == 1
+        (unit,) = finish(scheduler, unit, 5).start
+        assert (unit.steps, unit.predicted) == (2, 0)
+        assert submit(scheduler, BEST, 2, program=2, now=6).start == []
+        assert rows(finish(scheduler, unit, 9).start) == [[1], [2]]  # it has ended before its last stage
+
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
         scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
         for ident, times in ((1, (15,)), (2, (5, 19))):

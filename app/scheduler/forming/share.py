@@ -4,8 +4,9 @@ Work on a device can only be taken back at a boundary, so little best-effort wor
 
     no real-time unit runs   Best-effort units start on idle workers while the predicted times of all that run add up to
                              at most the budget. If one row alone takes longer than that, units of one row run one at a
-                             time. A unit of several stages or steps counts with the running one only, since it can be
-                             recalled there. Of several workers one of the best stays free of best-effort work.
+                             time, as do units of unknown times. A unit of several stages or steps can be recalled after
+                             each: it counts with the longest of those that it has left. Of several workers one of the
+                             best stays free of best-effort work.
     real-time units run      They also have to fit into what these leave free (dynamic kernel padding, by admission):
                              rule 1  the unit is within the budget, or it is the only one and ends before they do
                              rule 2  it and those that run slow no real-time program by more than the bound. The
@@ -29,7 +30,7 @@ from app.scheduler.rows.ready import ReadySet, longest_of
 from app.scheduler.types import DeviceSpec, Klass, Unit
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
-UNBOUNDED = 1 << 62  # as a budget: no bound; as a slowdown: the pair was not measured
+UNBOUNDED = 1 << 62  # as a slowdown: the pair was not measured
 
 
 class Allowance(NamedTuple):
@@ -103,8 +104,7 @@ class Share:
             return Hold(None)
         latency = state.latency[ready.key[1]]
         if not latency.known:
-            busy = self.units and self._budget_ns < UNBOUNDED
-            return Hold(None) if busy else Allowance(workers, limit, limit)
+            return Hold(None) if self.units else Allowance(workers, limit, limit)
         running, _ = self._workers.running_and_free(workers)
         length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
@@ -144,29 +144,30 @@ class Share:
     def _one_row(self, time: int, left: int, workers: Sequence[int], now: int) -> Allowance | Hold:
         """Whether a unit of one row starts although it takes longer than is `left` of the budget."""
         if self.units:
-            ending = sum(left_ns(unit, now) > 0 for unit in self.units.values())
-            if time > self._budget_ns:
+            ending = self._budget_left(now + 1) - left  # how many units count for less as time passes
+            if time > self._budget_ns or not ending:
                 return Hold(None)  # only the end of a unit makes room
-            return Hold(now + max(1, (time - left) // ending))
+            return Hold(now - (left - time) // ending)  # rounded up
         realtime = self._realtime_units()
         if realtime and time > max(left_ns(unit, now, whole=True) for unit in realtime):
             return Hold(None)
         return Allowance(workers, 1, 1)
 
     def _budget_left(self, now: int) -> int:
-        """Nanoseconds of best-effort work that may be handed over in addition."""
-        return self._budget_ns - sum(left_ns(unit, now) for unit in self.units.values())
+        """Nanoseconds of best-effort work that may be handed over in addition: none beside a unit of unknown time."""
+        budget = self._budget_ns
+        return budget - sum(left_ns(unit, now) if unit.predicted else budget for unit in self.units.values())
 
     def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
         """How many of `steps` stages or steps a worker may run as one best-effort unit.
 
-        It can be recalled after each of them, so each single one must be within the budget.
+        It can be recalled after each of them, so each single one must be known and within the budget.
         """
         if steps == 1 or state.program.stages[stage].repeats:
             return steps
         left = self._budget_left(now)
         following = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
-        return next((place for place, time in enumerate(following, 1) if time > left), steps)
+        return next((place for place, time in enumerate(following, 1) if not 0 < time <= left), steps)
 
     # whether a unit continues
 
@@ -205,16 +206,15 @@ class Share:
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
     """Predicted time until a unit ends or, if it has several stages or steps, can be recalled. `whole`: until it ends.
 
-    A later stage that takes longer counts instead, because the worker begins it by itself.
+    A later stage that takes longer counts instead, because the worker begins it by itself. At a cell each step follows
+    another as long as itself: a whole one counts until the unit ends.
     """
-    begun = max(0, now - unit.begins)
     if whole or unit.steps == 1 or unit.recalled:
-        return max(0, unit.predicted - begun)
+        return max(0, unit.predicted - max(0, now - unit.begins))
     if unit.times:
         stage, left = running_stage(unit, now)
         return max(left, *unit.times[stage + 1 :], 0)
-    step = max(1, unit.predicted // unit.steps)
-    return step - begun % step
+    return unit.predicted // unit.steps
 
 
 def best_workers(device: DeviceSpec) -> frozenset[int]:
