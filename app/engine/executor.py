@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -45,10 +46,10 @@ class Executor:
         self.seeds = SeedWatch()
 
     def keywords(self, rows: Sequence[int]) -> dict[str, Any]:
-        """The keyword arguments of a model that takes parameters."""
+        """The keyword arguments of a model that takes parameters: copies, as rows of a call have the same object."""
         if not self.model.takes_parameters:
             return {}
-        return {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
+        return {"parameters": [deepcopy(self.pool.parameters[slot]) or {} for slot in rows]}
 
     def stacked(self, position: int, rows: Sequence[int]) -> Any:
         """The rows of an input that has no slab: text as an array of bytes, others as a tensor on the host."""

@@ -1,8 +1,8 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
 Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
-order, so rows that arrive one after another are adjacent, and a batch of them is a view of the slab. They are freed in
-any order. On a CPU the model reads the slab itself, so a row is copied once, or twice if its batch is scattered.
+order, so rows that arrive one after another are adjacent. They are freed in any order. On a CPU a row is copied once if
+it runs alone, which reads the slab itself, and twice in a batch.
 
 Pages of memory are assigned at the first write. A pool that is unused for a minute gives them back to the system.
 
@@ -41,7 +41,7 @@ class Pool:
 
     def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
-        self._end = slots  # `take` hands out the slots below this one
+        self.end = slots  # `take` hands out the slots below this one
         #: By input: the slab [slots, *bounds] and its numpy view; without a slab, the arrays by slot in `objects`.
         self.slabs: list[torch.Tensor | None] = []
         self.views: list[Array | None] = []
@@ -63,8 +63,6 @@ class Pool:
         #: For each variable axis the length of each slot's row.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
         self.parameters: list[Mapping[str, Any] | None] = [None] * slots
-        #: Rows that a model has changed before it raised, by slot: what it raised. They cannot run again.
-        self.spoiled: dict[int, str] = {}
         self._taken = bytearray(slots)
         self._cursor = 0
         self.used = 0
@@ -79,22 +77,22 @@ class Pool:
 
     @property
     def free(self) -> int:
-        return self._end - self.used
+        return self.end - self.used
 
     def set_apart(self, rows: int) -> Slots:
         """Reserve the last `rows` slots, which `take` never hands out from then on. Call it before the first `take`."""
-        self._end -= rows
-        return range(self._end, self._end + rows)
+        self.end -= rows
+        return range(self.end, self.end + rows)
 
     def take(self, n: int) -> Slots:
         """Take `n` free slots, side by side if possible. Raises MemoryError if fewer are free."""
-        if n > self._end - self.used:
+        if n > self.end - self.used:
             raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
         taken = self._taken
         run = _FREE if n == 1 else bytes(n)
-        start = taken.find(run, self._cursor, self._end)
+        start = taken.find(run, self._cursor, self.end)
         if start < 0:
-            start = taken.find(run, 0, self._end)
+            start = taken.find(run, 0, self.end)
         if start < 0:
             slots: Slots = self._scattered(n)
         else:
@@ -108,7 +106,7 @@ class Pool:
         slots: list[int] = []
         position = 0
         for _ in range(n):
-            position = self._taken.find(0, position, self._end)
+            position = self._taken.find(0, position, self.end)
             self._taken[position] = 1
             slots.append(position)
         return slots
@@ -119,9 +117,6 @@ class Pool:
         for slot in slots:
             taken[slot] = 0
         self.used -= len(slots)
-        if self.spoiled:
-            for slot in slots:
-                self.spoiled.pop(slot, None)
         if self._holds_objects:
             for values in self.objects:
                 if values is not None:
@@ -131,12 +126,12 @@ class Pool:
     def tick(self) -> None:
         """Call it about once a second: it gives back a part of the memory of an unused pool."""
         if self.used or self._cursor != self._seen:
-            self._idle, self._seen, self._kept = 0, self._cursor, self._end
+            self._idle, self._seen, self._kept = 0, self._cursor, self.end
             return
         self._idle += 1
         if self._idle > _IDLE_TICKS and self._kept:
             rows = max(1, _TICK_BYTES // max(1, slot_bytes(self.specs)))
-            end = min(self._kept, self._end)
+            end = min(self._kept, self.end)
             self._kept = max(0, end - rows)
             self.forget(range(self._kept, end))
 
@@ -203,11 +198,6 @@ class Pool:
         for axis, length in lengths.items():
             if axis in self.lengths:
                 self.lengths[axis][list(slots)] = length
-
-
-def adjacent(slots: Slots) -> bool:
-    """Whether the slots are adjacent in memory, in this order."""
-    return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
 def slot_bytes(specs: Sequence[TensorSpec]) -> int:

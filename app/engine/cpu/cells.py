@@ -144,10 +144,6 @@ class CellExecutor(CpuExecutor):
             lengths=own,
         )
 
-    def read_from_slots(self, slots: Slots) -> Slots:
-        """Rows that have begun have their inputs elsewhere."""
-        return self.activations.missing(slots)
-
     def _whole(self, slots: Slots, size: int) -> BatchResult:
         begin = time.perf_counter_ns()
         rows = padded(slots, size)

@@ -1,11 +1,12 @@
 """Runs batches of a model on a CPU: gathers rows from their slots, calls the model, copies the outputs.
 
-All of it runs on a worker's thread.
+All of it runs on a worker's thread. The rows of a batch that fails run again from their slots, and models write into
+their inputs: with torch or numpy, for some rows only. So a model is given copies, except for a row that runs alone,
+which does not run again.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,12 +17,10 @@ import torch
 from app.contract import Array, Model
 from app.engine.device import WHOLE, BatchResult, Completion, Job, completed, copied, failed, fault_of
 from app.engine.executor import Executor, gather_rows
-from app.engine.pool import Pool, Slots, adjacent
+from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
-from app.models.base import TORCH_DTYPES, one_line
+from app.models.base import TORCH_DTYPES
 from app.models.process_state import ProcessState
-
-log = logging.getLogger("starling.engine")
 
 _NO_LENGTHS: dict[str, Any] = {}
 
@@ -31,14 +30,10 @@ def run_unit(job: Job) -> Completion:
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # the device placed it
     state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
-    before = executor.versions() if len(job.slots) > 1 else None
     try:
-        if executor.pool.spoiled:
-            executor.refuse_spoiled(job.slots)
         ran = executor.in_named_frame(executor.run, job.slots, job.size, job.stage, job)
     except BaseException as exc:
-        if before is not None:
-            executor.note_failure(job.slots, before, exc)
+        executor.note_failure(job.slots)
         return failed(job.unit_id, fault_of(exc), exc)
     finally:
         if state is not None:
@@ -56,16 +51,11 @@ def _named_frame(name: str) -> Callable[..., BatchResult]:
     return found.pop("run")  # not kept in its own globals: it goes with its executor
 
 
-class InputsWritten(RuntimeError):
-    """The model has changed rows before it raised."""
-
-
 class CpuExecutor(Executor):
     """For a model that runs whole. Two threads may call `run` at once only if the model allows it."""
 
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
-        self.copies = False
         self.in_named_frame = _named_frame(f"model {model.info.name!r} version {model.info.version}")
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
@@ -86,42 +76,11 @@ class CpuExecutor(Executor):
         return BatchResult(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
     def trial(self, slots: Slots, size: int) -> BatchResult:
-        """Like `run`, but also detects a model that writes into its inputs."""
-        before = self.versions(), self._contents(slots)
-        ran = self.run(slots, size)
-        # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
-        if (self.versions(), self._contents(slots)) != before:
-            self.copies = True
-        return ran
+        """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
+        return self.run(slots, size)
 
-    # a batch that failed, whose rows will run again
-
-    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
-        """A batch of these rows raised. `before`: the `versions` at its start.
-
-        A model may write into its inputs for some rows only, which warm-up cannot notice. Another batch that ran at the
-        same time moves the counters, too; then rows are given up that could have run again. Writes through numpy move
-        none, so a model that has raised gets copies from now on, whatever it wrote.
-        """
-        wrote = self.versions() != before
-        if wrote:
-            what = one_line(exc)
-            self.pool.spoiled.update(dict.fromkeys(self.read_from_slots(slots), what))
-            log.warning("model %s: it writes into its inputs for some rows: it gets copies now", self.model.info.name)
-        self.copies = True
-
-    def read_from_slots(self, slots: Slots) -> Slots:
-        """Those of these rows that a unit reads from their slots."""
-        return slots
-
-    def refuse_spoiled(self, slots: Slots) -> None:
-        """Raise InputsWritten if one of these rows was changed by a batch that failed."""
-        for slot in slots:
-            if (what := self.pool.spoiled.get(slot)) is not None:
-                raise InputsWritten(
-                    f"the model wrote into its inputs and then raised {what}, so that the other rows of the batch "
-                    "cannot run again: send the call again, and have the model write into copies"
-                )
+    def note_failure(self, slots: Slots) -> None:
+        """A batch of these rows raised. For what subclasses keep of them."""
 
     def _lengths(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
@@ -136,7 +95,8 @@ class CpuExecutor(Executor):
         self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any]]:
         """The model's arguments and keywords. `rows`: the slots of the batch with padding, of these `lengths`."""
-        side_by_side = not self.copies and len(rows) == len(slots) and (len(slots) == 1 or adjacent(slots))
+        # The row of a whole model that runs alone. Rows that measure batches run often.
+        once = len(rows) == 1 and self.activations is None and rows[0] < self.pool.end
         index: torch.Tensor | None = None
         of_rows = shorter = _NO_LENGTHS
         if lengths:
@@ -148,8 +108,8 @@ class CpuExecutor(Executor):
             if slab is None:
                 inputs.append(self.stacked(position, rows))
                 continue
-            if side_by_side and spec.fixed:
-                inputs.append(slab[slots[0] : slots[0] + len(rows)])
+            if once and spec.fixed:
+                inputs.append(slab[rows[0] : rows[0] + 1])
                 continue
             if len(rows) == 1 and not spec.fixed:
                 inputs.append(_one_row(self.pool, position, rows[0], longest))
@@ -172,14 +132,6 @@ class CpuExecutor(Executor):
             return [copied(result, specs[0], rows)]
         values = self.returned(result, size, longest)
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
-
-    def versions(self) -> list[int]:
-        """The version counters of the slabs."""
-        return [slab._version for slab in self.pool.slabs if slab is not None]
-
-    def _contents(self, slots: Slots) -> list[bytes]:
-        rows = list(slots)
-        return [view[rows].tobytes() for view in self.pool.views if view is not None]
 
 
 def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:

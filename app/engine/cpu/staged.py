@@ -15,7 +15,7 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.executor import CpuExecutor, InputsWritten
+from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import WHOLE, BatchResult, Job
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -49,7 +49,6 @@ class StagedExecutor(CpuExecutor):
         self._last = len(model.stages) - 1
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
-        self._tried = self.versions()  # after the last trial
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
         """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
@@ -64,16 +63,12 @@ class StagedExecutor(CpuExecutor):
 
     def trial(self, slots: Slots, size: int) -> BatchResult:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
-        try:
-            return self._run(slots, size, 0, len(self.model.stages), None, self._try)
-        finally:
-            self._tried = self.versions()
+        return self._run(slots, size, 0, len(self.model.stages), None, self._try)
 
-    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
-        """Also: what the stage before has returned may have been changed; tensors made in inference mode have no
-        version counters.
+    def note_failure(self, slots: Slots) -> None:
+        """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
+        counters.
         """
-        super().note_failure(slots, before, exc)
         self.activations.doubtful.update(slots)
 
     def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> BatchResult:
@@ -152,10 +147,6 @@ class StagedExecutor(CpuExecutor):
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """As `_arguments`, computed again: what is kept of these rows may have been changed by a stage that failed."""
-        if self.versions() != self._tried:
-            raise InputsWritten(
-                "a stage has failed, and its rows cannot run again: an earlier one wrote into the inputs"
-            )
         inputs, keywords = self._gather(slots, rows, lengths, longest)
         context = () if self.model.context is None else self.model.context(*inputs)
         given, passed = [*inputs, *context], inputs
