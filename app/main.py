@@ -212,8 +212,7 @@ def _limits(settings: Settings, inflight: int) -> Limits:
 
 
 def _load(collector: Collector, *given: Any, **options: Any) -> Model:
-    collector.collect()  # makes room
-    with compiling_aside():
+    with collector.building(), compiling_aside():
         return load_model(*given, **options)
 
 

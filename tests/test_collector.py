@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -46,6 +48,11 @@ class World:
         return self.log.copy()
 
 
+def built(collector: Collector) -> None:
+    with collector.building():
+        pass
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(monkeypatch)
@@ -59,7 +66,8 @@ async def test_it_does_nothing_before_it_begins(monkeypatch: pytest.MonkeyPatch)
     world = World(monkeypatch)
     one = world.collector
     world.resident *= 2
-    assert await world.after(one.collect, one.loaded, one.models_changed, one.look, one.tick, one.tick, one.close) == []
+    build = partial(built, one)
+    assert await world.after(build, one.loaded, one.models_changed, one.look, one.tick, one.tick, one.close) == []
 
 
 async def test_growth_by_a_part_of_the_limit_is_looked_into(world: World) -> None:
@@ -85,10 +93,19 @@ async def test_less_growth_where_the_server_is_idle(world: World) -> None:
 
 async def test_what_a_load_left_is_walked_once_the_server_is_idle(world: World) -> None:
     one = world.collector
-    assert await world.after(one.collect, one.loaded, one.models_changed, one.look) == ["collect", "freeze", "return"]
+    assert await world.after(one.loaded, one.models_changed, one.look) == ["freeze", "return"]
     assert await world.after(one.tick) == []
     assert await world.after(one.tick) == ALL
     assert await world.after(one.tick) == []
+
+
+async def test_only_new_objects_are_walked_while_models_are_built_and_none_of_them_later(world: World) -> None:
+    one = world.collector
+    assert await world.after(partial(built, one)) == ["collect", "set_threshold", "collect", "freeze", "set_threshold"]
+    with suppress(ZeroDivisionError), one.building():  # what a failed load has left is not frozen
+        assert await world.after(partial(built, one)) == ["collect", "set_threshold", "collect", "freeze"]
+        _ = 1 // 0
+    assert world.log[-2:] == ["freeze", "set_threshold"]
 
 
 async def test_an_unloaded_model_that_is_still_there_is_looked_for_everywhere(world: World) -> None:
