@@ -1,8 +1,8 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
-from app.contract.answers import Answer, FinishedBatch, Times, Waiter
+from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
 from app.contract.models import Cut, Front, Model, ModelSource, Translated
-from app.contract.serving import Catalog, IndexEntry, Lease, Plan, Served
+from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Plan, Served
 from app.contract.specs import (
     CLASSES,
     DATATYPES,
@@ -34,8 +34,10 @@ __all__ = [
     "IndexEntry",
     "Lease",
     "Model",
+    "ModelCall",
     "ModelInfo",
     "ModelSource",
+    "Pending",
     "Plan",
     "SampleRow",
     "Served",
@@ -43,6 +45,8 @@ __all__ = [
     "Times",
     "Translated",
     "Waiter",
+    "awaited",
     "axis_bounds",
     "is_integer",
+    "wait",
 ]

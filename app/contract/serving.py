@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.contract.answers import Answer, Waiter
 from app.contract.models import Model
 from app.contract.specs import Array, ModelInfo, SampleRow
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """What a call asks of a model, whatever protocol it came by. The defaults mean: not given.
+
+    `arrays`: one tensor [rows, ...] for each of `client_inputs`, in that order: an array, or its bytes. `lengths`: the
+    length of each named axis. `own_lengths`: if rows differ in length, the length of each row along those axes;
+    `lengths` is then the longest, and what lies beyond a row's own length, in its inputs and outputs, is padding.
+
+    `timeout_us` bounds the time to the first piece of a streamed answer, `total_timeout_us` the time to the end.
+    Without streaming the shorter one counts. Both start when the call arrived.
+    """
+
+    rows: int
+    arrays: list[Array | memoryview] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    priority: int = 0
+    timeout_us: int | None = None
+    total_timeout_us: int | None = None
+    klass: str = ""
+    parameters: dict[str, Any] | None = None
+    own_lengths: Mapping[str, Sequence[int]] | None = None
 
 
 class Lease(Protocol):
@@ -39,8 +61,15 @@ class Lease(Protocol):
         """Submit the rows. The waiter receives their outputs, or a leaf of StarlingError."""
         ...
 
-    def run(self) -> asyncio.Future[Answer]:
-        """Submit the rows. The future has their outputs, or a leaf of StarlingError."""
+    def abandon(self, heir: Waiter) -> None:
+        """See Pending. The rows leave when the lease is closed."""
+        ...
+
+    def run(self) -> Awaitable[Answer]:
+        """Submit the rows and wait for their outputs, in a coroutine that is run as `wait` says.
+
+        Raises a leaf of StarlingError. A task of asyncio waits for `awaited(lease)`.
+        """
         ...
 
     def close(self) -> None:
@@ -106,27 +135,10 @@ class Served(Protocol):
         """
         ...
 
-    def lease(
-        self,
-        rows: int,
-        *,
-        lengths: Mapping[str, int] = {},
-        own_lengths: Mapping[str, Sequence[int]] | None = None,
-        klass: str = "",
-        priority: int = 0,
-        timeout_us: int | None = None,
-        total_timeout_us: int | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        arrived_ns: int | None = None,
-    ) -> Lease:
-        """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
+    def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
+        """Take slots for the call's rows; they are not written yet. `arrived_ns`: monotonic; now if None.
 
-        `own_lengths`: if rows differ in length, the length of each row along those axes; `lengths` is then the longest.
-        What lies beyond a row's own length, in its inputs and outputs, is padding. All variable axes are then given.
-
-        `timeout_us` bounds the time to the first piece of a streamed answer, `total_timeout_us` the time to the end.
-        Without streaming the shorter one counts. Both start at `arrived_ns` (monotonic; now if None). Raises what
-        `admit` raises.
+        Raises what `admit` raises, and BadRequest for a parameter that the model refuses.
         """
         ...
 

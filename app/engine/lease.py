@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import coroutine
 from typing import Any
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
@@ -136,9 +137,6 @@ class Lease(CallWithOutputs):
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def set_own_lengths(self, own: Mapping[str, Sequence[int]]) -> None:
         """Schedule each row by its own length, if the rows differ."""
         self._differ = True
@@ -152,11 +150,10 @@ class Lease(CallWithOutputs):
             check_range(pool.specs[index], values)
         pool.write(self.slots, index, values, self._lengths)
 
-    def run(self) -> asyncio.Future[Answer]:
-        """Submit. The future raises a leaf of StarlingError."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.submit(future)
-        return future
+    @coroutine
+    def run(self) -> Generator[Lease, Answer, Answer]:
+        """Submit, and wait for the answer; see contract.Lease."""
+        return (yield self)
 
     def submit(self, waiter: Waiter) -> None:
         """Run the rows, which have been written; see contract.Lease."""
@@ -173,6 +170,11 @@ class Lease(CallWithOutputs):
         self.entered = now = intake.clock()
         intake.scheduler.submit(self, now)
         intake.step_soon()
+
+    def abandon(self, heir: Waiter) -> None:
+        """See contract.Lease."""
+        self._waiter = None
+        heir.set_result(None)
 
     def began(self) -> None:
         """The streamed answer has begun: from now on its deadline is that of the whole answer."""
@@ -227,7 +229,7 @@ class Lease(CallWithOutputs):
         self._placed.stats.call_ran(queue_ns, slowest.times, CLASSES[self.klass], len(places))
         return answer
 
-    def close(self) -> None:
+    def close(self, *exc: object) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when the unit ends."""
         if self._closed:
             return
@@ -245,6 +247,8 @@ class Lease(CallWithOutputs):
         # Rows refer to their call, and the waiter to its lease: break these cycles to spare the garbage collector.
         self.rows = []
         self._waiter = None
+
+    __exit__ = close
 
     def free_ended(self) -> None:
         """Give back the slots of rows that have ended, after the call has left early."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Any, cast
+from typing import cast
 
-from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
+from app.contract import CLASSES, FinishedBatch, Model, ModelCall, SampleRow, Times
 from app.engine.device import BatchResult, Completion, Job, Piece
 from app.engine.executor import Executor
 from app.engine.lease import Intake, Lease, PlacedModel
@@ -19,8 +19,6 @@ from app.observe.metrics import ModelStats
 from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, Unit
 
 log = logging.getLogger("starling.engine")
-
-_NO_LENGTHS: Mapping[str, int] = {}
 
 
 class ServedModel(PlacedModel):
@@ -98,48 +96,36 @@ class ServedModel(PlacedModel):
             )
         return NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)
 
-    def lease(
-        self,
-        rows: int,
-        *,
-        lengths: Mapping[str, int] = _NO_LENGTHS,
-        own_lengths: Mapping[str, Sequence[int]] | None = None,
-        klass: str = "",
-        priority: int = 0,
-        timeout_us: int | None = None,
-        total_timeout_us: int | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        arrived_ns: int | None = None,
-    ) -> Lease:
+    def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> Lease:
         """Take slots; see contract.Served."""
-        intake, read = self.intake, self.model.read_parameters
+        intake, read, rows, lengths = self.intake, self.model.read_parameters, asked.rows, asked.lengths
         if read is not None:
-            read(parameters or {})
+            read(asked.parameters or {})
         arrived = intake.clock() if arrived_ns is None else arrived_ns
-        timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
+        timeout_ns = self._timeout_ns if asked.timeout_us is None else asked.timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
         end_by = None
-        if total_timeout_us is not None:
-            end_by = arrived + total_timeout_us * 1000
+        if asked.total_timeout_us is not None:
+            end_by = arrived + asked.total_timeout_us * 1000
             deadline = end_by if deadline is None else min(deadline, end_by)
-        priority = priority or self._priority
-        service = self._klasses[klass]
-        if deadline is not None or not self.has_room(klass, rows):
-            self.admit(rows, klass, deadline, priority)
+        priority = asked.priority or self._priority
+        service = self._klasses[asked.klass]
+        if deadline is not None or not self.has_room(asked.klass, rows):
+            self.admit(rows, asked.klass, deadline, priority)
         try:
             slots = self.pool.take(rows)
         except MemoryError:  # rows of calls that have left are still being copied to the device
             raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
         self.reserved[service] += rows
         if lengths:
-            self.pool.set_lengths(slots, own_lengths or lengths)
+            self.pool.set_lengths(slots, asked.own_lengths or lengths)
         if self.model.takes_parameters:
             for slot in slots:
-                self.pool.parameters[slot] = parameters
+                self.pool.parameters[slot] = asked.parameters
         lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
         lease.end_by = end_by
-        if own_lengths:
-            lease.set_own_lengths(own_lengths)
+        if asked.own_lengths:
+            lease.set_own_lengths(asked.own_lengths)
         return lease
 
     # units, called by the driver

@@ -15,17 +15,21 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
-from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
+from app.contract import awaited
+from app.errors import NotReady, StarlingError, TooManyConnections
 from app.http.absent_routes import has_openai_form
 from app.http.answers import editing_send, header_list, respond, respond_and_close
 from app.http.auth import METRICS, PROBES
-from app.http.body import Headers, Receive, Scope, Send, inflate
-from app.http.call import FastPath
+from app.http.body import Headers, Receive, Scope, Send
+from app.http.codecs.events import event
 from app.http.errors import error_parts
+from app.http.infer import infer
 from app.http.inference_routes import Route, find_route
+from app.http.layers import layered
 from app.http.prefix import path_redirect, scope_under_prefix, strip_prefix
+from app.http.request import FastPath, Request
 from app.http.resources import Resources
-from app.http.streaming import AsgiCarrier, StreamingCall
+from app.http.streaming import AsgiCarrier, Sending
 
 
 class HttpApp:
@@ -39,6 +43,7 @@ class HttpApp:
         self._app = app
         self.resources = resources
         self._open_paths = open_paths
+        resources.handler = layered(infer, resources)
         self.fast_path = FastPath(resources)
 
     def running(self) -> AbstractAsyncContextManager[Mapping[str, Any]]:
@@ -105,7 +110,8 @@ class HttpApp:
             await self._app(scope_under_prefix(resources.root_path, scope, path), receive, send)
             return
         status, headers, body = error_parts(error, has_openai_form(path))
-        await resources.refusals.turn()
+        if resources.refusals.needed():
+            await awaited(resources.refusals)
         if closing:
             await respond_and_close(send, status, [*headers, *added], body, receive)
         else:
@@ -114,54 +120,54 @@ class HttpApp:
     async def _infer(
         self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer one inference request: pass ASGI messages to a call, and send its answer."""
+        """Answer one inference request: bring it its body, and send what it answers."""
         carrier = AsgiCarrier(scope)
         url = scope.get("raw_path") or scope["path"].encode()
-        call = StreamingCall(carrier, self.resources, route, url, headers, scope["method"], scope["path"])
-        watching = None
+        request = Request(carrier, self.resources, route, url, headers)
+        request.method, request.path = scope["method"], scope["path"]
+        watching, begun = None, False
         try:
-            await self._read(call, scope, receive)
-            if call.body_complete and not carrier.answer.done():
-                watching = asyncio.create_task(_watch(call, receive), name="disconnect")
-            status, head, body = await carrier.answer
-            closes = call.closes or call.health.closing
-            lines = header_list(head, closes)
-            if carrier.stream is not None:
-                await send({"type": "http.response.start", "status": status, "headers": lines})
-                await carrier.stream.send(send, call.set_exception)
-                return
+            request.begin()
+            await self._bring_body(request, receive)
+            if request.body_complete and not request.response_complete:
+                watching = asyncio.create_task(_watch(request, receive), name="disconnect")
+            while isinstance(part := await carrier.outgoing.get(), Sending):
+                if (data := part.data()) is None:
+                    continue
+                if not begun:
+                    begun = True
+                    lines = header_list(part.head, request.health.closing)
+                    await send({"type": "http.response.start", "status": 200, "headers": lines})
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                part.sent()
         finally:
             if watching is not None:
                 watching.cancel()
-            call.on_disconnect()  # does nothing if it is answered
-        if closes and not call.body_complete:
-            await respond_and_close(send, status, lines, body, receive)
+            request.on_disconnect()  # does nothing if it is answered
+        status, head, body = part
+        closes = request.closes or request.health.closing
+        if begun:
+            await send({"type": "http.response.body", "body": body if status == 200 else event(body)})
+        elif closes and not request.body_complete:
+            await respond_and_close(send, status, header_list(head, closes), body, receive)
         else:
-            await respond(send, status, lines, body)
+            await respond(send, status, header_list(head, closes), body)
 
-    async def _read(self, call: StreamingCall, scope: Scope, receive: Receive) -> None:
-        """Pass the body to the call."""
-        bodies, threads, limits = self.resources.bodies, self.resources.threads, self.resources.limits
+    async def _bring_body(self, request: Request, receive: Receive) -> None:
+        """Give the request its body, unless it is answered without."""
+        if request.response_complete or request.drops_body:
+            return
         try:
-            if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
-            most_held = call.admit()
-            bodies.check(call.headers, most_held)
-            body = await bodies.read(receive, most_held)
-            call.body_complete, call.held = True, len(body)
-            encoding = call.headers.get(b"content-encoding", b"")
-            if encoding.strip().lower() not in (b"", b"identity"):
-                body = await threads.run(call.best_effort, inflate, body, encoding, limits.body)
-                bodies.hold(len(body), most_held)
-                call.held += len(body)
+            body = await self.resources.bodies.read(receive, request.most_held)
         except Exception as error:
-            call.set_exception(error)
+            request.set_exception(error)
         else:
-            call.received(body)
+            request.body_complete, request.held = True, len(body)
+            request.received(body)
 
 
-async def _watch(call: StreamingCall, receive: Receive) -> None:
+async def _watch(request: Request, receive: Receive) -> None:
     """Call `on_disconnect` when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    call.on_disconnect()
+    request.on_disconnect()

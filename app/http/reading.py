@@ -10,75 +10,121 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from app.contract import Array, Front, Translated
-from app.http.threads import HelperThreads
+from app.contract import Array, Front, Translated, Waiter, wait
+from app.http.threads import HelperThreads, Work
 
 _SHORT_BYTES = 512  # texts of a turn with no more bytes in all are read on the event loop: some 0.2 ms
 _BATCH_BYTES = 8 << 10  # most bytes read together, unless the first call alone has more: each waits for all, some 3 ms
 
+Queue = deque["_Unread"]
 
-class _Unread(NamedTuple):
-    """The inputs of one call, `size` bytes, and the future of its rows."""
 
-    sent: Sequence[Array]
-    size: int
-    read: asyncio.Future[Translated]
+class _Unread:
+    """The inputs of one call, `size` bytes, until they are read. Implements contract.Pending."""
+
+    def __init__(self, reader: FrontReader, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> None:
+        self.front = front
+        self.best_effort = best_effort
+        self.sent = sent
+        self.size = size
+        self.waiter: Waiter
+        self.queue: Queue | None = None  # while it waits there
+        self._reader = reader
+
+    def submit(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self._reader.add(self)
+
+    def abandon(self, heir: Waiter) -> None:
+        self.waiter = heir
+        if self.queue is not None:
+            self.queue.remove(self)
+            self.queue = None
+            heir.set_result(None)
+
+    def read(self, rows: Translated | Exception) -> None:
+        if isinstance(rows, Translated):
+            self.waiter.set_result(rows)
+        else:
+            self.waiter.set_exception(rows)
 
 
 class FrontReader:
     """A queue per front and class of calls to be read. Used on the event loop; bounded by the bodies that are held.
 
-    While a queue has calls, one task of it waits for a thread.
+    While a queue has calls, it waits for the end of the turn, and then for a thread.
     """
 
     def __init__(self, threads: HelperThreads) -> None:
         self._threads = threads
-        self._waiting: dict[tuple[Front, bool], deque[_Unread]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[tuple[Front, bool], Queue] = {}
 
     async def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Translated:
         """What `front.read` returns for these inputs, a body of `size` bytes. Raises what it raises."""
-        read: asyncio.Future[Translated] = asyncio.get_running_loop().create_future()
-        key = front, best_effort
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = deque()
-            self._begin(key)
-        waiting.append(_Unread(sent, size, read))
-        return await read
+        read: Translated = await wait(_Unread(self, front, best_effort, sent, size))
+        return read
 
-    def _begin(self, key: tuple[Front, bool]) -> None:
-        task = asyncio.get_running_loop().create_task(self._read(*key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def add(self, unread: _Unread) -> None:
+        key = unread.front, unread.best_effort
+        queue = self._waiting.get(key)
+        if queue is None:
+            queue = self._waiting[key] = deque()
+            asyncio.get_running_loop().call_soon(self._begin, *key)
+        queue.append(unread)
+        unread.queue = queue
 
-    async def _read(self, front: Front, best_effort: bool) -> None:
-        """Read the waiting calls on a thread as soon as one is free, or here and now if they are short."""
-        key = front, best_effort
-        waiting = self._waiting[key]
-        here = front.reads_texts and sum(one.size for one in waiting) <= _SHORT_BYTES
-        if not here:
-            await self._threads.acquire(best_effort)
-        batch = _next_batch(waiting, front.reads_texts)
-        if waiting:
-            self._begin(key)
+    def _begin(self, front: Front, best_effort: bool) -> None:
+        """Read the waiting calls here and now if they are short, else on a thread as soon as one is free."""
+        queue = self._waiting[front, best_effort]
+        if front.reads_texts and sum(one.size for one in queue) <= _SHORT_BYTES:
+            batch = self.take(front, best_effort)
+            for one, rows in zip(batch, read_each(front, [one.sent for one in batch]), strict=True):
+                one.read(rows)
         else:
-            del self._waiting[key]
-        sent = [one.sent for one in batch]
-        found = read_each(front, sent) if here else await self._threads.run_acquired(read_each, front, sent)
-        for one, rows in zip(batch, found, strict=True):
-            if one.read.done():  # its caller was cancelled
-                continue
-            if isinstance(rows, Translated):
-                one.read.set_result(rows)
-            else:
-                one.read.set_exception(rows)
+            self._threads.add(_Reading(self._threads, self, front, best_effort))
+
+    def take(self, front: Front, best_effort: bool) -> list[_Unread]:
+        """The calls to read next. What is left waits for another thread."""
+        queue = self._waiting[front, best_effort]
+        batch = _next_batch(queue, front.reads_texts)
+        for one in batch:
+            one.queue = None
+        if queue:
+            self._threads.add(_Reading(self._threads, self, front, best_effort))
+        else:
+            del self._waiting[front, best_effort]
+        return batch
 
 
-def _next_batch(waiting: deque[_Unread], many: bool) -> list[_Unread]:
+class _Reading(Work):
+    """Reads the calls that wait when there is a thread for it."""
+
+    def __init__(self, threads: HelperThreads, reader: FrontReader, front: Front, best_effort: bool) -> None:
+        super().__init__(threads, best_effort, int)
+        self._reader = reader
+        self._front = front
+        self._batch: list[_Unread] = []
+
+    def begin(self) -> Callable[[], object]:
+        self._batch = self._reader.take(self._front, self.best_effort)
+        return partial(read_each, self._front, [one.sent for one in self._batch])
+
+    def ended(self, value: object) -> None:
+        found: list[Translated | Exception] = value  # type: ignore[assignment]  # of `read_each`
+        for one, rows in zip(self._batch, found, strict=True):
+            one.read(rows)
+
+    def failed(self, error: BaseException) -> None:
+        for one in self._batch:
+            one.waiter.set_exception(error)  # type: ignore[arg-type]  # as in Work
+
+
+def _next_batch(waiting: Queue, many: bool) -> list[_Unread]:
+    if not waiting:  # all have left
+        return []
     batch = [waiting.popleft()]
     size = batch[0].size
     while many and waiting and size + waiting[0].size <= _BATCH_BYTES:

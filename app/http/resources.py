@@ -7,10 +7,10 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
-from app.contract import Served
+from app.contract import Pending, Served
 from app.errors import ModelFailed, StarlingError
 from app.http.access_log import AccessLog
 from app.http.auth import Auth
@@ -60,7 +60,8 @@ class Resources:
         self.rejected = Counter() if rejected is None else rejected
         self._errors = errors
         self.keyed = auth.keys is not None
-        self.observed = access_log is not None or tracer is not None
+        #: Answers inference requests: `infer`, and what HttpApp wraps around it.
+        self.handler: Callable[[Any], Coroutine[Pending, Any, Any]]
         self.bodies = BodyReader(limits)
         self.threads = HelperThreads(limits.threads)
         #: For JSON: a parser holds the interpreter lock for milliseconds, so two at once only delay everything else.

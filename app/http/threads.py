@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ParamSpec, TypeVar
+
+from app.contract import Waiter, wait
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -21,51 +24,69 @@ class HelperThreads:
     def __init__(self, threads: int) -> None:
         self._free = threads
         self._kept = 1 if threads > 1 else 0  # free threads that best-effort requests leave alone
-        self._waiting: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque())  # real time, best effort
+        self._waiting: tuple[deque[Work], ...] = (deque(), deque())  # real time, best effort
 
-    async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """Run the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
-        await self.acquire(best_effort)
-        return await self.run_acquired(function, *args, **named)
+    def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> Awaitable[_T]:
+        """What the function returns or raises. Once begun it runs to its end, even if its caller has left."""
+        return wait(Work(self, best_effort, partial(function, *args, **named)))
 
-    async def acquire(self, best_effort: bool) -> None:
-        """Wait for a thread. The caller must then call `run_acquired` at once."""
-        if self._free > (self._kept if best_effort else 0):
-            self._free -= 1
-        else:
-            await self._queue(best_effort)
+    def add(self, work: Work) -> None:
+        """Begin this work as soon as there is a thread for it."""
+        self._waiting[work.best_effort].append(work)
+        self._begin()
 
-    async def run_acquired(self, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """Like `run`, after `acquire`."""
-        running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
-        running.add_done_callback(self._ended)
-        try:
-            return await asyncio.shield(running)
-        finally:
-            del running  # its exception has this frame: a cycle, which would keep a refused body until it is collected
+    def remove(self, work: Work) -> None:
+        """It has not begun, and is not needed any more."""
+        self._waiting[work.best_effort].remove(work)
 
-    def _ended(self, running: asyncio.Task[_T]) -> None:
-        if not running.cancelled():
-            running.exception()  # marks it as retrieved: asyncio would log it if the caller was cancelled
-        self._give_back()
-
-    async def _queue(self, best_effort: bool) -> None:
-        """Wait until `_give_back` passes a thread to this caller."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[best_effort].append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it got the thread in the same turn of the loop
-                self._give_back()
-            raise
-
-    def _give_back(self) -> None:
-        """A thread is free: pass it to the first waiting caller that may use it."""
-        self._free += 1
+    def _begin(self) -> None:
         for queue, kept in zip(self._waiting, (0, self._kept), strict=True):
             while queue and self._free > kept:
-                turn = queue.popleft()
-                if not turn.done():  # else it was cancelled
-                    turn.set_result(None)
-                    self._free -= 1
+                self._free -= 1
+                work = queue.popleft()
+                running = asyncio.get_running_loop().run_in_executor(None, work.begin())
+                running.add_done_callback(partial(self._ended, work))
+
+    def _ended(self, work: Work, running: asyncio.Future[object]) -> None:
+        self._free += 1
+        if running.cancelled():  # the loop is being closed
+            return
+        if (error := running.exception()) is None:
+            work.ended(running.result())
+        else:
+            work.failed(error)
+        self._begin()
+
+
+class Work:
+    """A function for a helper thread. Implements contract.Pending."""
+
+    def __init__(self, threads: HelperThreads, best_effort: bool, function: Callable[[], object]) -> None:
+        self.best_effort = best_effort
+        self._threads = threads
+        self._function: Callable[[], object] | None = function
+        self._waiter: Waiter
+
+    def submit(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._threads.add(self)
+
+    def abandon(self, heir: Waiter) -> None:
+        self._waiter = heir
+        if self._function is not None:  # it waits for a thread
+            self._threads.remove(self)
+            heir.set_result(None)
+
+    # called by HelperThreads
+
+    def begin(self) -> Callable[[], object]:
+        """There is a thread: what it is to run."""
+        function, self._function = self._function, None
+        assert function is not None  # it begins once
+        return function
+
+    def ended(self, value: object) -> None:
+        self._waiter.set_result(value)
+
+    def failed(self, error: BaseException) -> None:
+        self._waiter.set_exception(error)  # type: ignore[arg-type]  # a KeyboardInterrupt of a model's code is one, too

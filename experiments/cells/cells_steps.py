@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from app import process
-from app.contract import Answer, Model, ModelInfo, ModelSource, Served
+from app.contract import Answer, Model, ModelCall, ModelInfo, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
@@ -95,9 +95,9 @@ class Network:
 
 def _submitted(served: Served, length: int) -> asyncio.Future[Answer]:
     """A row of this length, on its way."""
-    lease = served.lease(1, lengths={"tokens": length})
+    lease = served.lease(ModelCall(1, lengths={"tokens": length}))
     lease.write(0, _TOKENS[:, :length])
-    answer = lease.run()
+    answer = awaited(lease)
     answer.add_done_callback(lambda _: lease.close())
     return answer
 

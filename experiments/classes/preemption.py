@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from app import process
-from app.contract import Array, Model, ModelSource, Served
+from app.contract import Array, Model, ModelCall, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
@@ -152,10 +152,10 @@ class Contender:
         self._ended = 0
 
     async def call(self, klass: str) -> None:
-        with self._served.lease(1, klass=klass) as lease:
+        with self._served.lease(ModelCall(1, klass=klass)) as lease:
             for index, values in enumerate(self._rows):
                 lease.write(index, values)
-            await lease.run()
+            await awaited(lease)
 
     async def _best_effort(self) -> None:
         while True:

@@ -7,6 +7,7 @@ import time
 import numpy as np
 from torch import nn
 
+from app.contract import ModelCall, awaited
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.card import spread_us
 from experiments.gpu.engines import Setup, engine_of, model_of, started, tensor
@@ -35,9 +36,9 @@ async def _of(block: Block, graphs: bool) -> Data:
                 took.clear()
                 cpu = time.process_time()
             begun = time.perf_counter()
-            with served.lease(1) as lease:
+            with served.lease(ModelCall(1)) as lease:
                 lease.write(0, row)
-                await lease.run()
+                await awaited(lease)
             took.append(time.perf_counter() - begun)
         spent = (time.process_time() - cpu) / times
     return {**spread_us(took), "cpu_us": round(spent * 1e6, 1)}

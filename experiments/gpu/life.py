@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.contract import Lease, Model
+from app.contract import Lease, Model, ModelCall, awaited
 from app.engine.engine import Engine
 from app.engine.served_model import ServedModel
 from experiments.gpu.blocks import Block, Data
@@ -77,7 +77,7 @@ class _Current:
         self.served = served
 
     def lease(self, rows: int, *, lengths: Mapping[str, int], klass: str = "") -> Lease:
-        return self.served.lease(rows, lengths=lengths, klass=klass)
+        return self.served.lease(ModelCall(rows, lengths=lengths, klass=klass))
 
 
 async def _reload(block: Block, engine: Engine, current: _Current, calls: list[Rows], largest: int) -> Data:
@@ -115,9 +115,9 @@ async def _out_of_memory(block: Block, engine: Engine, served: Leases, calls: li
         first = -1.0 if number % 10 == 0 else float(number)
         row = np.array([[first, 0.5]], np.float32)
         try:
-            with greedy.lease(1) as lease:
+            with greedy.lease(ModelCall(1)) as lease:
                 lease.write(0, row)
-                answer = await lease.run()
+                answer = await awaited(lease)
         except Exception:
             failed += 1
             return

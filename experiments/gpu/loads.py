@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from app.contract import Answer, Array, Lease
+from app.contract import Answer, Array, Lease, ModelCall
 from app.errors import StarlingError
 from experiments.gpu.blocks import Data
 from loadtest.generator import alarm
@@ -67,7 +67,7 @@ class _Load:
         inputs, lengths = self._calls[self.sent % len(self._calls)]
         self.sent += 1
         try:
-            lease = self._served.lease(self._rows, lengths=lengths, klass=self._klass)
+            lease = self._served.lease(ModelCall(self._rows, lengths=lengths, klass=self._klass))
         except StarlingError as exc:
             self.faults[type(exc).__name__] += 1
             return

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from app.contract import ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.places import Places
 from app.engine.engine import Engine
@@ -50,10 +51,10 @@ async def one(served: ServedModel, chosen: random.Random) -> bool:
         if 0 < last <= tokens:
             leaves.set()
 
-    with served.lease(1, lengths={"tokens": len(ids)}, parameters={"max_new_tokens": written}) as lease:
+    with served.lease(ModelCall(1, lengths={"tokens": len(ids)}, parameters={"max_new_tokens": written})) as lease:
         lease.on_piece = read
         lease.write(0, np.array([ids], np.int64))
-        answer = lease.run()
+        answer = awaited(lease)
         if last < 0:
             await answer
             return True
@@ -99,9 +100,9 @@ async def run(requests: int, run: Run) -> Data:
 
 async def served_idle(served: ServedModel) -> None:
     """Until rows whose requests have left are in no unit: one unit runs at a time, so an answer comes behind them."""
-    with served.lease(1, lengths={"tokens": 1}, parameters={"max_new_tokens": 1}) as lease:
+    with served.lease(ModelCall(1, lengths={"tokens": 1}, parameters={"max_new_tokens": 1})) as lease:
         lease.write(0, np.array([[5]], np.int64))
-        await lease.run()
+        await awaited(lease)
 
 
 def options_of(parser: argparse.ArgumentParser) -> None:

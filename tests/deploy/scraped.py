@@ -84,7 +84,7 @@ def series_of(text: str) -> dict[str, dict[str, set[str]]]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelCall:
     """One selector of an expression: the series, and its matchers as (label, whether by regular expression, value)."""
 
     name: str
@@ -95,7 +95,7 @@ class Asked:
 class Parsed:
     """An expression: its selectors, the labels that it groups by, and those that it leaves out or joins on."""
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ModelCall] = field(default_factory=list)
     by: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
 
@@ -125,9 +125,9 @@ def parsed(expression: str) -> Parsed:
     return found
 
 
-def _asked(node: Any) -> Asked:
+def _asked(node: Any) -> ModelCall:
     by_pattern = (promql.MatchOp.Re, promql.MatchOp.NotRe)
-    return Asked(node.name, tuple((one.name, one.op in by_pattern, one.value) for one in node.matchers.matchers))
+    return ModelCall(node.name, tuple((one.name, one.op in by_pattern, one.value) for one in node.matchers.matchers))
 
 
 def faults(expression: str, series: Series, recorded: Series) -> Iterator[str]:

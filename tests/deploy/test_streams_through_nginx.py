@@ -27,7 +27,7 @@ REQUEST = b"POST /v2/models/echo/generate_stream HTTP/1.1\r\nHost: a\r\nContent-
 )  # fmt: skip
 
 
-class Asked(Caller):
+class ModelCall(Caller):
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Anything but a call, such as whether the server is ready."""
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -42,7 +42,7 @@ def model() -> Writer:
 @pytest.fixture(params=["1.1", "1.0"])
 async def port(request: pytest.FixtureRequest, model: Writer, tmp_path: Path) -> AsyncIterator[int]:
     """Of nginx, which asks the server with this version of HTTP: older releases do with 1.0 where nothing is said."""
-    caller = Asked(model, "asgi")
+    caller = ModelCall(model, "asgi")
     config = uvicorn.Config(caller.app, http=HttpProtocol, interface="asgi3", log_config=None, ws="none")
     config.load()
     loop, state = asyncio.get_running_loop(), ServerState()

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.contract import ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Device, DeviceOptions
 from app.engine.engine import Engine
@@ -104,9 +105,9 @@ async def answered(served: ServedModel, trips: Trips, first: int, calls: int, *,
     async def one(number: int) -> None:
         values = trips.rows(number)
         lengths = dict.fromkeys(served.pool.lengths, len(values) if values.ndim else 0)
-        with served.lease(1, lengths=lengths) as lease:
+        with served.lease(ModelCall(1, lengths=lengths)) as lease:
             lease.write(0, values[None])
-            answer = await lease.run()
+            answer = await awaited(lease)
         for got, expected in zip(answer.outputs, trips.expected(number), strict=True):
             assert np.array_equal(got[0], expected), (number, got, expected)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
-from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
+from app.contract import Answer, Array, Batching, Model, ModelCall, ModelInfo, SampleRow, TensorSpec, awaited
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.served_loads import ThreadTimes
@@ -139,11 +139,11 @@ async def started(engine: Engine, model: Model) -> ServedModel:
     return served
 
 
-async def ask(served: ServedModel, values: Array, **options: Any) -> Answer:
+async def ask(served: ServedModel, values: Array, arrived_ns: int | None = None, **options: Any) -> Answer:
     """One call, as the API makes it."""
-    with served.lease(len(values), **options) as lease:
+    with served.lease(ModelCall(len(values), **options), arrived_ns) as lease:
         lease.write(0, values)
-        return await lease.run()
+        return await awaited(lease)
 
 
 @dataclass(eq=False)

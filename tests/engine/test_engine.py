@@ -9,6 +9,7 @@ import pytest
 import torch
 from fakes import MS, affine, virtual
 
+from app.contract import ModelCall, awaited
 from app.errors import ModelFailed, NotReady
 
 from .rig import FATAL, HEAVY, POISON, Affine, X, assert_answer, device, ends_of, make_model, rows_of, serving, tensor
@@ -149,14 +150,14 @@ async def test_lost_device_answers_all_with_503_and_refuses():
     """Also a lease that was taken before; a unit of another worker ends unheard."""
     why: list[str] = []
     async with serving(make_model(max_batch=1), device=device(1, 1), on_lost=why.append) as rig:
-        with rig.served.lease(1) as lease:
+        with rig.served.lease(ModelCall(1)) as lease:
             calls = [rig.ask(FATAL), rig.ask(11.0), rig.ask(12.0), rig.ask(13.0, timeout_us=1_000_000)]
             for error in await ends_of(*calls):
                 assert isinstance(error, NotReady)
                 assert str(error) == "the device is lost: worker 0 has died: GeneratorExit: the model asked for it"
                 assert error.retry_after_s == 1
             with pytest.raises(NotReady, match="the device is lost"):
-                await lease.run()
+                await awaited(lease)
         assert why == [rig.engine.stuck()] == ["worker 0 has died: GeneratorExit: the model asked for it"]
         with pytest.raises(NotReady, match="the device is lost"):
             rig.served.admit(1)
@@ -172,7 +173,7 @@ async def test_abort_answers_all_and_refuses():
     async with serving(make_model(model, max_batch=1), device=device(1, hangs=True)) as rig:
         calls = [rig.ask(10.0), rig.ask(11.0), rig.ask(12.0, timeout_us=5_000_000)]
         await rig.loop.turn(2)
-        with rig.served.lease(1) as lease:
+        with rig.served.lease(ModelCall(1)) as lease:
             lease.write(0, rows_of(13.0))
             rig.engine.abort("time is up")
             rig.engine.abort("second")
@@ -180,9 +181,9 @@ async def test_abort_answers_all_and_refuses():
                 assert isinstance(error, NotReady)
                 assert (str(error), error.retry_after_s) == ("time is up", 1)
             with pytest.raises(NotReady, match="second"):
-                await lease.run()
+                await awaited(lease)
             with pytest.raises(NotReady, match="second"):
-                rig.served.lease(1)
+                rig.served.lease(ModelCall(1))
         assert rig.served.pool.used == 1  # of the unit that runs
         rig.device.release()
         await rig.loop.turn(2)

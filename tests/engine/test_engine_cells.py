@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.contract import UNBOUNDED, Array, Model
+from app.contract import UNBOUNDED, Array, Model, ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Job
 from app.engine.engine import Engine
@@ -97,9 +97,9 @@ async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
 
 
 async def ask(served: ServedModel, values: Array, **options: Any) -> Array:
-    with served.lease(len(values), lengths={"n": values.shape[1]}, **options) as lease:
+    with served.lease(ModelCall(len(values), lengths={"n": values.shape[1]}, **options)) as lease:
         lease.write(0, values)
-        return (await lease.run()).outputs[0]
+        return (await awaited(lease)).outputs[0]
 
 
 class Gate:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes import MS, virtual
 
-from app.contract import CLASSES, Answer, Lease
+from app.contract import CLASSES, Answer, Lease, ModelCall, awaited
 from app.engine.served_model import ServedModel
 from app.errors import BadRequest, DeadlineExceeded, DeadlineUnreachable, ModelFailed, NotReady, QueueFull
 from app.scheduler.types import AT_ONCE, Klass
@@ -31,9 +31,9 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
         stays = rig.ask(10.0) if running else rig.ask(8.0, 9.0)
         if not running:
             await rig.loop.turn(2)
-        with rig.served.lease(1) as lease:
+        with rig.served.lease(ModelCall(1)) as lease:
             lease.write(0, rows_of(11.0))
-            call = lease.run()
+            call = awaited(lease)
             await rig.loop.turn(2)
             call.cancel()
         assert rig.served.pool.used == 2  # of the unit that runs
@@ -48,15 +48,15 @@ async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_whi
 async def test_slots_are_given_back_once():
     """By a lease that was never run, one that is closed twice, and one that has its answer."""
     async with serving() as rig:
-        with pytest.raises(ValueError, match="broadcast"), rig.served.lease(2) as lease:
+        with pytest.raises(ValueError, match="broadcast"), rig.served.lease(ModelCall(2)) as lease:
             lease.write(0, np.zeros((2, 3), np.float32))
         rig.assert_settled()
-        lease, other = rig.served.lease(2), rig.served.lease(1)
+        lease, other = rig.served.lease(ModelCall(2)), rig.served.lease(ModelCall(1))
         lease.close()
         lease.close()
         assert rig.served.pool.used == 1
         other.write(0, rows_of(10.0))
-        answer = await other.run()
+        answer = await awaited(other)
         other.close()
         assert_answer(answer, 10.0)
         rig.assert_settled()
@@ -76,7 +76,7 @@ class Caller:
         self.lease: Lease
 
     def call(self, value: float, **options: int) -> Caller:
-        self.lease = self.served.lease(1, **options)
+        self.lease = self.served.lease(ModelCall(1, **options))
         self.lease.write(0, rows_of(value))
         self.lease.submit(self)
         return self
@@ -158,12 +158,15 @@ async def test_a_value_out_of_range_never_reaches_the_model():
     async with serving(make_model(call, [IDS], [tensor("sum", "INT64", 1)])) as rig:
         rows = np.array([[3, 4], [5, 10]], np.int32)
         for sent in (rows, memoryview(rows.tobytes())):
-            with rig.served.lease(2, lengths={"n": 2}) as lease, pytest.raises(BadRequest, match="from 2 to 9, got 10"):
+            with (
+                rig.served.lease(ModelCall(2, lengths={"n": 2})) as lease,
+                pytest.raises(BadRequest, match="from 2 to 9, got 10"),
+            ):
                 lease.write(0, sent)
         assert rig.served.pool.used == 0
-        with rig.served.lease(2, lengths={"n": 2}) as lease:
+        with rig.served.lease(ModelCall(2, lengths={"n": 2})) as lease:
             lease.write(0, memoryview(np.array([[3, 4], [5, 9]], np.int32).tobytes()))
-            assert (await lease.run()).outputs[0].tolist() == [[7], [14]]
+            assert (await awaited(lease)).outputs[0].tolist() == [[7], [14]]
         assert 10 not in seen
         rig.assert_settled()
 
@@ -203,12 +206,12 @@ async def test_full_queue_refuses_with_a_hint_from_the_backlog():
     async with busy(1_500, max_queue=2) as (rig, calls):
         calls += await begun(rig, 1.0, 2.0)
         with pytest.raises(QueueFull, match="'m': the queue of 2 rows is full") as refused:
-            rig.served.lease(1)
+            rig.served.lease(ModelCall(1))
         assert refused.value.retry_after_s == 5  # three batches of 1.5 s
     async with busy(20, BEST, max_queue=3) as (rig, calls):
         calls += await begun(rig, 1.0, 2.0, 3.0, klass=BEST)
         with pytest.raises(QueueFull, match="'m': the best-effort queue of 3 rows is full") as refused:
-            rig.served.lease(1, klass=BEST)
+            rig.served.lease(ModelCall(1, klass=BEST))
         assert refused.value.retry_after_s == 1  # at least
         assert [rig.served.has_room(klass) for klass in CLASSES] == [True, False]
         calls += await begun(rig, 4.0, 5.0, 6.0)
@@ -221,12 +224,12 @@ async def test_full_queue_refuses_with_a_hint_from_the_backlog():
 async def test_rows_leased_and_not_submitted_count_with_their_class():
     async with serving(make_model(max_queue=4)) as rig:
         for klass, other in (CLASSES, reversed(CLASSES)):
-            with rig.served.lease(3, klass=klass):
+            with rig.served.lease(ModelCall(3, klass=klass)):
                 for rows, leased in ((2, klass), (5, other)):
                     with pytest.raises(QueueFull):
-                        rig.served.lease(rows, klass=leased)
+                        rig.served.lease(ModelCall(rows, klass=leased))
                 rig.served.admit(4, other)
-                rig.served.lease(1, klass=klass).close()
+                rig.served.lease(ModelCall(1, klass=klass)).close()
             rig.served.admit(4, klass)
             rig.assert_settled()
 
@@ -248,10 +251,10 @@ async def test_a_deadline_is_held_against_what_goes_before_the_call(klass, waits
         calls += [rig.ask(float(1 + n), klass=klass, priority=priority) for n, priority in enumerate(waits)]
         await rig.loop.turn(2)
         if taken:
-            rig.served.lease(1, timeout_us=1000 * timeout_ms, **asks).close()
+            rig.served.lease(ModelCall(1, timeout_us=1000 * timeout_ms, **asks)).close()
             return
         with pytest.raises(DeadlineUnreachable, match="after the call's deadline") as refused:
-            rig.served.lease(1, timeout_us=1000 * timeout_ms, **asks)
+            rig.served.lease(ModelCall(1, timeout_us=1000 * timeout_ms, **asks))
         assert refused.value.retry_after_s == 1
 
 
@@ -262,16 +265,16 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
         calls += await begun(rig, 1.0)
         for _ in range(5):
             with pytest.raises(QueueFull):
-                rig.served.lease(1)
+                rig.served.lease(ModelCall(1))
         rig.engine.driver.intake.refusing = "no more"
         with pytest.raises(NotReady):
-            rig.served.lease(1)
+            rig.served.lease(ModelCall(1))
         rig.engine.driver.intake.refusing = None
         await rig.loop.passes(1_000 * MS)
         assert rig.engine.scheduler.states[rig.served.program].rate.rate == pytest.approx(7)
         await asyncio.gather(*calls)
         with pytest.raises(DeadlineUnreachable):
-            rig.served.lease(1, timeout_us=1)
+            rig.served.lease(ModelCall(1, timeout_us=1))
         await rig.loop.passes(1_000 * MS)
         assert rig.engine.scheduler.states[rig.served.program].rate.rate == pytest.approx(1)
 
@@ -290,7 +293,7 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
             await rig.loop.turn(2)
         assert rig.served.pool.used == 11
         with pytest.raises(QueueFull):
-            rig.served.lease(1)
+            rig.served.lease(ModelCall(1))
         for _ in range(3):
             full.release(0)
             full.release(1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fakes import MS, Fate, affine, virtual
 
+from app.contract import ModelCall, awaited
 from app.errors import DeadlineExceeded, NotReady
 
 from .rig import ask, assert_answer, device, ends_of, hung, make_model, rows_of, serving, started
@@ -22,11 +23,11 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
         assert rig.loop.now == begin
         calls = [rig.ask(10.0), rig.ask(11.0, 12.0)]
         await rig.loop.turn(2)
-        with rig.served.lease(1) as lease:
+        with rig.served.lease(ModelCall(1)) as lease:
             stopping = rig.loop.create_task(rig.engine.stop(rig.served))
             await rig.loop.turn(2)
             with pytest.raises(NotReady, match="'m' is being unloaded") as refused:
-                rig.served.lease(1)
+                rig.served.lease(ModelCall(1))
             assert refused.value.retry_after_s == 1
             first, second = await asyncio.gather(*calls)
             assert_answer(first, 10.0)
@@ -34,7 +35,7 @@ async def test_stop_waits_for_what_was_accepted_and_refuses():
             assert rig.loop.now - begin == 3 * affine(1)
             assert not stopping.done()
             lease.write(0, rows_of(13.0))
-            assert_answer(await lease.run(), 13.0)
+            assert_answer(await awaited(lease), 13.0)
         await stopping
         assert rig.engine.snapshot().models == []
         with pytest.raises(NotReady):

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.contract import UNBOUNDED
+from app.contract import UNBOUNDED, ModelCall, awaited
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.models import Recurrent
@@ -192,9 +192,9 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(place: Place) -> None:
 
     async def one(served: ServedModel, number: int) -> None:
         values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
-        with served.lease(len(values), lengths={"n": values.shape[1]}) as lease:
+        with served.lease(ModelCall(len(values), lengths={"n": values.shape[1]})) as lease:
             lease.write(0, values)
-            answer = await lease.run()
+            answer = await awaited(lease)
         last, sums, count = answer.outputs
         assert answer.lengths == count.tolist()
         assert sums.shape == (len(values), max(answer.lengths))
@@ -251,9 +251,9 @@ async def test_each_row_gets_what_the_module_gives_it_alone(
         ids = np.random.default_rng(number).integers(1, 50, (1 + number % 2, 1 + 7 * number % (bound or 40)))
         for _ in range(number % 7):  # they come one after another, while others are under way
             await turn()
-        with served.lease(len(ids), lengths={"n": ids.shape[1]}) as lease:
+        with served.lease(ModelCall(len(ids), lengths={"n": ids.shape[1]})) as lease:
             lease.write(0, ids)
-            got = (await lease.run()).outputs
+            got = (await awaited(lease)).outputs
         with torch.inference_mode():
             wanted = alone(torch.from_numpy(ids))
         for values, expected in zip(got, wanted, strict=True):

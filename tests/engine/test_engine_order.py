@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
 
-from app.contract import CLASSES, Answer
+from app.contract import CLASSES, Answer, ModelCall
 from app.scheduler.record import Entry, RecordingScheduler
 from planner.replay import replay
 
@@ -41,7 +41,7 @@ class Caller:
 def calls(rig: Rig, log: list[str], klass: str, *values: float) -> list[asyncio.Future[None]]:
     callers = []
     for value in values:
-        lease = rig.served.lease(1, klass=klass)
+        lease = rig.served.lease(ModelCall(1, klass=klass))
         lease.write(0, rows_of(value))
         caller = Caller(log, f"{klass} {value:g}")
         lease.submit(caller)

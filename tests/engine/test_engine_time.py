@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import MS, Fate, virtual
 
-from app.contract import Answer
+from app.contract import Answer, ModelCall, awaited
 from app.engine.device import Piece
 from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
@@ -52,10 +52,10 @@ async def test_a_deadline_counts_from_arrival_and_may_pass_before_the_rows_are_s
     async with serving(make_model(model), device=device(1, hangs=True)) as rig:
         arrived = rig.loop.now
         await rig.loop.passes(5 * MS)  # the body was read
-        with rig.served.lease(1, timeout_us=5_000) as lease:
+        with rig.served.lease(ModelCall(1, timeout_us=5_000)) as lease:
             await rig.loop.passes(6 * MS)
             with pytest.raises(DeadlineExceeded):
-                await lease.run()
+                await awaited(lease)
         assert model.batches == []
         _, at = await error_of(rig, rig.ask(10.0, timeout_us=30_000, arrived_ns=arrived))
         assert at - arrived == 30 * MS
@@ -170,10 +170,10 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
         begin = rig.loop.now
         timeouts = {"timeout_us": timeout_ms, "total_timeout_us": total_ms}
         asked = {name: value and value * 1000 for name, value in timeouts.items()}
-        with rig.served.lease(1, **asked) as lease:
+        with rig.served.lease(ModelCall(1, **asked)) as lease:
             lease.on_piece = lambda row, made, tokens: None
             lease.write(0, rows_of(10.0))
-            answer, ended = lease.run(), []
+            answer, ended = awaited(lease), []
             answer.add_done_callback(lambda future: ended.append(rig.loop.now - begin))
             if piece_ms is not None:
                 await rig.loop.until(begin + piece_ms * MS)

@@ -17,7 +17,7 @@ from fakes import MS, FakeDevice, Fate, Pushed, VirtualLoop, virtual, virtual_lo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.contract import Answer
+from app.contract import Answer, ModelCall, awaited
 from app.engine.served_model import ServedModel
 from app.errors import (
     ClientGone,
@@ -113,12 +113,12 @@ async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
     if visit.timeout_us is not None:
         seen.deadline = arrived + visit.timeout_us * US
     try:
-        with served.lease(visit.rows, priority=visit.priority, timeout_us=visit.timeout_us) as lease:
+        with served.lease(ModelCall(visit.rows, priority=visit.priority, timeout_us=visit.timeout_us)) as lease:
             if visit.goes_us is not None:
                 leave(loop, visit, lease, asyncio.current_task())
             await loop.passes(visit.decode_us * US)
             lease.write(0, values_of(number, visit))
-            seen.outcome = await lease.run()
+            seen.outcome = await awaited(lease)
     except (StarlingError, asyncio.CancelledError) as exc:
         seen.outcome = exc
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import ModelSource
+from app.contract import ModelCall, ModelSource, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.places import Places
 from app.engine.engine import Engine
@@ -30,10 +30,10 @@ MOST = 12
 
 async def ask(served: ServedModel, ids: list[int], on_piece: Any = None, **parameters: Any) -> str:
     lengths = {"tokens": len(ids)}
-    with served.lease(1, lengths=lengths, parameters=parameters) as lease:
+    with served.lease(ModelCall(1, lengths=lengths, parameters=parameters)) as lease:
         lease.on_piece = on_piece
         lease.write(0, np.array([ids], np.int64))
-        text: bytes = (await lease.run()).outputs[0].item()
+        text: bytes = (await awaited(lease)).outputs[0].item()
         return text.decode()
 
 

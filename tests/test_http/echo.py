@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from connections import Connection, parsed
 
-from app.contract import Answer, Waiter
+from app.contract import Answer, ModelCall, Waiter, wait
 from app.errors import QueueFull
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
@@ -48,6 +48,18 @@ class EchoLease:
             waiter.set_exception(self._model.fails)
         elif self._model.opened:
             waiter.set_result(Answer([self._rows], 2_000_000, (1_000_000, 1_500_000, 500_000), 5))
+
+    def run(self) -> Awaitable[Any]:
+        return wait(self)
+
+    def abandon(self, heir: Waiter) -> None:
+        heir.set_result(None)
+
+    def __enter__(self) -> EchoLease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if not self._closed:
@@ -108,9 +120,10 @@ class Echo(FakeServed):
         if self._named(klass) in self.full:
             raise QueueFull("the queue is full", retry_after_s=4)
 
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        self.admit(rows, fields["klass"])
-        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
+    def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> EchoLease:
+        self.admit(asked.rows, asked.klass)
+        given = {one.name: getattr(asked, one.name) for one in fields(ModelCall) if one.name != "arrays"}
+        self.asked = {**given, "klass": self._named(asked.klass), "arrived_ns": arrived_ns}
         self.leases.append(self.lease_type(self))
         return self.leases[-1]  # type: ignore[no-any-return]
 

@@ -219,7 +219,7 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
     for row, piece, tokens, reason in ((1, "b", 1, ""), (0, "a", 1, ""), (1, "c", 2, "stop"), (2, "", 1, "stop")):
         model.last.piece(piece, tokens, row, reason)
         await reader.more()
-    model.last.piece("e", 1, 3, "length")  # not sent before all have ended
+    model.last.piece("e", 1, 3, "length")
     model.last.end("ax", "bc", "", "e", reason="length")
     await reader.connection.done()
     *chunks, last, done = reader.events
@@ -227,7 +227,7 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
     choices = [one["choices"][0] for one in chunks]
     assert [(one["index"], one["text"], one["finish_reason"]) for one in choices] == [
         (1, "b", None), (0, "a", None), (1, "c", None), (1, "", "stop"), (2, "", None), (2, "", "stop"),
-        (0, "x", None), (0, "", "length"), (3, "e", None), (3, "", "length"),
+        (3, "e", None), (3, "", "length"), (0, "x", None), (0, "", "length"),
     ]  # fmt: skip
     assert last["usage"]["prompt_tokens"] == 5
     assert model.sent == [0, 1]  # the first piece of all, and the second of a prompt

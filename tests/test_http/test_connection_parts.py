@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from connections import Clock
 
+from app.contract import awaited
 from app.http.connection.idle_connections import IdleConnections
 from app.http.connection.refusals import FREE, RefusalQueue
 from app.http.connection.uvicorn_parts import TlsClose
@@ -103,9 +104,8 @@ async def test_none_waits_while_few_connections_are_open() -> None:
     count = FREE
     turns = RefusalQueue(lambda: count)
     assert not turns.needed()
-    await turns.turn()
     count = FREE + 1
-    waiting = asyncio.create_task(turns.turn())
+    waiting = awaited(turns)
     await asyncio.sleep(0)
     assert not waiting.done()
     count = 0

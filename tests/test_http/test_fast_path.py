@@ -18,12 +18,16 @@ HEAD = b"content-length: 2\r\n"
 class Taken(Exchange):
     """An exchange that the test answers."""
 
-    __slots__ = ("body", "gone", "timed_out")
-
-    def __init__(self, connection: Carrier) -> None:
+    def __init__(self, connection: Carrier, body: bytes | None, full: bool) -> None:
         super().__init__(connection)
-        self.body: bytes | None = None
+        self.body = None if full else body
+        self.body_complete = body is not None
+        self.full = full
         self.gone = self.timed_out = False
+
+    def begin(self) -> None:
+        if self.full:
+            self.ok()
 
     def received(self, body: bytes) -> None:
         self.body = body
@@ -48,14 +52,14 @@ class Takes:
     def __init__(self) -> None:
         self.taken: list[Taken] = []
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
-        self.full = self.refusal_delayed = False
+        self.full = self.drops_body = False
 
-    def take(self, connection: Carrier, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+    def take(
+        self, connection: Carrier, url: bytes, headers: RequestHeaders, length: int, body: bytes | None
+    ) -> Exchange | None:
         self.heads.append((url, headers, length))
-        self.taken.append(Taken(connection))
-        self.taken[-1].refusal_delayed = self.refusal_delayed
-        if self.full:
-            self.taken[-1].ok()
+        self.taken.append(Taken(connection, body, self.full))
+        self.taken[-1].drops_body = self.drops_body
         return self.taken[-1]
 
 
@@ -257,12 +261,12 @@ async def test_a_refusal_that_waits_drops_the_body(handler: Takes) -> None:
     connection = await connected(handler)
     get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", b"before")
     for head in (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", post(b"/b", b"abcdef")[:-6]):
-        handler.refusal_delayed = True
+        handler.drops_body = True
         connection.send(head + b"abc")
         taken = handler.taken[-1]
         connection.send(b"def")
         assert (taken.body, connection.transport.writes) == (b"", [])
-        handler.refusal_delayed = False
+        handler.drops_body = False
         connection.send(post(b"/c"))
         taken.ok()
         await connection.done()

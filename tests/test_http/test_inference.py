@@ -14,13 +14,12 @@ from collected import Collected, header_of, told
 from connections import Connection
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from app.contract import CLASSES
+from app.contract import CLASSES, ModelCall
 from app.errors import BadRequest, ModelFailed, NotReady
 from app.http.access_log import AccessLog
 from app.http.auth import Auth
-from app.http.call import X_CLASS
 from app.http.connection.refusals import RefusalQueue
-from app.http.inference_routes import parse_query
+from app.http.inference_routes import X_CLASS, parse_query
 from app.http.keys import keys_of
 from app.observe.logs import ACCESS
 from app.observe.tracing.spans import Tracer
@@ -71,7 +70,7 @@ async def test_a_tracer_that_fails_costs_no_answer(caller: MakeCaller, model: Ec
 
     model.fails = fails
     reply = await caller(model, options={"tracer": Tracer(Refusing(), "0")})(INFER, body())
-    assert (reply.status, list(reply.json())) == (500, ["error"])
+    assert (reply.status, "outputs" in reply.json()) == ((200, True) if fails is None else (500, False))
     assert (len(model.finished), model.open_leases) == (1, 0)
 
 
@@ -343,7 +342,7 @@ async def test_a_model_is_loaded_anew_while_a_body_arrives(
     call = caller(model)
     new = Echo(model.info, model.model)
 
-    def closing(rows: int, **fields: Any) -> EchoLease:
+    def closing(asked: ModelCall, arrived_ns: int) -> EchoLease:
         call.state["catalog"].models["echo"]["1"] = None if gone else new
         raise NotReady("model 'echo' is being unloaded", retry_after_s=1)
 
@@ -379,8 +378,8 @@ async def test_a_client_that_hangs_up_while_its_body_is_decoded(caller: MakeCall
         await waiting
         assert (call.model.finished, call.app.resources.bodies.held) == (["client_gone"], 3)
         go_on.set()
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(tasks)
+        await loop.shutdown_default_executor()
+        await asyncio.sleep(0)
     assert (call.model.finished, call.app.resources.bodies.held, call.model.open_leases) == (["client_gone"], 0, 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from resumed import running
 
 from app.contract import Array, Model, ModelInfo, Translated
 from app.errors import BadText
@@ -87,8 +88,8 @@ def sent(*texts: bytes) -> list[Array]:
 
 def reading(
     readings: FrontReader, front: Letters, *texts: bytes, size: int = LONG, best_effort: bool = REAL
-) -> asyncio.Task[Translated]:
-    return asyncio.create_task(readings.read(front, best_effort, sent(*texts), size))
+) -> asyncio.Future[Translated]:
+    return running(readings.read(front, best_effort, sent(*texts), size))
 
 
 def rows_of(read: Translated) -> list[int]:

@@ -82,12 +82,13 @@ async def test_a_model_that_is_unloaded_is_freed_while_its_clients_stay(
             send_answer=lambda exchange, status, head, body: answered.put_nowait(status),
         )  # fmt: skip
         body = json.dumps(asked).encode()
-        call = app.fast_path.take(connection, b"/v2/models/echo/infer", {}, len(body))
+        call = app.fast_path.take(connection, b"/v2/models/echo/infer", {}, len(body), None)
         assert call is not None
+        call.begin()
         call.received(body)
         assert await answered.get() == status
         served = weakref.ref(state["catalog"].find("echo", None))
         await state["catalog"].unload("echo")
         gc.collect()
         assert served() is None
-        assert call.ended
+        assert call.served is None

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from resumed import running
 
 from app.contract import CLASSES
-from app.http.call import X_CLASS
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.v2 import V2
+from app.http.inference_routes import X_CLASS
 from app.http.threads import HelperThreads
 
 from .echo import FRIENDLY, INFER, LIMITS, Caller, Echo, MakeCaller, body, with_code
@@ -34,15 +35,15 @@ class Work:
         self.begun: list[str] = []
         self._go_on: dict[str, threading.Event] = {}
 
-    def start(self, name: str, best_effort: bool) -> asyncio.Task[None]:
+    def start(self, name: str, best_effort: bool) -> asyncio.Future[None]:
         self._go_on[name] = threading.Event()
-        return asyncio.create_task(self.threads.run(best_effort, self._run, name))
+        return running(self.threads.run(best_effort, self._run, name))
 
     def _run(self, name: str) -> None:
         self.begun.append(name)
         self._go_on[name].wait(10)
 
-    async def end(self, name: str, task: asyncio.Task[None]) -> None:
+    async def end(self, name: str, task: asyncio.Future[None]) -> None:
         self._go_on[name].set()
         await task
 
@@ -70,20 +71,14 @@ async def test_real_time_may_take_all_threads_and_goes_first(two: Work) -> None:
 
 
 async def test_who_leaves_takes_no_thread_along(two: Work) -> None:
-    """While it waits, while it runs, and just as it is given a thread."""
-    first = two.start("first", REAL)
-    await asyncio.sleep(0)
-    (running,) = asyncio.all_tasks() - {first, asyncio.current_task()}
-    second, waiting, given = (two.start(name, REAL) for name in ("second", "waiting", "given"))
-    await asyncio.sleep(0)
+    """While it waits, and while it runs."""
+    first, second, waiting = (two.start(name, REAL) for name in ("first", "second", "waiting"))
     waiting.cancel()
     first.cancel()
     await asyncio.wait([waiting, first])
-    running.add_done_callback(lambda _: given.cancel())  # behind the one that gives its thread away
+    third = two.start("third", REAL)
     two._go_on["first"].set()
-    await asyncio.wait([given])
-    assert given.cancelled()
-    await two.end("third", two.start("third", REAL))
+    await two.end("third", third)
     await two.end("second", second)
     assert two.begun == ["first", "second", "third"]
 
@@ -96,9 +91,9 @@ async def test_what_a_failed_function_was_given_is_freed_without_the_collector()
     gc.disable()
     try:
         with suppress(ZeroDivisionError):
-            await threads.run(REAL, lambda given: 1 / 0, body)
+            await running(threads.run(REAL, lambda given: 1 / 0, body))
         del body
-        await threads.run(REAL, int)  # the thread has let go of the function before
+        await running(threads.run(REAL, int))  # the thread has let go of the function before
         assert freed() is None
     finally:
         gc.enable()
@@ -155,7 +150,7 @@ async def test_large_json_is_parsed_one_body_at_a_time_off_the_loop(
         return decode(*args)
 
     call = caller(model)
-    monkeypatch.setattr("app.http.call.OFF_LOOP_BYTES", 200)
+    monkeypatch.setattr("app.http.infer.OFF_LOOP_BYTES", 200)
     monkeypatch.setattr("app.http.codecs.v2.OFF_LOOP_BYTES", 200)
     monkeypatch.setattr(V2, "decode", lambda *args: (parse if len(args[3]) > 200 else decode)(*args))
     large = [asyncio.create_task(call(INFER, body().ljust(300))) for _ in range(2)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, Cut, ModelInfo, Translated
+from app.contract import Array, Cut, ModelCall, ModelInfo, Translated
 from app.errors import BadText
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
@@ -65,9 +65,9 @@ class Writer(Echo):
         found: WritingLease = self.leases[-1]
         return found
 
-    def lease(self, rows: int, **fields: Any) -> EchoLease:
-        read_parameters(fields["parameters"] or {})
-        return super().lease(rows, **fields)
+    def lease(self, asked: ModelCall, arrived_ns: int | None = None) -> EchoLease:
+        read_parameters(asked.parameters or {})
+        return super().lease(asked, arrived_ns)
 
 
 def read_parameters(given: Mapping[str, Any]) -> None:

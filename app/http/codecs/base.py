@@ -5,11 +5,10 @@ A new protocol is a subclass of `Codec` and a path in `app/http/inference_routes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.contract import Answer, Array, FinishedBatch, Front, ModelInfo, Served, Translated
+from app.contract import Answer, FinishedBatch, Front, ModelCall, ModelInfo, Served, Translated
 from app.errors import BadText, StarlingError
 from app.http.body import Limits, RequestHeaders
 from app.http.codecs.events import Stream
@@ -19,31 +18,17 @@ OFF_LOOP_ROWS = 16  # answers of more rows with labels or a model's own `present
 
 
 @dataclass(slots=True)
-class DecodedCall:
-    """One inference request, independent of its protocol.
+class DecodedCall(ModelCall):
+    """A call as its body says it, and what its answer must be like."""
 
-    `arrays` holds one tensor [rows, ...] for each of `client_inputs`, in that order: an array, or its bytes. `lengths`
-    is the length of each variable axis (see Served.lease). `priority`, the timeouts, `klass` and `parameters` are given
-    by the body; the defaults mean: not given.
-    """
-
-    rows: int
-    arrays: list[Array | memoryview]
-    lengths: dict[str, int]
-    priority: int = 0
-    timeout_us: int | None = None
-    parameters: dict[str, Any] | None = None
     #: V2: the request's id, which the answer repeats.
     id: str | None = None
     #: V2: (index of the output, whether as binary) in the requested order. None: all outputs, as JSON.
     outputs: list[tuple[int, bool]] | None = None
     #: The friendly route: one row without a leading dimension, so the answer is one value instead of a list.
     single: bool = False
-    klass: str = ""
     #: Of a model with a front: see contract.Translated.
-    own_lengths: Mapping[str, Sequence[int]] | None = None
     note: Any = None
-    total_timeout_us: int | None = None
     #: Of a route whose bodies have several forms: that of this one, for the answer.
     form: str = ""
     #: Set if the answer is streamed.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
-
-from app.http.body import Send
 
 
 def event(data: bytes) -> bytes:
@@ -16,53 +13,33 @@ def event(data: bytes) -> bytes:
 
 
 class Stream:
-    """The events of one call, sent as fast as its client reads them.
+    """The events of one call. The pieces of a row wait here until they become one event."""
 
-    The pieces of a row wait here and become one event when the client has read the one before. So a slow client uses no
-    more memory than its own answer.
-    """
-
-    __slots__ = ("_event", "_last", "_news", "_pending", "begun", "sent")
+    __slots__ = ("_event", "_pending", "sent")
 
     def __init__(self, event: Callable[[int, list[Any], bool], bytes]) -> None:
         """`event(row, pieces, first)` makes one event; `first`: of this row. A piece begins with its text."""
-        self.begun = False  # the head of the answer has been sent
         self._event = event
         self._pending: dict[int, list[Any]] = {}  # by row
         self.sent: Counter[int] = Counter()  # by row: the characters in events so far
-        self._last: bytes | None = None
-        self._news = asyncio.Event()
 
     def add(self, row: int, piece: Any) -> None:
         """Append a piece of the row."""
         self._pending.setdefault(row, []).append(piece)
-        self._news.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are pieces that have not become events."""
+        return bool(self._pending)
+
+    def waiting(self) -> bytes:
+        """The events of all waiting pieces."""
+        return b"".join(self._taken(row) for row in sorted(self._pending))
 
     def rest(self, row: int) -> int:
         """The row has ended. Returns how much of it is in events; the caller puts the rest into the last events."""
         self._pending.pop(row, None)
         return self.sent[row]
-
-    def end(self, last: bytes) -> None:
-        """End the stream with these events."""
-        self._last = last
-        self._news.set()
-
-    async def send(self, send: Send, fail: Callable[[Exception], None]) -> None:
-        """Send the events as the body of the answer, until `end`. If making an event raises, `fail` must call `end`."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            body = b""
-            try:
-                for row in sorted(self._pending):
-                    body += self._taken(row)
-            except Exception as exc:
-                fail(exc)
-            last = self._last
-            await send({"type": "http.response.body", "body": body + (last or b""), "more_body": last is None})
-            if last is not None:
-                return
 
     def _taken(self, row: int) -> bytes:
         """One event of all waiting pieces of a row."""

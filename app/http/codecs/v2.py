@@ -143,8 +143,8 @@ def _decoded_before(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCa
     call = known.call
     arrays: list[Array | memoryview] = [tail[start:end] for start, end in known.spans]
     return DecodedCall(
-        call.rows, arrays, call.lengths, call.priority, call.timeout_us, None, None, call.outputs, False, call.klass,
-        total_timeout_us=call.total_timeout_us,
+        call.rows, arrays, call.lengths, call.priority, call.timeout_us, call.total_timeout_us, call.klass,
+        outputs=call.outputs,
     )  # fmt: skip
 
 
@@ -160,8 +160,8 @@ def _remember(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> 
     size = max((end for _, end in spans), default=0)
     outputs = None if call.outputs is None else list(call.outputs)
     kept = DecodedCall(
-        call.rows, [], dict(call.lengths), call.priority, call.timeout_us, outputs=outputs, klass=call.klass,
-        total_timeout_us=call.total_timeout_us,
+        call.rows, [], dict(call.lengths), call.priority, call.timeout_us, call.total_timeout_us, call.klass,
+        outputs=outputs,
     )  # fmt: skip
     info.memo[text] = _Remembered(size, spans, kept)
 

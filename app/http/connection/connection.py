@@ -1,8 +1,8 @@
 """HTTP connections with a fast path, which needs no ASGI scope, task or future.
 
-The fast path. `take` makes an `Exchange` of a plain POST. The connection collects the body and passes it to the
-exchange, which answers later, in one write. Rare requests are left to uvicorn, which makes ASGI requests of them:
-chunked bodies, Expect, Content-Encoding, upgrades, pipelined requests, HTTP/1.0, large bodies and slow readers.
+The fast path. `take` makes an `Exchange` of a plain POST. The connection begins it, collects the body and passes it to
+the exchange, which answers at any time, in one write. Rare requests are left to uvicorn, which makes ASGI requests of
+them: chunked bodies, Expect, Content-Encoding, upgrades, pipelined requests, HTTP/1.0, large bodies and slow readers.
 
 Repeated heads. Most clients send the same head with each request on a connection. A head equal to the last one taken is
 not parsed again: for a small request the parser makes nine callbacks.
@@ -35,9 +35,6 @@ class Carrier(Protocol):
 
     #: The state of the application's lifespan.
     app_state: dict[str, Any]
-    #: Tasks that the server waits for when it stops.
-    tasks: set[Any]
-    loop: Any
     #: Address and port of the other side, where it has them.
     client: Any
 
@@ -59,15 +56,9 @@ class Exchange(ABC):
     """One request and its answer. It has the attributes that uvicorn's code uses of a RequestResponseCycle."""
 
     __slots__ = (
-        "body_complete",
-        "closes",
-        "connection",
-        "disconnected",
-        "health",
-        "keep_alive",
-        "refusal_delayed",
+        "body_complete", "closes", "connection", "disconnected", "drops_body", "health", "keep_alive",
         "response_complete",
-    )
+    )  # fmt: skip
 
     message_event: ClassVar[_NoEvent] = _NoEvent()
 
@@ -76,15 +67,17 @@ class Exchange(ABC):
         #: If its `closing` is set when the answer is written, the connection closes.
         self.health = connection.app_state["health"]
         self.keep_alive = True
-        self.disconnected = False
-        self.response_complete = False
-        self.body_complete = False
-        self.refusal_delayed = False  # the answer is a delayed refusal; the body is dropped
+        self.disconnected = self.response_complete = self.body_complete = False
+        self.drops_body = False  # the answer is a refusal that waits for its turn
         self.closes = False  # the connection closes after the answer
 
     @abstractmethod
+    def begin(self) -> None:
+        """The head has arrived, and the body if `body_complete`. Called once, when the connection is prepared."""
+
+    @abstractmethod
     def received(self, body: bytes) -> None:
-        """The whole body has arrived."""
+        """The whole body has arrived, later than the head."""
 
     @abstractmethod
     def on_body_timeout(self) -> None:
@@ -95,9 +88,10 @@ class Exchange(ABC):
         """The client disconnected before its answer."""
 
 
-#: Called with the connection, target, headers and Content-Length of a POST. Returns its exchange, or None to leave the
-#: request to ASGI. It must not change the headers: later requests with the same head share them.
-Take = Callable[["HttpProtocol", bytes, RequestHeaders, int], Exchange | None]
+#: Called with the connection, target, headers, Content-Length and body of a POST; None: the body has not arrived yet.
+#: Returns its exchange, or None to leave the request to ASGI. It must not change the headers: later requests with the
+#: same head share them.
+Take = Callable[["HttpProtocol", bytes, RequestHeaders, int, bytes | None], Exchange | None]
 
 
 class Head(NamedTuple):
@@ -166,6 +160,7 @@ class HttpProtocol(PatchedProtocol):
             PatchedProtocol._begin(self)
             return
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
+        exchange.begin()
         if not exchange.response_complete:
             self._collecting = exchange
 
@@ -185,7 +180,7 @@ class HttpProtocol(PatchedProtocol):
         if size > LONG_BODY:
             return None
         self._last = last
-        exchange = take(self, self.url, headers, size)
+        exchange = take(self, self.url, headers, size, None)
         chunk = self._chunk
         if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
             # A head ends at the first empty line, so equal bytes are an equal head.
@@ -196,7 +191,7 @@ class HttpProtocol(PatchedProtocol):
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
             self._bytes_outside_bodies = 0
-            if not self._collecting.refusal_delayed:
+            if not self._collecting.drops_body:
                 self._parts.append(body)
         else:
             PatchedProtocol.on_body(self, body)
@@ -216,16 +211,15 @@ class HttpProtocol(PatchedProtocol):
 
     def _take_again(self, head: Head, data: bytes) -> bytes:
         """Take the request at the start of `data`, whose head is known. Returns the bytes after it."""
-        take = self._take
-        exchange = None if take is None else take(self, head.url, head.headers, head.length)
+        take, rest = self._take, data[len(head.text) :]
+        whole = len(rest) == head.length  # nearly always
+        exchange = None if take is None else take(self, head.url, head.headers, head.length, rest if whole else None)
         if exchange is None:
             self._parse(data)
             return b""
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
-        rest = data[len(head.text) :]
-        if len(rest) == head.length and not exchange.response_complete:  # nearly always
-            exchange.body_complete = True
-            exchange.received(rest)
+        exchange.begin()
+        if whole:
             return b""
         if not exchange.response_complete:
             self._collecting = exchange
@@ -237,7 +231,7 @@ class HttpProtocol(PatchedProtocol):
         part = data[: self._missing]
         self._missing -= len(part)
         exchange = self._collecting
-        if exchange is not None and not exchange.refusal_delayed:
+        if exchange is not None and not exchange.drops_body:
             self._parts.append(part)
         if self._missing:
             return b""
@@ -263,7 +257,7 @@ class HttpProtocol(PatchedProtocol):
 
     def _body_late(self) -> None:
         exchange = self._collecting
-        if exchange is not None and not exchange.refusal_delayed:  # a refusal is already due
+        if exchange is not None and not exchange.drops_body:  # a refusal is already due
             self._end_collecting()
             exchange.on_body_timeout()
 

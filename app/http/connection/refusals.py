@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+
+from app.contract import Waiter
 
 FREE = 512  # with no more open connections, refusals are not delayed: half of what the loop polls at a time
 #: 8 refusals every 4 ms cost at most a third of a core: 25 us each on a kept connection, 150 us on a new one.
@@ -40,13 +43,13 @@ class RefusalQueue:
             loop.call_later(_EVERY_S, self._pass, loop)
         self._waiting.append(refuse)
 
-    async def turn(self) -> None:
-        """Wait for a turn, if refusals are delayed at the moment."""
-        if self.needed():
-            loop = asyncio.get_running_loop()
-            come = asyncio.Event()
-            self.wait(loop, come.set)
-            await come.wait()
+    def submit(self, waiter: Waiter) -> None:
+        """Tell the waiter when the turn of its refusal has come. The queue is a contract.Pending for all of them."""
+        self.wait(asyncio.get_running_loop(), partial(waiter.set_result, None))
+
+    def abandon(self, heir: Waiter) -> None:
+        """A refusal whose client has left keeps its turn, which costs nothing."""
+        heir.set_result(None)
 
     def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._waiting

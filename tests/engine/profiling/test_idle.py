@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fakes import MS, Fate, Pushed, affine, virtual
 
-from app.contract import Model
+from app.contract import Model, ModelCall, awaited
 from app.engine.profiling.cache import ProfileCache
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Fault
@@ -301,9 +301,9 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
         )
         assert profile.batch_ns == dict(profile.by_length)[16]
         assert rig.served.statistics()["starling"]["profile"]["length_ms"]["64"]["4"] == 16
-        with rig.served.lease(1, lengths={"tokens": 40}) as lease:
+        with rig.served.lease(ModelCall(1, lengths={"tokens": 40})) as lease:
             lease.write(0, np.ones((1, 40), np.int64))
-            assert await predicted(rig, lease.run()) == [2.5 * MS]
+            assert await predicted(rig, awaited(lease)) == [2.5 * MS]
     async with measuring(by_tokens(), profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
 
@@ -326,6 +326,6 @@ async def test_rows_are_picked_by_guessed_lengths_until_they_are_measured_and_no
         assert (origins(rig), profile.batch_ns) == (["warm-up"], dict(profile.by_length)[16])
         (lengths,) = rig.engine.scheduler.states[rig.served.program].facts.lengths
         assert lengths.at(64).times[0] == profile.batch_ns[3]
-        with rig.served.lease(1, lengths={"tokens": 64}) as lease:
+        with rig.served.lease(ModelCall(1, lengths={"tokens": 64})) as lease:
             lease.write(0, np.ones((1, 64), np.int64))
-            assert await predicted(rig, lease.run()) == [profile.batch_ns[0]]
+            assert await predicted(rig, awaited(lease)) == [profile.batch_ns[0]]

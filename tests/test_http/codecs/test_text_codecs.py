@@ -13,7 +13,7 @@ import pytest
 
 from app.contract import CLASSES, Answer
 from app.errors import BadRequest, ModelFailed
-from app.http import call as calls
+from app.http import infer as calls
 from app.http.auth import Auth
 from app.http.codecs.embeddings import Embeddings
 from app.http.codecs.rerank import Rerank

@@ -1,0 +1,312 @@
+"""One inference, from the request to its response: the road that every call takes, on both ways in which it comes.
+
+`infer` is run by `Request`, without a task. Each `await` is of something that resumes it: the body, a helper thread,
+the lease whose rows have ended. What fails anywhere on the road is answered at its end, by `refused`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import cast
+
+from app.contract import Answer, Array, Front, Lease, Served, Translated, wait
+from app.errors import (
+    BadRequest,
+    BadText,
+    BodyTimeout,
+    ClientGone,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    StarlingError,
+    TooLarge,
+    TooManyConnections,
+)
+from app.http.answers import (
+    BINARY,
+    COMPRESS_FROM,
+    COMPRESSED,
+    HEAD,
+    JSON,
+    QUICK_TO_COMPRESS,
+    compress,
+    wanted_encoding,
+)
+from app.http.body import inflate
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, encode, slow_to_encode
+from app.http.codecs.text_codec import TextCodec
+from app.http.codecs.truncation import take_cut
+from app.http.errors import error_parts
+from app.http.inference_routes import NO_OPTIONS, X_CLASS, parse_class, parse_query
+from app.http.keys import check_permitted
+from app.http.request import REALTIME, Request, Response
+from app.http.streaming import pieces, stream_head
+
+log = logging.getLogger("starling.http")
+
+#: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
+_CLOSING = frozenset({BodyTimeout.status, NotReady.status})
+
+
+async def infer(request: Request) -> Response:
+    """Answer the request, with an error if anything fails."""
+    try:
+        served = admitted(request)
+        body = request.body if request.body is not None else await request.whole_body()
+        if b"content-encoding" in request.headers:
+            body = await inflated(request, body)
+        if served is None:
+            served = await named_in_body(request, body)
+        if request.full and not request.route.codec.may_name_class(body):
+            served.admit(0, request.klass)
+        lease = None
+        while lease is None:
+            try:
+                if served.model.front is None and served.model.decode is None and len(body) <= OFF_LOOP_BYTES:
+                    call = request.route.codec.decode(served, request.headers, body, request.resources.limits)
+                else:
+                    call = await decoded_slowly(request, served, body)
+                lease = leased(request, served, call)
+            except NotReady as error:
+                served = reloaded(request, served, error)
+        with lease:
+            answer = await (lease.run() if call.stream is None else pieces(request, served, call.stream, lease))
+        if served.model.front is None and served.model.present is None:
+            body, json_length = request.route.codec.encode(served, call, answer)
+        else:
+            body, json_length = await encoded_slowly(request, served, call, answer)
+        kind = JSON if json_length is None else BINARY % json_length
+        if len(body) >= COMPRESS_FROM and call.stream is None:
+            body, lines = await compressed(request, body)
+            kind += lines
+        return succeeded(request, served, call, answer, body, kind)
+    except Exception as error:
+        return await refused(request, error)
+
+
+# before the body
+
+
+def admitted(request: Request) -> Served | None:
+    """The model, if it has room for a row: a refusal under load must be cheap. None: the body names the model.
+
+    Raises a leaf of StarlingError.
+    """
+    route, resources = request.route, request.resources
+    if request.method != "POST":
+        raise MethodNotAllowed(f"{request.method} {request.path}: expected POST")
+    served = request.served = request.catalog.find(route.model, route.version) if route.model else None
+    if X_CLASS in request.headers:
+        request.klass = parse_class(request.headers[X_CLASS])
+    if route.query:
+        request.options = parse_query(route.query)
+    limits, bodies = resources.limits, resources.bodies
+    most_held = limits.inflight
+    default = REALTIME if served is None else served.info.batching.default_class
+    if (request.klass or default) != REALTIME:
+        if resources.connections() > (most := limits.best_effort_connections):
+            raise TooManyConnections(
+                f"more than {most} connections are open: the rest are for real-time requests", retry_after_s=1
+            )
+        most_held = limits.best_effort_inflight
+    if served is not None and not served.has_room(request.klass):
+        request.full = _body_may_help(request, served)
+        if not request.full:
+            served.admit(0, request.klass)
+    request.most_held = most_held
+    if (length := request.declared) is None:
+        bodies.check(request.headers, most_held)
+    else:
+        if length > limits.body or bodies.held + length > most_held:
+            bodies.check_size(length, most_held)
+        bodies.held += length
+        request.held = length
+    return served
+
+
+def _body_may_help(request: Request, served: Served) -> bool:
+    """Whether the body may name the real-time class, which has room."""
+    klass = request.klass or served.info.batching.default_class
+    return request.route.codec.names_class and klass != REALTIME and served.has_room(REALTIME)
+
+
+# the body
+
+
+async def inflated(request: Request, body: bytes) -> bytes:
+    """The body as it was before its client compressed it."""
+    encoding, resources = request.headers[b"content-encoding"], request.resources
+    if encoding.strip().lower() in (b"", b"identity"):
+        return body
+    body = await resources.threads.run(request.best_effort, inflate, body, encoding, resources.limits.body)
+    resources.bodies.hold(len(body), request.most_held)
+    request.held += len(body)
+    return body
+
+
+async def named_in_body(request: Request, body: bytes) -> Served:
+    """The model that the body names, if it has room."""
+    codec, resources = request.route.codec, request.resources
+    assert isinstance(codec, TextCodec)  # all other routes name the model in the path
+    if len(body) > OFF_LOOP_BYTES:
+        opened = await resources.parser.run(request.best_effort, codec.with_body, body, resources.limits)
+    else:
+        opened = codec.with_body(body, resources.limits)
+    name = opened.choose(request.catalog)
+    request.route = replace(request.route, codec=opened, model=name)
+    try:
+        served = request.served = request.catalog.find(name)
+    except NotFound as error:
+        error.param = "model"
+        raise
+    served.admit(0, request.klass)
+    return served
+
+
+async def decoded_slowly(request: Request, served: Served, body: bytes) -> DecodedCall:
+    """Decode on a helper thread, and have the model's front read the inputs if it has one."""
+    resources, codec, headers = request.resources, request.route.codec, request.headers
+    best_effort = request.best_effort
+    if codec.slow_to_decode(served, headers, body):
+        threads = resources.parser if served.model.decode is None else resources.threads
+        call = await threads.run(best_effort, codec.decode, served, headers, body, resources.limits)
+    else:
+        call = codec.decode(served, headers, body, resources.limits)
+    if (front := codec.front(served)) is not None:
+        call.take_translated(await _read(request, front, call, len(body)))
+        if call.parameters and front.with_parameters is not None:
+            call.note = front.with_parameters(call.note, call.parameters)
+    return call
+
+
+async def _read(request: Request, front: Front, call: DecodedCall, size: int) -> Translated:
+    """What the model's front makes of the inputs, from a body of `size` bytes."""
+    resources, best_effort = request.resources, request.best_effort
+    sent = cast("list[Array]", call.arrays)  # fronts read bytes
+    cut = take_cut(call, front)
+    try:
+        if cut is not None and front.read_cut is not None:
+            return await resources.threads.run(best_effort, front.read_cut, sent, cut)
+        return await resources.front_reader.read(front, best_effort, sent, size)
+    except BadText as error:
+        raise request.route.codec.bad_text_error(error) from None
+
+
+# the call
+
+
+def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
+    """Slots with the call's inputs in them.
+
+    Raises BadRequest if the call has more rows than the queue holds, Forbidden or QueueFull if its key does not allow
+    them, and what `Served.lease` raises.
+    """
+    batching, resources = served.info.batching, request.resources
+    if call.rows > batching.max_queue:
+        raise BadRequest(
+            f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds "
+            f"{batching.max_queue}; send at most {batching.max_queue} at a time, or raise max_queue "
+            "(--max-queue, or in model.toml)"
+        )
+    request.rows = call.rows
+    request.klass = call.klass = call.klass or request.klass
+    if (options := request.options) is not NO_OPTIONS:
+        call.priority = call.priority or options.priority
+        call.timeout_us = call.timeout_us or options.timeout_us
+        call.total_timeout_us = call.total_timeout_us or options.total_timeout_us
+    key = resources.auth.key_of(request.headers) if resources.keyed else None
+    klass = call.klass or batching.default_class
+    if key is not None:
+        check_permitted(key, klass, call.priority)
+    lease = served.lease(call, request.arrived)
+    try:
+        if key is not None and resources.auth.several:
+            queue = served.info.name, served.info.version, klass
+            resources.shares.charge(lease, queue, key, batching.max_queue)
+        for index, values in enumerate(call.arrays):
+            lease.write(index, values)
+    except BaseException:
+        lease.close()
+        raise
+    return lease
+
+
+def reloaded(request: Request, before: Served, error: NotReady) -> Served:
+    """The version that has taken the model's place since it was found. Raises the error if there is none."""
+    try:
+        served = request.catalog.find(request.route.model, request.route.version)
+    except StarlingError:
+        raise error from None
+    if served is before:
+        raise error
+    request.served = served
+    return served
+
+
+# the response
+
+
+async def encoded_slowly(
+    request: Request, served: Served, call: DecodedCall, answer: Answer
+) -> tuple[bytes, int | None]:
+    """As `Codec.encode`, of a model with a front or code of its own: on a helper thread, unless that is quick."""
+    codec = request.route.codec
+    if slow_to_encode(served, codec, call):
+        threads = request.resources.threads
+        return await threads.run(request.best_effort, encode, served, codec, call, answer)
+    return encode(served, codec, call, answer)
+
+
+async def compressed(request: Request, body: bytes) -> tuple[bytes, bytes]:
+    """The body as its client accepts it, and the header lines that say so."""
+    wanted = wanted_encoding(request.headers.get(b"accept-encoding"), len(body))
+    if wanted is None:
+        return body, b""
+    lines = COMPRESSED % wanted.encode()
+    if len(body) <= QUICK_TO_COMPRESS:
+        return compress(body, wanted), lines
+    return await request.resources.threads.run(request.best_effort, compress, body, wanted), lines
+
+
+def succeeded(
+    request: Request, served: Served, call: DecodedCall, answer: Answer, body: bytes, kind: bytes
+) -> Response:
+    """The response with this body; `kind`: the header lines that say what it is."""
+    request.rows = call.rows  # as a front makes them
+    total = time.monotonic_ns() - request.arrived
+    if call.stream is not None:
+        head = stream_head(request)
+    else:
+        head = HEAD % (
+            request.request_id, answer.queue_ns / 1e6, sum(answer.times) / 1e6, total / 1e6, answer.batch, kind,
+            len(body),
+        )  # fmt: skip
+        if request.lines:
+            head += request.lines
+    served.finish("ok", total, request.klass)
+    if log.isEnabledFor(logging.DEBUG):
+        name = served.info.name
+        log.debug("%s %s: ok, %.3f ms, batch %d", request.request_id.decode(), name, total / 1e6, answer.batch)
+    return Response(200, head, body, answer)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """The error as the client wants it. While very many connections are open, a refusal waits for its turn."""
+    request.release_body()
+    resources = request.resources
+    resources.count_failure(error, request.served, request.klass, request.request_id, request.arrived, request.url)
+    status, lines, body = error_parts(error, request.route.openai)
+    # A too large chunked body may never end, so the connection closes. A body of a declared length is read to its
+    # end and dropped: a client that still sends would otherwise see a reset connection instead of the answer.
+    endless = status == TooLarge.status and b"content-length" not in request.headers
+    closes = endless or status in _CLOSING or isinstance(error, TooManyConnections)
+    lines.append((b"x-request-id", request.request_id))
+    if status == MethodNotAllowed.status:
+        lines.append((b"allow", b"POST"))
+    if (status < ClientGone.status or status == NotReady.status) and resources.refusals.needed():
+        request.drops_body = True
+        await wait(resources.refusals)
+    head = b"".join([b"%s: %s\r\n" % line for line in lines])
+    return Response(status, head + request.lines, body, error, closes)

@@ -1,0 +1,90 @@
+"""What is wrapped around the road of a call, each layer knowing nothing of the others: CORS, and the log and the trace.
+
+A layer is a handler around another one, made when the server starts, and only if its setting is on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.contract import Answer
+from app.http.access_log import AccessLog
+from app.http.cors import Cors
+from app.http.request import Handler, Request, Response
+from app.http.resources import Resources
+
+if TYPE_CHECKING:
+    from app.observe.tracing.spans import Tracer
+
+log = logging.getLogger("starling.http")
+
+_LONGEST_NAME = 256  # characters of a model's name in the log: a client may send more
+_TRACEPARENT = b"traceparent: %s\r\n"
+
+
+def layered(handler: Handler, resources: Resources) -> Handler:
+    """The handler with those layers around it that the settings ask for."""
+    if resources.cors is not None:
+        handler = partial(with_cors, handler, resources.cors)
+    if resources.tracer is not None:
+        handler = partial(with_span, handler, resources.tracer)
+    if resources.access_log is not None:
+        handler = partial(with_log, handler, resources.access_log)
+    return handler
+
+
+async def with_cors(handler: Handler, cors: Cors, request: Request) -> Response:
+    """Say which pages may read the answer."""
+    request.lines += cors.lines(request.headers.get(b"origin"))
+    return await handler(request)
+
+
+async def with_span(handler: Handler, tracer: Tracer, request: Request) -> Response:
+    """Record the call as a span, and name it in the answer."""
+    path = request.path or request.url.partition(b"?")[0].decode("latin-1")
+    span = tracer.begin(
+        request.headers, method=request.method, path=path, route=request.route.template, model=request.route.model,
+        request_id=request.request_id,
+    )  # fmt: skip
+    request.lines += _TRACEPARENT % span.traceparent
+    response = await handler(request)
+    with _answered_all_the_same():
+        served, klass, rows, cause = request.served, request.klass, request.rows, response.cause
+        if isinstance(cause, Answer):
+            assert served is not None  # who has an answer has a model
+            span.succeeded(served.info, klass, rows, cause)
+        else:
+            span.failed(None if served is None else served.info, klass, rows, cause, response.status)
+    return response
+
+
+async def with_log(handler: Handler, access_log: AccessLog, request: Request) -> Response:
+    """Write a line of the access log when the call is answered."""
+    response = await handler(request)
+    with _answered_all_the_same():
+        served, klass = request.served, request.klass
+        name = request.route.model if served is None else served.info.name
+        call: dict[str, object] = {"model": name[:_LONGEST_NAME]}
+        if served is not None:
+            call["version"] = served.info.version
+            klass = klass or served.info.batching.default_class
+        if request.rows:
+            call["rows"] = request.rows
+        if klass:
+            call["class"] = klass
+        path, client = request.url.partition(b"?")[0], request.connection.client
+        access_log.write(request.method, path, response.status, request.arrived, client, request.request_id, call)
+    return response
+
+
+@contextmanager
+def _answered_all_the_same() -> Iterator[None]:
+    """Log what is raised: a fault of the log or the trace takes nobody's answer."""
+    try:
+        yield
+    except Exception:
+        log.exception("a call is answered that the access log or the trace does not have")

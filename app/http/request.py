@@ -1,0 +1,236 @@
+"""One inference request: what is known of it, and the coroutine that answers it, resumed by whoever has news for it.
+
+There is no task. The coroutine (`infer`) yields what it waits for: its body, the answer of its lease, a function on a
+helper thread. The request submits that with itself as the waiter, and continues the coroutine when it is told. So the
+connection brings the body, the engine's driver the answer, and each of them runs the coroutine up to its next wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
+from typing import Any
+
+from app.contract import CLASSES, Answer, Catalog, Pending, Served, Waiter
+from app.errors import BodyTimeout, ClientGone
+from app.http.body import BodyReader, RequestHeaders, client_request_id
+from app.http.connection.connection import Carrier, Exchange, HttpProtocol
+from app.http.inference_routes import NO_OPTIONS, Route, find_route
+from app.http.prefix import strip_prefix
+from app.http.resources import Resources
+
+log = logging.getLogger("starling.http")
+
+REALTIME = CLASSES[0]
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
+
+
+class Response:
+    """What a request is answered with. `head`: header lines with content-length. `closes`: the connection does then.
+
+    `cause`: the answer that was encoded, or the error.
+    """
+
+    __slots__ = ("body", "cause", "closes", "head", "status")
+
+    def __init__(self, status: int, head: bytes, body: bytes, cause: Answer | Exception, closes: bool = False) -> None:
+        self.status = status
+        self.head = head
+        self.body = body
+        self.cause = cause
+        self.closes = closes
+
+
+#: Answers requests; raises nothing but what must end the server.
+Handler = Callable[["Request"], Coroutine[Pending, Any, Response]]
+
+
+class _Body:
+    """The body of a request that has not arrived: the connection collects it."""
+
+    def submit(self, waiter: Waiter) -> None: ...
+
+    def abandon(self, heir: Waiter) -> None:
+        heir.set_result(None)
+
+
+_BODY = _Body()
+
+
+class _HeldBytes:
+    """Bytes of a body that are counted as held until what uses them has ended. Implements contract.Waiter."""
+
+    def __init__(self, bodies: BodyReader, held: int) -> None:
+        self._bodies = bodies
+        self._held = held
+
+    def set_result(self, value: object) -> None:
+        self._bodies.held -= self._held
+
+    def set_exception(self, error: Exception) -> None:
+        self._bodies.held -= self._held
+
+
+@coroutine
+def _body() -> Generator[Pending, bytes, bytes]:
+    return (yield _BODY)
+
+
+class Request(Exchange):
+    """An exchange with an inference route. Implements contract.Waiter.
+
+    `url`: as the client sent it. `declared`: the Content-Length of a body that the connection reads at once; None: the
+    reader counts its bytes. `lines`: header lines for the answer, whatever it is.
+    """
+
+    __slots__ = (
+        "_coroutine", "_pending", "arrived", "body", "catalog", "declared", "full", "headers", "held", "klass", "lines",
+        "method", "most_held", "options", "path", "request_id", "resources", "route", "rows", "served", "url",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Carrier,
+        resources: Resources,
+        route: Route,
+        url: bytes,
+        headers: RequestHeaders,
+        declared: int | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        super().__init__(connection)
+        if body is not None:
+            self.body_complete = True
+        self.arrived = time.monotonic_ns()
+        self.resources = resources
+        self.route = route
+        self.url = url
+        self.headers = headers
+        self.declared = declared
+        self.body = body
+        self.catalog: Catalog = connection.app_state["catalog"]
+        self.request_id: bytes = (client_request_id(headers) if b"x-request-id" in headers else None) or (
+            resources.id_format % next(resources.ids)
+        )
+        self.method, self.path = "POST", ""  # ASGI has its own
+        self.options = NO_OPTIONS  # from the query string
+        self.lines = b""
+        self.served: Served | None = None
+        self.klass = ""  # the model's default
+        self.full = False  # the queue of the default class is full, but the body may name the other class
+        self.rows = 0  # not known yet
+        self.held = 0  # bytes of the body that count as held
+        self.most_held = 0  # bytes that all bodies may hold together with this one
+        self._pending: Pending | None = None
+        self._coroutine: Coroutine[Pending, Any, Response] | None = resources.handler(self)
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it belongs to the best-effort class; False if neither the request nor a model says so."""
+        default = REALTIME if self.served is None else self.served.info.batching.default_class
+        return (self.klass or default) != REALTIME
+
+    # for the coroutine
+
+    def whole_body(self) -> Awaitable[bytes]:
+        """The body that has not arrived yet."""
+        return _body()
+
+    def release_body(self) -> None:
+        """The bytes of the body are not needed any more."""
+        if self.held:
+            self.resources.bodies.held -= self.held
+            self.held = 0
+        self.body = None
+
+    # for whoever has what it waits for
+
+    def set_result(self, value: Any = None) -> None:
+        """Begin, or continue with what was waited for."""
+        running = self._coroutine
+        if running is None:  # it was answered meanwhile
+            return
+        try:
+            self._pending = pending = running.send(value)
+        except StopIteration as end:
+            self._answer(end.value)
+        else:
+            pending.submit(self)
+
+    begin = set_result
+
+    def set_exception(self, error: Exception) -> None:
+        """Continue with an error."""
+        running = self._coroutine
+        if running is None:
+            return
+        try:
+            self._pending = pending = running.throw(error)
+        except StopIteration as end:
+            self._answer(end.value)
+        else:
+            pending.submit(self)
+
+    def received(self, body: bytes) -> None:
+        if not self.drops_body:
+            self.set_result(body)
+
+    def on_body_timeout(self) -> None:
+        limit_s = self.resources.limits.body_timeout_s
+        self.set_exception(BodyTimeout(f"the body did not arrive within {limit_s:g} s"))
+
+    def on_disconnect(self) -> None:
+        if (pending := self._pending) is None or self.drops_body:
+            return
+        # A thread uses the body to its end, even if the client leaves.
+        held, self.held = _HeldBytes(self.resources.bodies, self.held), 0
+        pending.abandon(held)
+        self.set_exception(ClientGone("the client went away before its answer"))
+
+    def _answer(self, response: Response) -> None:
+        # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
+        self._coroutine = self._pending = self.served = self.body = None
+        if self.held:
+            self.resources.bodies.held -= self.held
+        self.closes = response.closes
+        self.connection.send_answer(self, response.status, response.head, response.body)
+
+
+class FastPath:
+    """Makes requests of plain POSTs. `take` is what the HTTP connection calls for each."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._routes: dict[bytes, Route] = {}
+
+    def take(
+        self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int, body: bytes | None
+    ) -> Request | None:
+        """The request, begun, of a plain POST with a body of `length` bytes, and the body if it is there.
+
+        None leaves the request to ASGI: other paths, streams, and refusals that are not about a model.
+        """
+        resources = self._resources
+        route = self._routes.get(url) or self._find(url)
+        if route is None or len(connection.connections) > resources.limits.connections:
+            return None
+        if resources.keyed and resources.auth.key_of(headers) is None:
+            return None
+        if connection.app_state["health"].closing:
+            return None
+        return Request(connection, resources, route, url, headers, length, body)
+
+    def _find(self, url: bytes) -> Route | None:
+        if b"%" in url:  # rare: ASGI decodes the path
+            return None
+        path, _, query = url.partition(b"?")
+        route = find_route(strip_prefix(self._resources.root_path, path.decode("latin-1")), query)
+        if route is None or route.codec.may_stream:
+            return None
+        if len(url) <= _LONGEST_ROUTE:
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            self._routes[url] = route
+        return route
