@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 import typer
 
@@ -51,6 +54,30 @@ LoadOption = Annotated[
 BatchOption = Annotated[
     int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
 ]
+
+
+def filled(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer fill the frozen dataclass that a command takes: an option for each field, in the order of the fields.
+
+    A field is annotated as a parameter of typer would be. The command's other parameters stay as they are.
+    """
+    hints = get_type_hints(command)
+    name, kind = next((name, kind) for name, kind in hints.items() if is_dataclass(kind))
+    kinds = get_type_hints(kind, include_extras=True)
+
+    @wraps(command)
+    def call(**given: object) -> None:
+        options = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given, **{name: options})
+
+    def parameter(name: str, annotation: object, default: object = MISSING) -> inspect.Parameter:
+        default = inspect.Parameter.empty if default is MISSING else default
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    others = [parameter(other, hints[other]) for other in inspect.signature(command).parameters if other != name]
+    options = [parameter(field.name, kinds[field.name], field.default) for field in fields(kind)]
+    call.__signature__ = inspect.Signature([*others, *options])  # type: ignore[attr-defined]
+    return call
 
 
 def typed(context: typer.Context) -> set[str]:

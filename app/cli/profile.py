@@ -17,6 +17,7 @@ from app.cli.options import (
     ModelsOption,
     PrecisionOption,
     ProfileDirOption,
+    filled,
     load_model,
     refuse,
     typed,
@@ -25,30 +26,34 @@ from app.cli.output import aligned
 from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
 from app.cli.profile_measure import measure, settings_of
 from app.cli.profile_stages import Slices, measure_stages, parse_stages
-from app.errors import ConfigError
+from app.errors import ConfigError, as_config_error
 from app.machine import cpu_cores
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
+    from app.contract import Model
     from app.scheduler.estimates.profile import ModelProfile
+    from app.settings import Settings
 
 #: Options without a meaning for stages, which are timed one after the other on the CPU.
 _NOT_OF_STAGES = ("device", "precision", "compile", "workers", "beside", "profile_dir")
 
 
-def profile(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is measured.")],
-    models: ModelsOption = "demo",
-    extra: ExtraOption = None,
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """The options of `starling profile`."""
+
+    model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is measured.")]
+    models: ModelsOption = "demo"
+    extra: ExtraOption = None
     max_batch: Annotated[
         int, typer.Option(min=0, max=4096, help="Largest batch, rows. \\[the model's]", show_default=False)
-    ] = 0,
-    device: DeviceOption = "auto",
+    ] = 0
+    device: DeviceOption = "auto"
     threads: Annotated[
         int, typer.Option(min=0, help="Compute threads per worker. \\[cores - 1, at least 1]", show_default=False)
-    ] = 0,
-    precision: PrecisionOption = "fp32",
-    compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False,
+    ] = 0
+    precision: PrecisionOption = "fp32"
+    compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False
     workers: Annotated[
         int,
         typer.Option(
@@ -56,7 +61,7 @@ def profile(
             help="Measure up to so many batches at once. \\[as many as threads x workers fit; 4 on a GPU]",
             show_default=False,
         ),
-    ] = 0,
+    ] = 0
     length: Annotated[
         int,
         typer.Option(
@@ -64,15 +69,15 @@ def profile(
             help="Length of variable axes in the main table. \\[16, or that of the model's own samples]",
             show_default=False,
         ),
-    ] = 0,
-    budget_s: Annotated[float, typer.Option(help="Seconds of batches to measure, at most.")] = 60,
+    ] = 0
+    budget_s: Annotated[float, typer.Option(help="Seconds of batches to measure, at most.")] = 60
     beside: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODEL",
             help="Measure only what it is slowed by beside this one; can be repeated; all: beside each.",
         ),
-    ] = None,
+    ] = None
     stages: Annotated[
         str,
         typer.Option(
@@ -80,15 +85,31 @@ def profile(
             help="Measure only what cutting it into stages of equal time gives; auto: its own, or several numbers.",
             show_default=False,
         ),
-    ] = "",
+    ] = ""
     cuts: Annotated[
         list[str] | None,
         typer.Option(help="As --stages, cut after this submodule, a name of named_modules; can be repeated."),
-    ] = None,
-    profile_dir: ProfileDirOption = None,
-    out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    profile_dir: ProfileDirOption = None
+    out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None
+    as_json: JsonOption = False
+
+    @property
+    def in_stages(self) -> bool:
+        return bool(self.stages or self.cuts)
+
+    def load(self, name: str) -> Model:
+        return load_model(name, self.models, self.extra or [], self.max_batch)
+
+    def settings(self, workers: int) -> Settings:
+        """Those of a server that measures `workers` batches at once; 0: as many as fit."""
+        device = "cpu" if self.in_stages else self.device
+        given = {"device": device, "threads": self.threads, "precision": self.precision, "compile": self.compile}
+        return settings_of(workers, self.budget_s, self.profile_dir, **given)
+
+
+@filled
+def profile(context: typer.Context, given: MeasureOptions) -> None:
     """Measure the batch times of a model: each size alone, and several batches at once; by length where that varies.
 
     The engine of `starling serve` measures it, as it would while idle: pass by pass over all sizes, until each is known
@@ -100,45 +121,46 @@ def profile(
 
     With --stages or --cuts instead: the times of its stages on the CPU by batch size, and what the cuts cost.
     """
-    in_stages = bool(stages or cuts)
-    number = parse_stages(stages, cuts or [])
-    if in_stages:
+    if given.in_stages:
         refuse(typed(context), _NOT_OF_STAGES, "has no meaning with --stages or --cuts")
+    out = given.out
     if out is not None and not out.absolute().parent.is_dir():  # say so before minutes of measuring
         raise ConfigError(f"{out}: no such folder")
-    from app import process
-
-    process.prepare()
-    from app.engine.streams.cuda import device_index
-    from app.models.repository import Repository
-
-    loaded = load_model(model, models, extra or [], max_batch)
-    given = {"device": "cpu" if in_stages else device, "threads": threads, "precision": precision, "compile": compile}
-    at_once = 1 if in_stages else 2 if beside else workers
-    found: Slices | Pairs | MeasuredProfile
-    if beside:
-        if device_index(device) is None:
-            check_room(cpu_cores(), threads or max(1, cpu_cores() - 1), workers)
-        names = Repository(models, extra or []).scan() if ALL in beside else dict.fromkeys(beside)
-        own = loaded.info.name
-        others = [loaded if name == own else load_model(name, models, extra or [], max_batch) for name in names]
-    settings = settings_of(at_once, budget_s, profile_dir, **given)
-    if in_stages:
-        found = measure_stages(loaded, number, cuts or [], settings, length)
-    elif beside:
-        found = measure_pairs(loaded, others, settings, length)
-    else:
-        found = MeasuredProfile(*measure(loaded, settings, length), precision)
+    found = _measured(given)
     text = json.dumps(found.as_dict(), indent=1)
     if out is not None:
-        try:
+        with as_config_error():
             out.write_text(text + "\n", encoding="utf-8")
-        except OSError as exc:
-            raise ConfigError(str(exc)) from exc
-    if as_json:
+    if given.as_json:
         print(text)
     else:
         found.show()
+
+
+def _measured(given: MeasureOptions) -> Slices | Pairs | MeasuredProfile:
+    """Raises ConfigError for a wrong option, before it measures."""
+    number = parse_stages(given.stages, given.cuts or [])
+    from app import process
+
+    process.prepare()
+    if given.in_stages:
+        return measure_stages(given.load(given.model), number, given.cuts or [], given.settings(1), given.length)
+    if given.beside:
+        return _measured_beside(given, given.beside)
+    loaded = given.load(given.model)
+    return MeasuredProfile(*measure(loaded, given.settings(given.workers), given.length), given.precision)
+
+
+def _measured_beside(given: MeasureOptions, beside: Sequence[str]) -> Pairs:
+    from app.engine.streams.cuda import device_index
+    from app.models.repository import Repository
+
+    loaded = given.load(given.model)
+    if device_index(given.device) is None:
+        check_room(cpu_cores(), given.threads or max(1, cpu_cores() - 1), given.workers)
+    names = Repository(given.models, given.extra or []).scan() if ALL in beside else dict.fromkeys(beside)
+    others = [loaded if name == loaded.info.name else given.load(name) for name in names]
+    return measure_pairs(loaded, others, given.settings(2), given.length)
 
 
 @dataclass(frozen=True, slots=True)

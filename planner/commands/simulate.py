@@ -6,15 +6,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
+from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption, filled
 from app.cli.output import print_json, progress, tabulated
 from app.errors import as_config_error
+
+if TYPE_CHECKING:
+    from planner.fleet import Setup
 
 _MS = 1e6
 _COLUMNS = (
@@ -34,122 +38,137 @@ _COLUMNS = (
 )
 
 
-def simulate(
-    profile: ProfileOption = "",
-    policy: Annotated[str, typer.Option(help="When to form a batch; several as adaptive,window.")] = "adaptive",
-    rate: RateOption = "",
-    load: LoadOption = "",
-    requests: Annotated[int, typer.Option(help="Requests to simulate.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers; the same seed gives the same run.")] = 0,
-    workers: Annotated[str, typer.Option(help="Capacities in rows, as 1,2,4. \\[one of the largest batch]")] = "",
-    max_batch: BatchOption = 0,
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """The options of `starling simulate`."""
+
+    profile: ProfileOption = ""
+    policy: Annotated[str, typer.Option(help="When to form a batch; several as adaptive,window.")] = "adaptive"
+    rate: RateOption = ""
+    load: LoadOption = ""
+    requests: Annotated[int, typer.Option(help="Requests to simulate.")] = 100_000
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers; the same seed gives the same run.")] = 0
+    workers: Annotated[str, typer.Option(help="Capacities in rows, as 1,2,4. \\[one of the largest batch]")] = ""
+    max_batch: BatchOption = 0
     arrivals: Annotated[
         str,
         typer.Option(
             help="poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
         ),
-    ] = "poisson",
-    service: Annotated[str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV.")] = "deterministic",
+    ] = "poisson"
+    service: Annotated[str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV.")] = "deterministic"
     device: Annotated[
         str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
-    ] = "",
-    push_depth: Annotated[int, typer.Option(help="The most unfinished batches of a worker.")] = 1,
+    ] = ""
+    push_depth: Annotated[int, typer.Option(help="The most unfinished batches of a worker.")] = 1
     push_ahead_ms: Annotated[
         float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
-    ] = 0,
-    launch_ms: Annotated[float, typer.Option(help="Milliseconds that the host needs to launch a batch.")] = 0,
+    ] = 0
+    launch_ms: Annotated[float, typer.Option(help="Milliseconds that the host needs to launch a batch.")] = 0
     lengths: Annotated[
         str,
         typer.Option(
             help="N, uniform:LOW:HIGH, lognormal:MEAN:SD:MAX, lognormal:MEDIAN:SIGMA:LOW:HIGH, column:N:FILE; as many "
             "steps in a cell."
         ),
-    ] = "",
+    ] = ""
     prompts: Annotated[
         str, typer.Option(help="Of decoders: lengths of the prompts; --lengths are those of the generated texts.")
-    ] = "",
-    length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
+    ] = ""
+    length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = ""
     objective: Annotated[
         str, typer.Option(help="Of adaptive: latency, the least mean; deadline, the most answers by their deadline.")
-    ] = "latency",
-    deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
+    ] = "latency"
+    deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0
     max_queue: Annotated[
         int | None,
         typer.Option(
             help="Requests that may wait per replica; more are refused. \\[32 x the largest batch, at least 1024]",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     max_delay_ms: Annotated[
         float, typer.Option(help="window, static, preferred: longest wait of the oldest request.")
-    ] = 5,
-    replicas: Annotated[str, typer.Option(help="Replicas behind one router; several as 1,10,100.")] = "1",
+    ] = 5
+    replicas: Annotated[str, typer.Option(help="Replicas behind one router; several as 1,10,100.")] = "1"
     router: Annotated[
         str, typer.Option(help="random, round_robin, least_waiting, power_of_two; several as random,power_of_two.")
-    ] = "random",
+    ] = "random"
     processes: Annotated[
         int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
-    ] = 0,
-    as_json: JsonOption = False,
-    replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None,
-) -> None:
+    ] = 0
+    as_json: JsonOption = False
+    replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None
+
+
+@filled
+def simulate(given: SimulateOptions) -> None:
     """Run the server's own scheduler in virtual time, on batch times from a profile.
 
     Several policies, loads, replicas or routers are run one after the other: a table, or with --json a list.
     """
-    if replay is not None:
-        _replay(replay, as_json)
+    if given.replay is not None:
+        _replay(given.replay, given.as_json)
         return
     with as_config_error():
-        from app.contract import Batching  # numpy is slow to import
-        from planner import options
-        from planner.fleet import Setup, run
-
-        measured = options.profile(profile, max_batch)
-        peak = Setup(measured, 1.0, lengths=lengths, prompts=prompts).peak
-        buckets = tuple(sorted(options.counts("length_buckets", length_buckets))) if length_buckets else ()
-        capacities = tuple(options.counts("workers", workers)) if workers else ()
-        setups = [
-            Setup(
-                profile=measured,
-                rate=one_rate,
-                policy=one_policy,
-                requests=requests,
-                seed=seed,
-                arrivals=arrivals,
-                service=service,
-                device=device or options.device(measured, capacities, one_policy),
-                workers=capacities,
-                deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
-                max_queue=Batching(max_batch=measured.max_batch).max_queue if max_queue is None else max_queue,
-                max_delay_ns=round(max_delay_ms * _MS),
-                replicas=count,
-                router=one_router,
-                objective=objective,
-                push_depth=push_depth,
-                push_ahead_ns=round(push_ahead_ms * _MS),
-                launch_ns=round(launch_ms * _MS),
-                lengths=lengths,
-                prompts=prompts,
-                length_buckets=buckets,
-            )
-            for one_policy, (one_router, count) in product(
-                options.names(policy), options.fleets(router, options.counts("replicas", replicas))
-            )
-            for one_rate in options.rates(rate, load, peak * count, arrivals)
-        ]
-        for setup in setups:
-            setup.check()
-        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-
-        columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with progress(*columns, total=sum(setup.requests for setup in setups)) as update:
-            count = processes or os.cpu_count() or 1
-            cells = [run(setup, count, lambda requests: update(advance=requests)) for setup in setups]
-    if as_json:
+        cells = _simulated(_setups(given), given.processes)
+    if given.as_json:
         print_json(cells)
     else:
         print(table(cells))
+
+
+def _setups(given: SimulateOptions) -> list[Setup]:
+    """One for each policy, load, number of replicas and router. Raises ValueError, OSError for a wrong option."""
+    from app.contract import Batching  # numpy is slow to import
+    from planner import options
+    from planner.fleet import Setup
+
+    measured = options.profile(given.profile, given.max_batch)
+    capacities = tuple(options.counts("workers", given.workers)) if given.workers else ()
+    queue = Batching(max_batch=measured.max_batch).max_queue if given.max_queue is None else given.max_queue
+    buckets = given.length_buckets
+    common = Setup(
+        profile=measured,
+        rate=1.0,
+        requests=given.requests,
+        seed=given.seed,
+        arrivals=given.arrivals,
+        service=given.service,
+        workers=capacities,
+        deadline_ns=round(given.deadline_ms * _MS) if given.deadline_ms else None,
+        max_queue=queue,
+        max_delay_ns=round(given.max_delay_ms * _MS),
+        objective=given.objective,
+        push_depth=given.push_depth,
+        push_ahead_ns=round(given.push_ahead_ms * _MS),
+        launch_ns=round(given.launch_ms * _MS),
+        lengths=given.lengths,
+        prompts=given.prompts,
+        length_buckets=tuple(sorted(options.counts("length_buckets", buckets))) if buckets else (),
+    )
+    fleets = options.fleets(given.router, options.counts("replicas", given.replicas))
+    setups = []
+    for policy, (router, replicas) in product(options.names(given.policy), fleets):
+        device = given.device or options.device(measured, capacities, policy)
+        one = replace(common, policy=policy, router=router, replicas=replicas, device=device)
+        rates = options.rates(given.rate, given.load, common.peak * replicas, given.arrivals)
+        setups += [replace(one, rate=rate) for rate in rates]
+    for setup in setups:
+        setup.check()
+    return setups
+
+
+def _simulated(setups: Sequence[Setup], processes: int) -> list[dict[str, Any]]:
+    """A cell for each, with a bar of the requests. `processes` 0: one per core."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
+    from planner.fleet import run
+
+    columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with progress(*columns, total=sum(setup.requests for setup in setups)) as update:
+        count = processes or os.cpu_count() or 1
+        return [run(setup, count, lambda requests: update(advance=requests)) for setup in setups]
 
 
 def _replay(path: Path, as_json: bool) -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
+from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption, filled
 from app.cli.output import print_json, progress
 from app.errors import ConfigError, as_config_error
-from planner.commands.size_profiles import FORMATS, SERVED, ToMeasure, from_file, http_cost, stored
+from planner.commands.size_profiles import (
+    FORMATS,
+    SERVED,
+    HttpCost,
+    SizedModel,
+    ToMeasure,
+    from_file,
+    http_cost,
+    stored,
+)
 from planner.commands.size_report import Goal, Report, SizingResult
 
 if TYPE_CHECKING:
@@ -28,97 +37,70 @@ _QUARTILES = 1.349  # standard deviations between the quartiles of a normal dist
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 
 
-def size(
-    rate: Annotated[float, typer.Option(help="Requests per second, of all replicas together; of one row each.")],
-    p99_ms: Annotated[float, typer.Option(help="99 % of the requests must be answered within it.")],
-    model: Annotated[str, typer.Option(help="The model's name, or its folder. \\[the only one there is]")] = "",
-    models: ModelsOption = "demo",
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """The options of `starling size`."""
+
+    rate: Annotated[float, typer.Option(help="Requests per second, of all replicas together; of one row each.")]
+    p99_ms: Annotated[float, typer.Option(help="99 % of the requests must be answered within it.")]
+    model: Annotated[str, typer.Option(help="The model's name, or its folder. \\[the only one there is]")] = ""
+    models: ModelsOption = "demo"
     profile: Annotated[
         str, typer.Option(help="A profile's file, or linear:A+Bb, in place of the stored one of --model.")
-    ] = "",
+    ] = ""
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the model and its HTTP cost first, on this machine.")
-    ] = False,
-    budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60,
+    ] = False
+    budget_s: Annotated[float, typer.Option(help="--measure: seconds for the profile.")] = 60
     format: Annotated[
         str,
         typer.Option(help="Requests: json, binary, file; or served: those of a server. \\[the last known, or json]"),
-    ] = "",
+    ] = ""
     data: Annotated[
         Path | None,
         typer.Option(help="--measure: requests as users send them, as of `starling bench`. \\[made up]"),
-    ] = None,
-    headroom: Annotated[float, typer.Option(help="Per cent of the rate that must fit on top.")] = 20,
+    ] = None
+    headroom: Annotated[float, typer.Option(help="Per cent of the rate that must fit on top.")] = 20
     http_us: Annotated[
         float | None,
         typer.Option(help="CPU time of the event loop for a request, microseconds. \\[as measured, or assumed]"),
-    ] = None,
-    arrivals: Annotated[str, typer.Option(help="As of `starling simulate`: poisson, uniform, ...")] = "poisson",
+    ] = None
+    arrivals: Annotated[str, typer.Option(help="As of `starling simulate`: poisson, uniform, ...")] = "poisson"
     service: Annotated[
         str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV. \\[as the profile's spread]")
-    ] = "",
-    lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = "",
-    router: Annotated[Router, typer.Option(help="The router before the replicas.")] = "random",
-    policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = "",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "fp32",
-    profile_dir: ProfileDirOption = None,
+    ] = ""
+    lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = ""
+    router: Annotated[Router, typer.Option(help="The router before the replicas.")] = "random"
+    policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = ""
+    device: DeviceOption = "auto"
+    precision: PrecisionOption = "fp32"
+    profile_dir: ProfileDirOption = None
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Workers of each replica, with the profile's threads.")
-    ] = 1,
-    max_replicas: Annotated[int, typer.Option(min=1, help="The most replicas to consider.")] = 1000,
+    ] = 1
+    max_replicas: Annotated[int, typer.Option(min=1, help="The most replicas to consider.")] = 1000
     requests: Annotated[int, typer.Option(min=100, help="Requests of each simulated run, of which there are 8.")] = (
         10_000
-    ),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each further run has the next one.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
+    )
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each further run has the next one.")] = 0
+    as_json: JsonOption = False
+
+
+@filled
+def size(given: SizeOptions) -> None:
     """The replicas that a rate needs, their flags, and what one replica less would do.
 
     Simulates the model's own scheduler on its stored profile (`starling profile`), with the event loop and the threads
     that decode, behind a router that does not look at the replicas. Exit status 1 if no number of replicas is enough.
     """
-    goal = _goal(rate, p99_ms, headroom, max_replicas)
-    if http_us is not None and not 0 <= http_us < 1e9:
-        raise ConfigError(f"http-us: expected at least 0, got {http_us:g}")
-    if format not in ("", *FORMATS):
-        raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
-    if measure and format == SERVED:
-        raise ConfigError("format: --measure sends json, binary or file; what a server had needs no measuring")
-    if data is not None and not measure:
-        raise ConfigError("data: it is only sent with --measure")
+    _check(given)
+    goal = Goal(given.rate, given.p99_ms * _MS, given.headroom / 100, given.max_replicas)
     with as_config_error():
-        from app.scheduler.policies import POLICIES
-
-        if profile:
-            subject = from_file(profile)
-        else:
-            asked = ToMeasure(budget_s, format, data) if measure else None
-            subject = stored(model, models, device, precision, profile_dir, asked)
-        http = http_cost(subject.profile, format)
-        if http_us is not None:
-            http = replace(http, costs=replace(http.costs, call_ns=round(http_us * 1e3)), source="given")
-        profile_as_served = subject.profile.scaled(http.costs.scale)
-        setup = replace(
-            _setup(profile_as_served, (subject.profile.max_batch,) * workers, service or http.service),
-            arrivals=arrivals,
-            lengths=lengths,
-            router=router,
-            requests=requests,
-            seed=seed,
-            front=http.costs,
-            **{**subject.batching, **({"policy": policy} if policy else {})},
-        )
-        if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
-            raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
-        setup.check()
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
-        with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
-            found = _sized(setup, goal, partial(update, advance=1), http_assumed=http.source == "assumed")
-    report = Report(goal, subject, http, found, policy)
-    if as_json:
+        subject, http = _measured(given)
+        setup = _setup(given, subject, http)
+        found = _with_progress(setup, goal, http_assumed=http.source == "assumed")
+    report = Report(goal, subject, http, found, given.policy)
+    if given.as_json:
         print_json([report.as_dict()])
     else:
         print(report.as_text())
@@ -126,30 +108,64 @@ def size(
         sys.exit(1)
 
 
-def _goal(rate: float, p99_ms: float, headroom: float, most: int) -> Goal:
-    """The goal. Raises ConfigError that names a wrong option."""
-    for name, value in (("rate", rate), ("p99-ms", p99_ms)):
+def _check(given: SizeOptions) -> None:
+    """Raise ConfigError that names a wrong option."""
+    for name, value in (("rate", given.rate), ("p99-ms", given.p99_ms)):
         if not 0 < value < 1e9:
             raise ConfigError(f"{name}: expected above 0, got {value:g}")
-    if not 0 <= headroom <= 1000:
-        raise ConfigError(f"headroom: expected per cent from 0 to 1000, got {headroom:g}")
-    return Goal(rate, p99_ms * _MS, headroom / 100, most)
+    if not 0 <= given.headroom <= 1000:
+        raise ConfigError(f"headroom: expected per cent from 0 to 1000, got {given.headroom:g}")
+    if given.http_us is not None and not 0 <= given.http_us < 1e9:
+        raise ConfigError(f"http-us: expected at least 0, got {given.http_us:g}")
+    if given.format not in ("", *FORMATS):
+        raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {given.format!r}")
+    if given.measure and given.format == SERVED:
+        raise ConfigError("format: --measure sends json, binary or file; what a server had needs no measuring")
+    if given.data is not None and not given.measure:
+        raise ConfigError("data: it is only sent with --measure")
 
 
-def _setup(profile: ModelProfile, workers: tuple[int, ...], service: str) -> Setup:
+def _measured(given: SizeOptions) -> tuple[SizedModel, HttpCost]:
+    """The model with its profile, and what a request of it costs HTTP; measured first with --measure."""
+    if given.profile:
+        subject = from_file(given.profile)
+    else:
+        asked = ToMeasure(given.budget_s, given.format, given.data) if given.measure else None
+        subject = stored(given.model, given.models, given.device, given.precision, given.profile_dir, asked)
+    http = http_cost(subject.profile, given.format)
+    if given.http_us is not None:
+        http = replace(http, costs=replace(http.costs, call_ns=round(given.http_us * 1e3)), source="given")
+    return subject, http
+
+
+def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
+    """What is simulated, still at no rate. Raises ConfigError, ValueError for a wrong option."""
+    from app.scheduler.policies import POLICIES
     from planner.fleet import Setup
 
+    profile = subject.profile.scaled(http.costs.scale)
     on_cpu = not profile.device.startswith("cuda")
     depth = 1 if on_cpu else max(1, int(profile.extra.get("push_depth", 1)))
-    return Setup(
+    setup = Setup(
         profile,
         1.0,
-        workers=workers,
-        device="shared" if len(workers) > 1 else "serial",
-        service=service or measured_service(profile),
+        workers=(subject.profile.max_batch,) * given.workers,
+        device="shared" if given.workers > 1 else "serial",
+        service=given.service or http.service or measured_service(profile),
         push_depth=depth,
         push_ahead_ns=0 if depth == 1 else _GPU_AHEAD_NS,
+        arrivals=given.arrivals,
+        lengths=given.lengths,
+        router=given.router,
+        requests=given.requests,
+        seed=given.seed,
+        front=http.costs,
+        **{**subject.batching, **({"policy": given.policy} if given.policy else {})},
     )
+    if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
+        raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
+    setup.check()
+    return setup
 
 
 def measured_service(profile: ModelProfile) -> str:
@@ -157,6 +173,14 @@ def measured_service(profile: ModelProfile) -> str:
     spreads = sorted(float(one) for one in dict(profile.extra.get("spread", {})).values())
     variation = spreads[len(spreads) // 2] / _QUARTILES if spreads else 0.0
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
+
+
+def _with_progress(setup: Setup, goal: Goal, *, http_assumed: bool) -> SizingResult:
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
+    with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
+        return _sized(setup, goal, partial(update, advance=1), http_assumed=http_assumed)
 
 
 def _sized(setup: Setup, goal: Goal, ran: Callable[[], None], *, http_assumed: bool) -> SizingResult:
