@@ -51,12 +51,9 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
     if not settings.workers and policy.owns_device:
         capacities = policy.workers(settings.max_batch or Batching().max_batch)
     placement = Placement(precision=settings.precision, compile=settings.compile)
-    ahead_ms = settings.push_ahead_ms
-    if ahead_ms is None and policy.owns_device:
-        ahead_ms = 0
     options = DeviceOptions(
         placement=placement,
-        push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
+        push_ahead_ns=0 if policy.owns_device else None,
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
         keeps_one=not policy.owns_device,

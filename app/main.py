@@ -7,9 +7,9 @@ import logging
 import os
 import platform
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from app.collector import Collector
 from app.contract import Batching, Model, Served
 from app.engine.device import Device
 from app.engine.engine import Engine
+from app.engine.memory import Memory
+from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
 from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record
 from app.errors import as_config_error
@@ -54,7 +56,25 @@ from app.settings import MIB, Settings
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
-_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "row_check")
+_OVERRIDES = ("policy", "max_batch", "max_delay_ms", "max_queue")
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is made before the server starts, so that a mistake in the settings ends the command.
+
+    `gpu`: the index of the GPU; None: the CPU. `errors`: the last ones, for the live page.
+    """
+
+    settings: Settings
+    lifecycle: Lifecycle
+    collector: Collector
+    repository: Repository
+    gpu: int | None
+    memory: Memory
+    record: RecordFile | None
+    resources: Resources
+    errors: LastErrors
 
 
 def create_app(
@@ -70,87 +90,30 @@ def create_app(
     Raises ConfigError if the models, the GPU or the key files cannot be found, or the record cannot be written. A fault
     of a single model is not raised: the repository index shows it.
     """
-    lifecycle, collector = lifecycle or Lifecycle(), collector or Collector(None)
+    prepared = _prepare(settings, lifecycle or Lifecycle(), collector or Collector(None))
+    # app/http/openapi/ makes the OpenAPI document: FastAPI does not know the inference routes, and its own pages load
+    # scripts from another host.
+    app = FastAPI(lifespan=partial(_lifespan, prepared, on_ready), openapi_url=None)
+    app.include_router(control)
+    open_paths = _add_pages(app, settings, prepared.resources.auth)
+    install_error_handlers(app, prepared.resources.rejected)
+    return HttpApp(app, prepared.resources, open_paths)
+
+
+def _prepare(settings: Settings, lifecycle: Lifecycle, collector: Collector) -> _Prepared:
+    """Raises as `create_app`."""
     with as_config_error():
         policy_class(settings.policy or Batching().policy)
     auth = _auth(settings)
     lifecycle.tick_callbacks.append(auth.reread)
     https = settings.tls_cert is not None
-    tracer = tracer_of(settings.otlp_endpoint, settings.trace_sample, __version__, os.environ, https=https)
+    tracer = tracer_of(settings.otlp_endpoint, __version__, os.environ, https=https)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # Raises before anything starts if the folder cannot be read or has no model.
-    names = list(repository.scan(required=not settings.allow_empty))
+    names = list(repository.scan(required=not settings.loads_later))
     memory = memory_of(settings, len(names), on_gpu=gpu is not None)
-    record = open_record(settings)
-    rejected: Counter[str] = Counter()
-    errors = LastErrors()
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        async with AsyncExitStack() as stack:
-            if tracer is not None:
-                stack.push_async_callback(asyncio.to_thread, tracer.close)  # first, so that it ends last
-            device = device_of(settings, gpu)
-            sink = None if record is None else stack.enter_context(record).sink
-            engine = await stack.enter_async_context(
-                engine_of(settings, device, lifecycle, sink, memory, collector.look)
-            )
-            stack.callback(collector.close)
-            lifecycle.tick_callbacks.append(collector.tick)
-            registry = await stack.enter_async_context(
-                Registry(
-                    partial(_start, engine, collector),
-                    partial(_stop, engine, collector),
-                    repository,
-                    partial(_load, collector, overrides=_overrides(settings), check_policy=policy_class),
-                    collector.models_changed,
-                )
-            )
-            lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
-            lifecycle.device = device.name
-            build = {**_BUILD, "device": device.name}
-            if settings.watch:
-                watch = FolderWatch(repository, registry.load, registry.unload)
-                lifecycle.tick_callbacks.append(watch.begin)
-                stack.push_async_callback(watch.close)
-            loading = asyncio.create_task(_load_all(registry, engine, lifecycle, on_ready), name="load-models")
-            stack.push_async_callback(_cancel, loading)
-            about = _about(device, auth, None if gpu is None else cuda.memory(gpu)[1])
-            hub = Hub(
-                engine.clock, engine.snapshot, engine.plans, engine.watch, registry, lifecycle, about, errors,
-                partial(_machine, gpu),
-            )  # fmt: skip
-            stack.callback(hub.close)
-            if settings.ui:
-                lifecycle.tick_callbacks.append(hub.record)
-            yield {
-                "catalog": registry,
-                "auth": auth,
-                "health": lifecycle,
-                "settings": settings,
-                "metrics": Metrics(
-                    engine.snapshot,
-                    partial(of_server, lifecycle, build, lambda: resources.bodies.held, rejected, collector),
-                ),
-                "engine": engine,
-                "hub": hub,
-            }
-
-    # app/http/openapi/ makes the OpenAPI document: FastAPI does not know the inference routes, and its own pages load
-    # scripts from another host.
-    app = FastAPI(lifespan=lifespan, openapi_url=None)
-    app.include_router(control)
-    open_paths: frozenset[str] = frozenset()
-    if settings.ui:
-        page = Page(docs=settings.docs)
-        app.include_router(page.router)
-        open_paths |= page.open_paths
-    if settings.docs:
-        keyed, admin = auth.keys is not None, auth.control == "admin"
-        app.include_router(docs_router(Document(keyed=keyed, admin=admin, root_path=settings.root_path)))
-        open_paths |= OPEN_PATHS
-    install_error_handlers(app, rejected)
+    record, errors = open_record(settings), LastErrors()
     resources = Resources(
         _limits(settings, memory.bodies),
         auth=auth,
@@ -159,10 +122,77 @@ def create_app(
         tracer=tracer,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
         root_path=settings.root_path,
-        rejected=rejected,
-        errors=errors if settings.ui else None,
+        errors=errors if settings.pages else None,
     )
-    return HttpApp(app, resources, open_paths)
+    return _Prepared(settings, lifecycle, collector, repository, gpu, memory, record, resources, errors)
+
+
+def _add_pages(app: FastAPI, settings: Settings, auth: Auth) -> frozenset[str]:
+    """Add the pages for people. Returns the paths that need no key."""
+    if not settings.pages:
+        return frozenset()
+    page = Page()
+    app.include_router(page.router)
+    keyed, admin = auth.keys is not None, auth.control == "admin"
+    app.include_router(docs_router(Document(keyed=keyed, admin=admin, root_path=settings.root_path)))
+    return page.open_paths | OPEN_PATHS
+
+
+@asynccontextmanager
+async def _lifespan(
+    prepared: _Prepared, on_ready: Callable[[Registry], None] | None, app: FastAPI
+) -> AsyncIterator[dict[str, Any]]:
+    """Start the engine, load the models, and stop in reverse order. Yields what routes find in `request.state`."""
+    settings, lifecycle, collector = prepared.settings, prepared.lifecycle, prepared.collector
+    resources, gpu = prepared.resources, prepared.gpu
+    async with AsyncExitStack() as stack:
+        if resources.tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, resources.tracer.close)  # first, so that it ends last
+        device = device_of(settings, gpu)
+        sink = None if prepared.record is None else stack.enter_context(prepared.record).sink
+        engine = await stack.enter_async_context(
+            engine_of(settings, device, lifecycle, sink, prepared.memory, collector.look)
+        )
+        stack.callback(collector.close)
+        lifecycle.tick_callbacks.append(collector.tick)
+        registry = await stack.enter_async_context(_registry(prepared, engine))
+        lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
+        lifecycle.device = device.name
+        if settings.watch:
+            watch = FolderWatch(prepared.repository, registry.load, registry.unload)
+            lifecycle.tick_callbacks.append(watch.begin)
+            stack.push_async_callback(watch.close)
+        loading = asyncio.create_task(_load_all(registry, engine, lifecycle, on_ready), name="load-models")
+        stack.push_async_callback(_cancel, loading)
+        about = _about(device, resources.auth, None if gpu is None else cuda.memory(gpu)[1])
+        hub = Hub(engine, registry, lifecycle, about, prepared.errors, partial(_machine, gpu))
+        stack.callback(hub.close)
+        if settings.pages:
+            lifecycle.tick_callbacks.append(hub.record)
+        build = {**_BUILD, "device": device.name}
+        server_state = partial(
+            of_server, lifecycle, build, lambda: resources.bodies.held, resources.rejected, collector
+        )
+        yield {
+            "catalog": registry,
+            "auth": resources.auth,
+            "health": lifecycle,
+            "settings": settings,
+            "metrics": Metrics(engine.snapshot, server_state),
+            "engine": engine,
+            "hub": hub,
+        }
+
+
+def _registry(prepared: _Prepared, engine: Engine) -> Registry:
+    overrides = _overrides(prepared.settings)
+    return Registry(
+        partial(_start, engine, prepared.collector),
+        partial(_stop, engine, prepared.collector),
+        prepared.repository,
+        partial(_load, prepared.collector, overrides=overrides, check_policy=policy_class),
+        prepared.collector.models_changed,
+    )
 
 
 def _auth(settings: Settings) -> Auth:

@@ -19,13 +19,25 @@ from app.machine import cpu_cores
 
 MIB = 1 << 20
 
-RowCheck = Literal["refuse", "warn", "off"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
 _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
+#: What to do in place of a setting that is gone, by its name.
+REMOVED = {
+    "allow_empty": "a server with --model-control, an admin key or --watch starts without a model by itself",
+    "best_effort_share": "give work that must have a share a model or a server of its own",
+    "classes": "real time before best effort is how the server always works",
+    "docs": "--no-pages takes away /docs, /openapi.json and /ui",
+    "objective": "set objective under [batching] in model.toml",
+    "push_ahead_ms": "the device decides it, and --policy ebird",
+    "row_check": "set row_check in model.toml; starling check --row-check tries one",
+    "rt_order": 'send a priority, or set objective = "deadline" in model.toml',
+    "trace_sample": "set OTEL_TRACES_SAMPLER=traceidratio, and the share as OTEL_TRACES_SAMPLER_ARG",
+    "ui": "--no-pages takes away /ui, /docs and /openapi.json",
+}
 #: First parts of the server's own paths. A prefix may not begin with one: the two could not be told apart.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
 
@@ -38,12 +50,8 @@ class Settings(BaseModel):
         "demo", description="A repository, a model's folder or file, or a set: demo, bench; none if a model is named."
     )
     model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is its folder or file.")
-    allow_empty: bool = Field(False, description="Start without a model: all are loaded later.")
     watch: bool = Field(
         False, description="For development: each second, load models that are new or edited, unload removed ones."
-    )
-    row_check: RowCheck | None = Field(
-        None, description="Models whose rows depend on their batch: refuse, warn, or off to not look. [refuse]"
     )
 
     # where
@@ -68,16 +76,10 @@ class Settings(BaseModel):
     cors_origins: tuple[str, ...] = Field(
         (), description="Origins whose pages may call the server, as https://app.example.com, or *."
     )
-    docs: bool = Field(True, description="The page /docs and /openapi.json, which need no key.")
-
-    # for people
-    ui: bool = Field(True, description="The live page, at /ui.")
+    pages: bool = Field(True, description="The live page, /ui; the page /docs and /openapi.json, which need no key.")
 
     # how requests are batched: beats model.toml
     policy: str | None = Field(None, description="When to form a batch. [adaptive]")
-    objective: Literal["latency", "deadline"] | None = Field(
-        None, description="The least mean latency, or the most answers by their deadline. [latency]"
-    )
     max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
     max_delay_ms: float | None = Field(
         None, ge=0, description="window, static, preferred: longest wait of the oldest row. [5]"
@@ -112,11 +114,6 @@ class Settings(BaseModel):
     workers: tuple[int, ...] = Field(
         (), description="Capacities in rows: 4x32 for four of 32, or 1,2,4. [one of any size]"
     )
-    push_ahead_ms: float | None = Field(
-        None,
-        ge=0,
-        description="How long before a batch ends its worker gets the next one; 0: then. [0.3 on a GPU, 0 on a CPU]",
-    )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
     pool_mib: int = Field(
         512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit. As much again between stages."
@@ -148,9 +145,6 @@ class Settings(BaseModel):
     record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
     otlp_endpoint: str | None = Field(
         None, description="Send traces to this OpenTelemetry collector (OTLP over HTTP), as http://127.0.0.1:4318."
-    )
-    trace_sample: float = Field(
-        1, ge=0, le=1, description="Share of the requests that are traced, of those whose client does not decide."
     )
 
     @field_validator("workers", mode="before")
@@ -208,6 +202,11 @@ class Settings(BaseModel):
         return self
 
     @property
+    def loads_later(self) -> bool:
+        """Whether models can be loaded while the server runs; it may then start without one."""
+        return self.watch or self.model_control or self.admin_key is not None or self.admin_key_file is not None
+
+    @property
     def repository(self) -> str | None:
         """The folder or set to serve; None if only single models are named."""
         return self.models if "models" in self.model_fields_set or not self.model else None
@@ -248,6 +247,7 @@ def shown_workers(workers: Sequence[int]) -> str:
 def settings_from(given: dict[str, Any]) -> Settings:
     """Settings from flags and variables; others have their defaults. Raises ConfigError, one line."""
     values = {name: value for name, value in given.items() if value is not None and value != []}
+    refuse_removed(f"--{name.replace('_', '-')}" for name in values)
     try:
         return Settings(**values)
     except ValidationError as exc:
@@ -259,7 +259,7 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """A warning for each STARLING_ variable that is not a setting, with the most similar one."""
+    """A warning for each STARLING_ variable that is not a setting, with what to do, or the most similar one."""
     prefix = "STARLING_"
     known = {name.upper() for name in Settings.model_fields}
     given = {name.removeprefix(prefix) for name in environment if name.startswith(prefix)}
@@ -267,8 +267,19 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, 1)
         meant = f"; did you mean {prefix}{near[0]}?" if near else ""
+        if instead := REMOVED.get(name.lower()):
+            meant = f" any more: {instead}"
         lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
     return lines
+
+
+def refuse_removed(arguments: Iterable[str]) -> None:
+    """Raise ConfigError for a flag of `serve` that is gone; it says what to do instead."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        if flag.startswith("--") and name in REMOVED:
+            raise ConfigError(f"{flag} is gone: {REMOVED[name]}")
 
 
 def repeated_models(arguments: Iterable[str]) -> list[str]:

@@ -146,7 +146,7 @@ def walk() -> list[Call]:
     client.start()
     from app.cli.commands import cli
 
-    flags = ["--port", str(port), "--drain-grace-s", "0", "--no-ui", "--profile-budget-s", "0"]
+    flags = ["--port", str(port), "--drain-grace-s", "0", "--no-pages", "--profile-budget-s", "0"]
     try:
         cli(["serve", *flags], standalone_mode=False)
     except SystemExit as ended:

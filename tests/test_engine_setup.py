@@ -16,8 +16,6 @@ from app.settings import Settings
     [
         ({}, 2, [0, -1]),
         ({"policy": "ebird"}, 1, [0, 0]),  # no unit behind one at work
-        ({"policy": "ebird", "push_ahead_ms": 1}, 2, [0, 0]),  # what was given stays, and is refused when a model loads
-        ({"push_ahead_ms": 0}, 1, [0, -1]),
     ],
 )
 def test_a_gpus_workers(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], depth: int, priorities: Any) -> None:

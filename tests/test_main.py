@@ -57,16 +57,17 @@ def test_a_record_that_cannot_be_written_is_known_before_anything_starts(tmp_pat
         main.create_app(Settings(record=tmp_path / "nowhere" / "record.jsonl"))
 
 
-@pytest.mark.parametrize("docs", [True, False])
-async def test_the_page_can_be_taken_away(docs: bool) -> None:
+@pytest.mark.parametrize("pages", [True, False])
+async def test_the_pages_can_be_taken_away(pages: bool) -> None:
     """With it go the paths that need no key."""
-    app = main.create_app(Settings(docs=docs, api_key="sesame"))
+    app = main.create_app(Settings(pages=pages, api_key="sesame"))
     state = {"health": SimpleNamespace(closing=False)}
     key = {"X-API-Key": "sesame"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(with_state(app, state)), base_url="http://a") as http:
-        without_key = {(await http.get(path)).status_code for path in ("/docs", "/docs/docs.js")}
-        with_key = {(await http.get(path, headers=key)).status_code for path in ("/docs", "/docs/docs.js")}
-        assert (without_key, with_key) == (({200}, {200}) if docs else ({401}, {404}))
+        paths = ("/docs", "/docs/docs.js", "/ui")
+        without_key = {(await http.get(path)).status_code for path in paths}
+        with_key = {(await http.get(path, headers=key)).status_code for path in paths}
+        assert (without_key, with_key) == (({200}, {200}) if pages else ({401}, {404}))
         assert (await http.get("/redoc", headers=key)).status_code == 404
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.errors import ConfigError
 from app.machine import cpu_cores, memory_limit
-from app.settings import Settings
+from app.settings import REMOVED, Settings, refuse_removed, settings_from, unknown_variables
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,6 @@ from app.settings import Settings
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_floor_s", 0),
         ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
-        ("objective", "energy"), ("objective", "0.5"),
         ("profile_budget_s", -1), ("root_path", "models"), ("root_path", "/a b"), ("root_path", "/a//b"),
         ("root_path", "/v2"), ("root_path", "/predict/x"), ("root_path", "//a"), ("cors_origins", "app.example.com"),
         ("cors_origins", "https://app.example.com/"), ("cors_origins", ("*", "https://a.example/x")),
@@ -37,6 +37,27 @@ def test_unknown_and_frozen() -> None:
         Settings(max_bodies=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="frozen"):
         Settings().port = 1  # type: ignore[misc]
+
+
+def test_a_setting_that_is_gone_says_what_to_do() -> None:
+    assert not set(REMOVED) & set(Settings.model_fields)
+    instead = "set OTEL_TRACES_SAMPLER=traceidratio, and the share as OTEL_TRACES_SAMPLER_ARG"
+    assert unknown_variables(["STARLING_TRACE_SAMPLE", "STARLING_PORT"]) == [
+        f"warning: the variable STARLING_TRACE_SAMPLE is no setting and does nothing any more: {instead}"
+    ]
+    for flag in ("--trace-sample", "--trace-sample=0.1", "--no-ui"):
+        with pytest.raises(ConfigError, match=rf"^{flag.partition('=')[0]} is gone: "):
+            refuse_removed(["--port", "1", flag])
+    with pytest.raises(ConfigError, match=f"^--trace-sample is gone: {instead}$"):
+        settings_from({"port": 1, "trace_sample": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("given", "loads_later"),
+    [({}, False), ({"watch": True}, True), ({"model_control": True}, True), ({"admin_key": "open"}, True)],
+)
+def test_models_can_be_loaded_later(given: dict[str, Any], loads_later: bool) -> None:
+    assert Settings(**given).loads_later is loads_later
 
 
 @pytest.mark.parametrize(

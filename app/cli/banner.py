@@ -68,8 +68,8 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str, not_r
         f"UNTRIED {entry.name}:{entry.version}  see the error above" for entry in index if entry.state == "UNTRIED"
     ]
     lines += [f"FAILED  {entry.name}:{entry.version}  see the error above" for entry in failed]
-    lines.append(f"url     {url}" + (f"  (docs at {url}/docs)" if settings.docs else ""))
-    if settings.ui:
+    lines.append(f"url     {url}" + (f"  (docs at {url}/docs)" if settings.pages else ""))
+    if settings.pages:
         lines.append(f"page    {url}/ui")
     if settings.watch:
         lines.append("watch   models that are new or edited are loaded, removed ones unloaded, for development")

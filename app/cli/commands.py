@@ -21,7 +21,7 @@ from app import __version__
 from app.cli import new, profile
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
-from app.settings import RowCheck, Settings, repeated_models, settings_from, unknown_variables
+from app.settings import Settings, refuse_removed, repeated_models, settings_from, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -61,6 +61,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # in a C locale it takes ASCII only, and paths may be no Unicode
             stream.reconfigure(errors="replace")
     try:
+        if sys.argv[1:2] == ["serve"]:
+            refuse_removed(sys.argv[2:])
         cli()
     except ConfigError as exc:
         fail(str(exc))
@@ -238,7 +240,8 @@ def list_models(
 def check(
     place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
     row_check: Annotated[
-        RowCheck | None, typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]")
+        Literal["refuse", "warn", "off"] | None,
+        typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]"),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit status 1 for a warning as well.")] = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -62,6 +62,7 @@ def filled(command: Callable[..., None]) -> Callable[..., None]:
     A field is annotated as a parameter of typer would be. The command's other parameters stay as they are.
     """
     hints = get_type_hints(command)
+    kind: Any
     name, kind = next((name, kind) for name, kind in hints.items() if is_dataclass(kind))
     kinds = get_type_hints(kind, include_extras=True)
 

@@ -41,9 +41,9 @@ def static_content(body: bytes) -> StaticContent:
     return StaticContent(body, compress(body, "gzip"), f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def add_file(router: APIRouter, path: str, file: Path, headers: Mapping[str, str], remove: bytes = b"") -> None:
-    """Serve one file at `path`; its suffix decides its type. `remove` is cut out of its content."""
-    read = cache(lambda: static_content(file.read_bytes().replace(remove, b"")))
+def add_file(router: APIRouter, path: str, file: Path, headers: Mapping[str, str]) -> None:
+    """Serve one file at `path`; its suffix decides its type."""
+    read = cache(lambda: static_content(file.read_bytes()))
     all_headers = {**headers, "content-type": _TYPES[file.suffix]}
 
     async def get(request: Request) -> Response:

@@ -90,7 +90,7 @@ class Repository:
         if required and not found:
             raise ConfigError(
                 f"models: no model found in {str(self._root)!r}: expected NAME/{FILE_NAME} or "
-                f"NAME/VERSION/{FILE_NAME}; starling serve --allow-empty starts without one"
+                f"NAME/VERSION/{FILE_NAME}; with --model-control, an admin key or --watch the server starts without one"
             )
         return dict(sorted(found.items()))
 

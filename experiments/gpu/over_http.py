@@ -98,7 +98,7 @@ def _starting(block: Block, name: str, folder: Path) -> Iterator[ModelCall]:
                 write_bert(folder / "bert", block.quick)
                 device = ["--device", block.device, *(["--precision", "fp16"] if block.cuda else [])]
                 flags = ["--model", f"bert={folder / 'bert'}", *device, "--profile-dir", str(folder / "profiles")]
-                server = stack.enter_context(starling([*flags, "--no-ui", "--no-docs"]))
+                server = stack.enter_context(starling([*flags, "--no-pages"]))
                 path = "/v2/models/bert/infer"
             else:
                 port, path = free_port(), one.path

@@ -7,7 +7,10 @@ only. One is asked at a time, in turns, with Poisson arrivals at shares of the b
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from experiments.common.live import in_turns, serving
 from experiments.many.deadlines import MODERATE, SHARE, Device, saved
@@ -19,19 +22,28 @@ from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat
 
 MODEL = "sleep"
+SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
 DEVICE = Device(MODEL, 4, 0.65, 60, largest=32)
 SECONDS, REPEATS = 4.0, 1  # of a run; runs of each cell
 WORKERS = (1, 2)
 LOADS = (0.3, 0.6, 0.8)
 WAYS = {
-    "deadline": ("--objective", "deadline"),
+    "deadline": (),
     "all that waits": ("--policy", "no_wait"),
     "window": ("--policy", "window"),
 }
 
 
-def flags(way: str, workers: int) -> Sequence[str]:
-    source = ROOT / "loadtest" / "bench" / "models" / MODEL
+def by_deadline(folder: Path) -> Path:
+    """A copy of the model that is served for deadlines."""
+    copied = shutil.copytree(SOURCE, folder / MODEL)
+    with (copied / "model.toml").open("a", encoding="utf-8") as file:
+        file.write('objective = "deadline"\n')  # its last table is [batching]
+    return copied
+
+
+def flags(way: str, workers: int, folder: Path) -> Sequence[str]:
+    source = by_deadline(folder) if way == "deadline" else SOURCE
     capacities = ",".join(["32"] * workers)
     return ("--model", f"{MODEL}={source}", "--threads", "1", "--workers", capacities, *WAYS[way])
 
@@ -66,7 +78,10 @@ def measure(say: Say) -> Data:
     cells = []
     for workers in WORKERS:
         bound, rows = DEVICE.bound(workers)
-        with serving({way: flags(way, workers) for way in WAYS}) as servers:
+        with (
+            tempfile.TemporaryDirectory(prefix="starling-") as folder,
+            serving({way: flags(way, workers, Path(folder)) for way in WAYS}) as servers,
+        ):
             for load in LOADS:
                 plans = {way: plan_of(server, round(load * bound, 1)) for way, server in servers.items()}
                 ways = {way: figures(runs) for way, runs in in_loop(in_turns(plans)).items()}

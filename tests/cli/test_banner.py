@@ -68,7 +68,7 @@ def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], models:
 
 
 def test_with_a_key_the_request_to_try_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
-    announce(Settings(api_key="sesame", docs=False), 8000, Models([model("a")], []), DEVICE, None)  # type: ignore[arg-type]
+    announce(Settings(api_key="sesame", pages=False), 8000, Models([model("a")], []), DEVICE, None)  # type: ignore[arg-type]
     text = capsys.readouterr().err
     assert 'try     curl -H "X-API-Key: $STARLING_API_KEY" http://127.0.0.1:8000/predict/a -d' in text
     assert "sesame" not in text

@@ -83,8 +83,8 @@ def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[S
 
 
 def test_flags_beat_variables(served: list[Settings]) -> None:
-    run("serve", "--port", "1", "--no-ui", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
-    assert (served[0].port, served[0].max_batch, served[0].ui) == (1, 7, False)
+    run("serve", "--port", "1", "--no-pages", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
+    assert (served[0].port, served[0].max_batch, served[0].pages) == (1, 7, False)
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "API_KEY_FILE", "ADMIN_KEY", "ADMIN_KEY_FILE"])
@@ -131,6 +131,7 @@ def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> N
         ["serve", "--workers", "0"],
         ["models", "/no/such/folder"],
         ["serve", "--port", "many"],
+        ["serve", "--row-check", "warn"],
     ],
 )
 def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +158,7 @@ def test_a_folder_without_a_model(
     assert caught.value.code == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("starling: ")]
     assert f"no model found in '{tmp_path}': expected NAME/model.toml" in line
-    assert "--allow-empty" in line
+    assert "with --model-control, an admin key or --watch the server starts without one" in line
 
 
 def test_models() -> None:

@@ -91,7 +91,7 @@ def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
     code.parent.mkdir()
     text = "from torch import nn\ndef build():\n    net = nn.Linear(2, 1)\n    nn.init.constant_(net.weight, 1)\n"
     code.write_text(f"{text}    nn.init.constant_(net.bias, 0)\n    return net\n")
-    server = start(flags=("--allow-empty", "--watch", "--model", f"net={code.parent}"))
+    server = start(flags=("--watch", "--model", f"net={code.parent}"))
     server.line("net has no model.toml, and is served by this one:")
     assert server.post("/predict/net", [1, 2]).json() == {"output": [3.0]}
     code.write_text(code.read_text().replace("bias, 0", "bias, 7"))

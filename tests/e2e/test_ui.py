@@ -52,7 +52,7 @@ def run(browse: Callable[..., None], ui: Server) -> Callable[..., None]:
 
 
 def test_a_page_that_watches_does_not_hold_up_the_end(start: Callable[..., Server]) -> None:
-    server = start(flags=("--allow-empty",))
+    server = start(flags=("--watch",))
     with socket.create_connection(server.host.split(":"), timeout=PATIENCE_S) as stream:
         stream.sendall(b"GET /ui/events HTTP/1.1\r\nHost: x\r\n\r\n")
         told = stream.recv(1 << 16)

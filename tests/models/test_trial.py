@@ -65,7 +65,7 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
         "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
         "Set recurrent = true in model.toml",
         "give the model a mask or its rows' lengths",
-        'row_check = "warn" in model.toml or --row-check warn',
+        'row_check = "warn" in model.toml',
     ):
         assert part in message
     message = refused(lambda x: x.sum(2)[:, -1:].repeat(1, 5), [SEQUENCE], [STATE])

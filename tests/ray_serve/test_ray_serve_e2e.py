@@ -43,7 +43,7 @@ class Served:
         os.mkfifo(self.folder / "held" / "leave")
         self._leave = os.open(self.folder / "held" / "leave", os.O_RDWR)  # so that neither side blocks in open
         settings = {
-            "models": str(self.folder), "profile_budget_s": 0, "profile_dir": str(folder), "row_check": "off",
+            "models": str(self.folder), "profile_budget_s": 0, "profile_dir": str(folder),
             "policy": "no_wait",  # it has no control tables, which take seconds to solve
         }  # fmt: skip
         options = {

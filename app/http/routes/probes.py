@@ -43,7 +43,7 @@ async def ready(request: Request) -> JSONResponse:
 @router.api_route(ROOT, methods=["GET", "HEAD"], include_in_schema=False)
 async def root(request: Request) -> Response:
     """Liveness in the form of V1, for programs. A browser is redirected to the live page."""
-    if request.state.settings.ui and "text/html" in request.headers.get("accept", ""):
+    if request.state.settings.pages and "text/html" in request.headers.get("accept", ""):
         # A relative path works behind an ingress whose prefix is not configured. With a configured prefix, the full
         # path also works from `/prefix` without a trailing slash.
         prefix = request.scope.get("root_path", "")

@@ -196,7 +196,7 @@ def check_independence(model: Model, run: Run) -> str | None:
         remedy = f"{_BY_ITS_CELL}. Otherwise: {remedy}"
     raise ConfigError(
         f"{_leave_batch_out(model.info)}{finding}. {remedy}; "
-        'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
+        'or serve it as it is, with row_check = "warn" in model.toml'
     )
 
 

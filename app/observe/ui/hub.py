@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from app.contract import Catalog, Plan
 from app.errors import NotReady, QueueFull
@@ -58,19 +58,25 @@ class Watcher:
         return message
 
 
+class Source(Protocol):
+    """The engine, as the hub sees it. `plans` are in the order of the snapshot's models."""
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+    def snapshot(self) -> Snapshot: ...
+    def plans(self) -> list[Plan]: ...
+    def watch(self, on_unit_end: OnUnitEnd | None) -> None: ...
+
+
 class Hub:
     """Must be constructed on the event loop. `about`: the content of each page's first message.
 
-    `clock`, `snapshot`, `plans` (in the order of the snapshot's models) and `watch` are the engine's. `machine` returns
-    what the process uses; it raises nothing.
+    `machine` returns what the process uses; it raises nothing.
     """
 
     def __init__(
         self,
-        clock: Callable[[], int],
-        snapshot: Callable[[], Snapshot],
-        plans: Callable[[], list[Plan]],
-        watch: Callable[[OnUnitEnd | None], None],
+        source: Source,
         catalog: Catalog,
         health: Lifecycle,
         about: Mapping[str, Any],
@@ -79,12 +85,17 @@ class Hub:
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._clock, self._snapshot, self._plans, self._watch = clock, snapshot, plans, watch
+        self._clock, self._snapshot, self._plans, self._watch = (
+            source.clock,
+            source.snapshot,
+            source.plans,
+            source.watch,
+        )
         self._catalog = catalog
         self._health = health
         self._interval_s = interval_s
         self._hello = events.encoded("hello", events.hello(about, round(interval_s * 1000)))
-        self._origin = clock()
+        self._origin = source.clock()
         self._errors = errors
         self._machine = machine
         self._history = History()

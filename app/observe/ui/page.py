@@ -23,24 +23,21 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer", "cache-control": ASK_AGAIN}
-_DOCS_LINK = b' <a href="docs">The HTTP interface</a>.'  # of index.html
 _PATIENCE_S = 30.0  # after which a stream ends whose page reads nothing
 
 
 class Page:
-    """`router` has all routes under /ui, which OpenAPI does not document. `docs`: there is a page /docs to link to.
+    """`router` has all routes under /ui, which OpenAPI does not document.
 
     `open_paths` need no key: the page itself asks the user for it.
     """
 
-    def __init__(self, *, docs: bool = True) -> None:
+    def __init__(self) -> None:
         self.router = APIRouter(include_in_schema=False)
         self.router.add_api_route("/ui/", _slash)
         self.router.add_api_route("/ui/events", _events)
         files = {f"/ui/{file.name}": file for file in sorted(_FOLDER.iterdir())}
-        index = files.pop("/ui/index.html")
-        hidden = b"" if docs else _DOCS_LINK
-        add_file(self.router, "/ui", index, _HEADERS, remove=hidden)
+        add_file(self.router, "/ui", files.pop("/ui/index.html"), _HEADERS)
         for path, file in files.items():
             add_file(self.router, path, file, _HEADERS)
         self.open_paths = frozenset({"/ui", "/ui/", *files})

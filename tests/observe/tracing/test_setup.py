@@ -10,7 +10,7 @@ from collected import Collected
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from app.errors import ConfigError
-from app.observe.tracing.setup import tracer_of
+from app.observe.tracing.setup import share, tracer_of
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -32,7 +32,7 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     "environment", [{}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"}]
 )
 def test_off(environment: dict[str, str]) -> None:
-    assert tracer_of(None, 1, "0", environment) is None
+    assert tracer_of(None, "0", environment) is None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_flag_or_a_standard_variable_switches_it_on(
     monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
     sent_to: list[str] = []
     monkeypatch.setattr(OTLPSpanExporter, "shutdown", lambda self: sent_to.append(self._endpoint))
-    tracer = tracer_of(flag, 1, "0", {name: "http://one:4318"})
+    tracer = tracer_of(flag, "0", {name: "http://one:4318"})
     assert tracer is not None
     tracer.close()
     assert sent_to == [f"http://{host}:4318/v1/traces"]
@@ -68,16 +68,36 @@ def test_which_service_it_is(variable: str, value: str, service: str, monkeypatc
     assert (shown["service.name"], shown["service.version"]) == (service, "0")
 
 
+@pytest.mark.parametrize(
+    ("sampler", "argument", "expected"),
+    [
+        ("", "0.5", 1), ("always_on", "", 1), ("parentbased_always_off", "0.5", 0), ("traceidratio", "", 1),
+        ("TraceIdRatio", "0.25", 0.25), ("parentbased_traceidratio", "0", 0), ("jaeger_remote", "0.5", 1),
+    ],
+)  # fmt: skip
+def test_the_share_is_that_of_opentelemetrys_variables(
+    sampler: str, argument: str, expected: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert share({"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}) == expected
+    assert ("got 'jaeger_remote'; all requests are traced" in caplog.text) == (sampler == "jaeger_remote")
+
+
+@pytest.mark.parametrize("given", ["-0.1", "1.5", "nan", "all"])
+def test_no_share(given: str) -> None:
+    with pytest.raises(ConfigError, match=f"^OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1, got '{given}'$"):
+        tracer_of("http://one:4318", "0", {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": given})
+
+
 @pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])
 def test_no_url(given: str) -> None:
     with pytest.raises(ConfigError, match="otlp_endpoint: expected a URL"):
-        tracer_of(given, 1, "0", {})
+        tracer_of(given, "0", {})
 
 
 @pytest.mark.usefixtures("without_extra")
 def test_the_extra_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"^otlp_endpoint: .*: pip install opentelemetry-sdk "):
-        tracer_of("http://one:4318", 1, "0", {})
-    assert tracer_of(None, 1, "0", {BASE: "http://one:4318"}) is None
+        tracer_of("http://one:4318", "0", {})
+    assert tracer_of(None, "0", {BASE: "http://one:4318"}) is None
     (record,) = caplog.records
     assert record.message.startswith(f"{BASE} is set, but opentelemetry is not installed")

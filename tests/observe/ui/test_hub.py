@@ -59,11 +59,10 @@ class Rig:
         self.source, self.health = Source(self.loop), Lifecycle()
         self.catalog = FakeCatalog({"echo": {"1": ECHO}}, [IndexEntry("echo", "1", "READY")])
         self.errors = LastErrors()
-        source = self.source
+        machine = Machine(1.0, 64, 0)
         self.hub = Hub(
-            source.clock, source.snapshot, source.plans, source.watch, self.catalog, self.health, {"version": "0"},  # type: ignore[arg-type]
-            self.errors, lambda: Machine(1.0, 64, 0), interval_s=0.25,
-        )  # fmt: skip
+            self.source, self.catalog, self.health, {"version": "0"}, self.errors, lambda: machine, interval_s=0.25
+        )
 
 
 async def next_of(watcher: Watcher) -> tuple[str, Any]:

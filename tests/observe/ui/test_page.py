@@ -25,7 +25,7 @@ KEY = "sesame"
 async def server(folder: Path, **settings: Any) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
     """A server without models, and a client of it."""
     (folder / "models").mkdir(exist_ok=True)
-    given = {"models": str(folder / "models"), "allow_empty": True, "profile_dir": folder, **settings}
+    given = {"models": str(folder / "models"), "model_control": True, "profile_dir": folder, **settings}
     made = create_app(Settings(**given))
     async with made.running() as state:
         app = with_state(made, state)
