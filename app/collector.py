@@ -1,9 +1,6 @@
-"""Collects garbage where that disturbs least.
+"""Collects garbage, cycles of objects that models and libraries leave behind, where that disturbs least.
 
-Reference counting frees nearly everything. What is left are cycles of objects, which models and libraries leave behind,
-and which may hold hundreds of megabytes. A collection finds them, but nothing else runs meanwhile, and walking all that
-torch and transformers have created takes 0.1 to 0.3 s. So objects that stay are frozen, that is, left out of
-collections; walking the others takes a few milliseconds.
+Nothing else runs during a collection, so objects that stay are frozen, that is, left out of it.
 
     what is walked   when
     nothing          a model has been built, or loaded: what is there now is frozen
@@ -11,8 +8,7 @@ collections; walking the others takes a few milliseconds.
     the others       before a load; after an unload, or a load that failed; when the process has grown by `growth` bytes
     everything       an unloaded model is still there; models have changed, and the server is idle
 
-Then the C library returns to the system what has been freed. It would keep up to as much again each time, for the next
-batches.
+Then the C library returns what has been freed to the system.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
 """Every error a caller can see.
 
 StarlingError
- +-- BadRequest 400          a field of the request is wrong; the message names it
- |    +-- BadText 400        a front refuses the text of one row
- +-- Unauthorized 401        the route needs a key; the request has none or a wrong one
- +-- Forbidden 403           the server's settings or the key do not allow the request
- +-- NotFound 404            unknown model, version or route
+ +-- BadRequest 400
+ |    +-- BadText 400        of one row
+ +-- Unauthorized 401
+ +-- Forbidden 403
+ +-- NotFound 404
  +-- MethodNotAllowed 405
- +-- BodyTimeout 408         the body did not arrive in time
+ +-- BodyTimeout 408
  +-- LengthRequired 411
  +-- TooLarge 413
- +-- UnsupportedMedia 415    unknown content type or encoding
- +-- QueueFull 429           the model's queue is full; carries a retry hint
- +-- TooManyConnections 429  of a best-effort request; carries a retry hint, and its connection closes
- +-- DeadlineUnreachable 429 predicted to end after its deadline; carries a retry hint
- +-- ClientGone 499          the client disconnected: nobody reads this answer
- +-- ModelFailed 500         this request failed in the model
- +-- OutputNotJson 500       NaN or infinity in an output asked for as JSON
- +-- NotReady 503            starting, draining, loading, failed; carries a retry hint
- +-- DeadlineExceeded 504    the deadline passed before the work was done
+ +-- UnsupportedMedia 415
+ +-- QueueFull 429           with a retry hint, as the next two
+ +-- TooManyConnections 429
+ +-- DeadlineUnreachable 429
+ +-- ClientGone 499          nobody reads it
+ +-- ModelFailed 500
+ +-- OutputNotJson 500
+ +-- NotReady 503            with a retry hint
+ +-- DeadlineExceeded 504
 
-An error carries its status; one function (`error_parts` in `http/errors.py`) turns it into `{"error": message}`.
+`error_parts` in `http/errors.py` makes `{"error": message}` of each.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """Arrival times of requests, from seeded random processes or traces, as chunks of integer nanoseconds.
 
-    poisson                     independent requests
-    uniform                     one every 1 / rate
-    gamma:CV                    gaps with a gamma distribution of this coefficient of variation (1 is poisson)
-    steps:FxS,FxS,...           poisson at F times the rate for S seconds each, repeated: steps:0.5x10,2x5
-    diurnal:PERIOD_S:AMPLITUDE  poisson at rate x (1 + AMPLITUDE sin(2 pi t / PERIOD_S)), AMPLITUDE at most 1
-    bursty:ON_S:OFF_S           poisson while on, nothing while off; both periods exponential with these means. The mean
-                                rate stays the given one
-    trace:FILE                  one time in seconds a line (the first column of a CSV file), in order
+    poisson, uniform            independent; one every 1 / rate
+    gamma:CV                    gaps with this coefficient of variation
+    steps:FxS,FxS,...           poisson at F times the rate for S seconds each, repeated
+    diurnal:PERIOD_S:AMPLITUDE  poisson at rate x (1 + AMPLITUDE sin(2 pi t / PERIOD_S))
+    bursty:ON_S:OFF_S           poisson while on, nothing while off; exponential periods with these means
+    trace:FILE                  one time in seconds a line (the first column of a CSV file)
 
-The same spec, rate and seed give the same instants in the simulator and in the load generator. Memory does not grow
-with their number: a process yields chunks, and a trace is read as it is used.
+The same spec, rate and seed give the same instants in the simulator and in the load generator.
 """
 
 from __future__ import annotations

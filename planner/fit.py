@@ -1,11 +1,7 @@
 """Fits the costs of a server's HTTP front from loads that were measured.
 
-Each measured load gives the CPU time of the front's threads for a number of requests in a number of batches. From
-several loads the cost of a request and the cost of a batch can be separated.
-
-Under load, batches are also slower than in the profile, because they run beside the front's threads. How much of the
-time they do so has no closed form, since slower batches change it. So the same loads are simulated with one slowdown
-after another, until simulated batches are as slow as measured ones.
+CPU times of several loads tell the cost of a request from that of a batch. The slowdown of batches is found by
+simulating the same loads until simulated batches are as slow as measured ones: docs/theory/simulator.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Simulates the HTTP front of one replica: an event loop and helper threads, which share one interpreter with batches.
 
-The loop works in turns: it takes all pending work, handles it in order, and asks the scheduler at the end of the turn.
-Helper threads decode requests that would take the loop too long. Only one thread at a time holds the interpreter lock,
-so n busy threads are assumed to run at 1/n of their speed each.
-
-A batch computes without the lock, but needs it before each of its operations, and it shares caches and cores with the
-front and its clients. So it takes longer while helper threads are busy, and the more of its time the loop has been busy
-recently. How much longer is fitted to measurements (`fit`).
+Costs are CPU times; n busy threads run at 1/n of their speed each, and batches beside them take longer. Why:
+docs/theory/simulator.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The second driver of the Scheduler: runs the object that serves in virtual time.
+"""The second driver of the Scheduler: runs the object that serves in virtual time. Why so: docs/theory/simulator.md.
 
 Rules
-    1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
-    2. Events at the same time are handled in the order finished, launched, front, (cancel,) submit, tick, wake.
-       Each finished unit has its own step, except with `one_step`; other events of the same time share one step. There
-       is no cancel, because simulated callers do not hang up.
-    3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
+    1. Time is integer nanoseconds and jumps from event to event. Nothing here reads a clock.
+    2. Events at the same time are handled in the order finished, launched, front, submit, tick, wake. Each finished
+       unit has its own step, except with `one_step`; other events of the same time share one.
+    3. Memory does not grow with the number of requests.
 
-A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
-otherwise each node has its own Simulator, with the same result. Each request has one row. At a cell a row makes the
-given number of steps, by default as many as it is long and at least one, and then ends there (`Outcome.ended`).
+A node is one replica: a scheduler and its device. If a router must see all, one Simulator has several.
 """
 
 from __future__ import annotations

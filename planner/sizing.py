@@ -1,12 +1,8 @@
 """Sizes a deployment by simulation: the fewest equal replicas that keep an objective for the 99th percentile latency.
 
-A number of replicas is judged by the largest 99th percentile of `RUNS` independent runs with different seeds. The true
-median of such percentiles is below that with a probability of 1 - 2^-RUNS, whatever their distribution (order
-statistics; 99.6 % for 8), and between the smallest and the largest with 1 - 2^(1-RUNS) (99.2 %). So a number close to
-the objective is rather rejected than accepted. Requests that were refused or dropped count as answered too late.
-
-A random router splits Poisson arrivals into independent Poisson streams. All replicas are then statistically equal, and
-only one is simulated, with its share of the rate.
+A number of replicas is judged by the largest 99th percentile of `RUNS` independent runs, in which refused and dropped
+requests count as late. What that proves: docs/theory/simulator.md. Behind a random router one replica is simulated for
+all.
 """
 
 from __future__ import annotations

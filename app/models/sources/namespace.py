@@ -1,12 +1,11 @@
 """The imports of one load of a model's folder, apart from those of all other loads.
 
-Two models may have helpers of one name, and an edited folder is loaded beside the version that serves. So the modules
-of each load are in `sys.modules` below a package of their own, `starling_model_...`, and are found there in three ways:
+Its modules are in `sys.modules` below a package `starling_model_...`, and are found in three ways:
 
-- Each has `__builtins__` of its own, whose `__import__` looks into the folder first, on any thread, at any time.
+- Each has `__builtins__` of its own, whose `__import__` looks into the folder first.
 - What its code puts on `sys.path` is taken off again, and is searched for its own imports only.
-- Whoever imports for it by a plain name (pickle, `importlib`) gets the module from a finder, which knows the load that
-  runs on this thread, or else the code that called. Plain names leave `sys.modules` when the load ends.
+- Imports by a plain name (pickle, `importlib`) get the module from a finder, which knows the load that runs on this
+  thread, or else the code that called.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Opens files that torch saves, after checks: archives of torch.export, TorchScript, weights.
 
-`torch.export.load` unpickles without restriction whatever an archive marks as pickled: odd tensors, script objects,
-sample inputs it cannot read otherwise, and compiled archives bring a shared library. A model exported in the ordinary
-way has none of these, so an archive that has one is refused. TorchScript's programs are its own, and torch reads its
-objects with a reader that knows no Python classes: no Python code runs. A file of `torch.save` has the same suffix and
-is a pickle, which runs whatever code its maker chose. It is refused.
+An archive of torch.export is refused if anything in it would be unpickled, or loaded as a library: one exported in the
+ordinary way has neither. TorchScript runs no Python code. A file of `torch.save` is a pickle, and is refused.
 
-This guards against pickles and is no sandbox: like model code, an archive must come from a source whose programs you
-would run.
+This is no sandbox: like model code, an archive must come from a source whose programs you would run.
 """
 
 from __future__ import annotations

@@ -1,18 +1,6 @@
 """All tasks: the tensors of the V2 protocol that clients send and get, the options, and the model's head.
 
-| task | input | outputs, of one row |
-|---|---|---|
-| text-classification | text BYTES []; with `pairs` text_pair, too | labels BYTES [k], scores FP32 [k], the best first |
-| token-classification | text BYTES [] | pieces, labels BYTES [n], scores FP32 [n], starts, ends INT64 [n] |
-| feature-extraction | text BYTES [] | embedding FP32 [size] |
-| sentence-similarity | source_sentence BYTES [], sentences BYTES [n] | scores FP32 [n] |
-| rerank | query, document BYTES [] | score, raw_score FP32 [] |
-| fill-mask | text BYTES [] | tokens BYTES [n, k], scores FP32 [n, k], of each mask, the best first |
-| question-answering | question, context BYTES [] | answer BYTES [], score FP32 [], start, end INT64 [] |
-| zero-shot-classification | text BYTES [], candidate_labels BYTES [n] | labels BYTES, scores FP32 [n], the best first |
-| image-classification | image BYTES [] | labels BYTES [k], scores FP32 [k], the best first |
-| translation, summarization, text2text-generation, text-generation | text BYTES [] | generated_text, finish_reason
-  BYTES [], prompt_tokens, generated_tokens INT64 [] |
+docs/tasks.md has them as a table.
 """
 
 from __future__ import annotations
