@@ -25,7 +25,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest import payloads
 from loadtest.locust_shapes import SHAPES, Diurnal, Ramp, Spike, Steps
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 log = logging.getLogger("loadtest")
 

@@ -19,9 +19,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from loadtest.generator.answers import MALFORMED, decode, misfit
 from loadtest.generator.payload import ModelMetadata, made_values, v2_body
-from planner.lengths import Lengths
+from loadtest.generator.seen_answers import MALFORMED, decode, misfit
+from planner.drawn_lengths import Lengths
 
 SAMPLES = Path(__file__).resolve().parents[1] / "app" / "models" / "demo" / "digits" / "samples"
 IMAGE_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}

@@ -16,7 +16,7 @@ from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile
 
 from .fleet import Setup, counted
-from .front import FrontCosts
+from .simulated_front import FrontCosts
 
 _SLOWED = (0.0, *(round(0.1 * 1.6**step, 3) for step in range(12)))  # slowdowns tried: 0 to 18
 _REQUESTS = 500  # simulated for a load: enough for means to a few per cent

@@ -30,15 +30,15 @@ from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
-from .device import Device, factors
-from .front import Front, FrontCosts
-from .lengths import Lengths
-from .lengths import mean as mean_length
+from .drawn_lengths import Lengths
+from .drawn_lengths import mean as mean_length
 from .node import PROGRAM, Node
-from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
 from .routers import make as make_router
+from .simulated_device import SimulatedDevice, factors
+from .simulated_front import FrontCosts, SimulatedFront
 from .simulator import Simulator
+from .tally import Tally, summary
 
 DEVICES = ("serial", "shared")
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
@@ -132,9 +132,9 @@ class Setup:
         """A new replica, with its own random service times."""
         spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
-        front = None if self.front is None else Front(self.front)
+        front = None if self.front is None else SimulatedFront(self.front)
         decodes = bool(self.prompts)
-        device = Device(self.profile, spec.max_running, factor, front, decodes=decodes)
+        device = SimulatedDevice(self.profile, spec.max_running, factor, front, decodes=decodes)
         stages = self._served.program_stages()
         if decodes:
             stages = tuple(replace(cell, own_steps=True) for cell in stages)

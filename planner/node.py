@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Program, Unit
 
-from .device import Device
-from .front import Front
+from .simulated_device import SimulatedDevice
+from .simulated_front import SimulatedFront
 
 PROGRAM = 1  # the id of the one program of a node
 
@@ -30,9 +30,9 @@ class Node:
         self,
         scheduler: Scheduler,
         program: Program,
-        device: Device,
+        device: SimulatedDevice,
         launch_ns: int = 0,
-        front: Front | None = None,
+        front: SimulatedFront | None = None,
     ) -> None:
         scheduler.add_program(program, 0)
         self.scheduler = scheduler

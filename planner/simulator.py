@@ -17,10 +17,10 @@ from itertools import repeat
 
 from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 
-from .cells import Stepped, ended
-from .front import Front, Part, Request, Work
 from .node import PROGRAM, Node
-from .report import Tally
+from .row_steps import Stepped, ended
+from .simulated_front import FrontRequest, LoopPart, SimulatedFront, Work
+from .tally import Tally
 
 _FOLD = 8192  # latencies that are moved into the histogram at a time
 
@@ -90,7 +90,7 @@ class Simulator:
                 self._submit(node, at, length, most, klass)
                 continue
             self._count(node, 1)
-            node.front.put(Part.READ, Request(at, length, most, klass), at)
+            node.front.put(LoopPart.READ, FrontRequest(at, length, most, klass), at)
             self._follow(node, node.front)
         self._end = max(self._end, self.now)
         self.tally.requests += fed
@@ -168,7 +168,7 @@ class Simulator:
                 over = ended(unit) if unit.stage in node.cells else ()
                 outcome = Outcome(unit.id, None, compute_ns, over, times=node.device.step_times)
                 if node.front is not None:
-                    node.front.put(Part.ENDED, outcome, time)
+                    node.front.put(LoopPart.ENDED, outcome, time)
                     self._follow(node, node.front)
                     self._watch(node)
                     return
@@ -188,18 +188,18 @@ class Simulator:
         elif node.armed == time:
             self._wake(node)
 
-    def _work(self, node: Node, front: Front) -> None:
+    def _work(self, node: Node, front: SimulatedFront) -> None:
         """The front's loop has done a piece of work, or a helper thread has decoded a request."""
         now, work = self.now, front.pop(self.now)
         if work is None:
             pass
-        elif work.part is Part.READ and front.costs.aside:
+        elif work.part is LoopPart.READ and front.costs.aside:
             front.decode(work.what, now)
-        elif work.part in (Part.READ, Part.SUBMIT):
+        elif work.part in (LoopPart.READ, LoopPart.SUBMIT):
             self._submit(node, *work.what)
-        elif work.part is Part.START:
+        elif work.part is LoopPart.START:
             self._hand_over(node, work.what)
-        elif work.part is Part.ENDED:
+        elif work.part is LoopPart.ENDED:
             node.scheduler.finished(work.what, now)
             node.submitted = False
             self._carry_out(node, node.scheduler.step(now))
@@ -210,7 +210,7 @@ class Simulator:
             self._touch(node)
         self._follow(node, front)
 
-    def _follow(self, node: Node, front: Front) -> None:
+    def _follow(self, node: Node, front: SimulatedFront) -> None:
         """Schedule the event of the front's next piece of work, and let the device follow the front's busy threads."""
         if front.due is not None and front.due != node.front_due:
             self._at(front.due, _FRONT, node.index)
@@ -249,8 +249,8 @@ class Simulator:
                 self._hand_over(node, unit)
         self._watch(node)
         if node.front is not None:
-            starts = [Work(Part.START, unit) for unit in step.start]
-            node.front.insert([*starts, *(Work(Part.ANSWER, call) for call in step.done)], now)
+            starts = [Work(LoopPart.START, unit) for unit in step.start]
+            node.front.insert([*starts, *(Work(LoopPart.ANSWER, call) for call in step.done)], now)
             self._follow(node, node.front)
         else:
             for call in step.done:

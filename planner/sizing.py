@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from .device import slowdown
 from .fleet import Setup, counted
-from .front import FrontCosts
-from .report import Tally
+from .simulated_device import slowdown
+from .simulated_front import FrontCosts
+from .tally import Tally
 
 RUNS = 8
 _SHARE = 0.99  # of the requests must keep the objective
@@ -28,7 +28,7 @@ OnRun = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class LatencyEstimate:
     """The simulated figures of so many replicas at a rate.
 
     `p99_ns`: of each run, ascending; infinity if more than 1 % of the requests were not answered. A load of 1 or more
@@ -85,10 +85,10 @@ def _most(size: int, batch_ns: float, front: FrontCosts | None) -> float:
     return 1e9 * min(1 / held, 2 * size / (batch_ns + root))
 
 
-def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: None) -> Estimate:
+def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: None) -> LatencyEstimate:
     """`RUNS` simulations of so many replicas. `setup` has been solved (`Setup.solved`); run k has its seed plus k."""
     if (load := rate / replicas / capacity(setup)) >= 1:
-        return Estimate(replicas, rate, load, math.inf, (math.inf,) * RUNS, 0.0, 0.0, 0.0, 0.0)
+        return LatencyEstimate(replicas, rate, load, math.inf, (math.inf,) * RUNS, 0.0, 0.0, 0.0, 0.0)
     return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, on_run)))
 
 
@@ -157,10 +157,10 @@ def _late(tally: Tally) -> float:
     return tally.percentile(_SHARE * tally.requests / tally.completed) or math.inf
 
 
-def _estimate(setup: Setup, replicas: int, rate: float, tallies: Sequence[Tally]) -> Estimate:
+def _estimate(setup: Setup, replicas: int, rate: float, tallies: Sequence[Tally]) -> LatencyEstimate:
     requests = sum(tally.requests for tally in tallies)
     elapsed = sum(tally.end_ns * tally.nodes for tally in tallies)
-    return Estimate(
+    return LatencyEstimate(
         replicas=replicas,
         rate=rate,
         load=rate / replicas / capacity(setup),

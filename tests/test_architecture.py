@@ -248,7 +248,7 @@ def test_every_folder_has_a_rule() -> None:
         ("app/http/asgi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("app/observe/ui/page.py", "from app.http.request import Request"),
         ("app/unheard_of.py", "import app.scheduler"),
-        ("app/cli/profile.py", "def f():\n    from planner import options"),
+        ("app/cli/profile_command.py", "def f():\n    from planner import option_values"),
         ("planner/simulator.py", "from app.http.request import Request"),
         ("planner/simulator.py", "import loadtest.generator.run"),
         ("planner/sizing.py", "import asyncio"),

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app import __version__
-from app.cli import new, profile
+from app.cli import new_command, profile_command
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
 from app.settings import Settings, refuse_removed, repeated_models, settings_from, unknown_variables
@@ -281,7 +281,7 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-for command in (new.new, profile.profile):
+for command in (new_command.new, profile_command.profile):
     cli.command()(command)
 for place in _BESIDE:
     module, _, name = place.partition(":")

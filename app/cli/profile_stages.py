@@ -21,7 +21,7 @@ _FILLED = 0.9  # of a stage's most rows per second: the smallest size that reach
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class StageTimes:
     """Milliseconds by batch size: of the whole model, of all its stages together, and of each stage."""
 
     whole: dict[int, float]
@@ -58,7 +58,7 @@ class Slices:
     """Times by number of stages, and the line of model.toml that cuts it so; "" if the model has these stages."""
 
     model: str
-    times: dict[int, Times]
+    times: dict[int, StageTimes]
     paste: str
 
     @property
@@ -142,7 +142,7 @@ def _sliced(model: Model, stages: int, cuts: list[str]) -> list[Model]:
     return found
 
 
-async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> Times:
+async def _times(model: Model, settings: Settings, length: int, budget_s: float) -> StageTimes:
     """Time the model whole and in stages, in turn, as a worker runs them. Raises ConfigError."""
     from app.engine.profiling.measuring import UnitTime, median_of
     from app.engine.profiling.sampler import size_sets
@@ -163,7 +163,7 @@ async def _times(model: Model, settings: Settings, length: int, budget_s: float)
             if time.monotonic() - begun > budget_s:
                 break
     medians = {size: [median_of(timed) for timed in zip(*visits, strict=True)] for size, visits in found.items()}
-    return Times(
+    return StageTimes(
         {size: one.ns / 1e6 for size, (one, _) in medians.items()},
         {size: one.ns / 1e6 for size, (_, one) in medians.items()},
         [{size: one.by_stage[stage] / 1e6 for size, (_, one) in medians.items()} for stage in range(len(model.stages))],

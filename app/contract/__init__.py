@@ -1,7 +1,7 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
 from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
-from app.contract.models import Cut, Front, Model, ModelSource, Translated
+from app.contract.models import Front, Model, ModelSource, TextCut, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Plan, Served
 from app.contract.specs import (
     CLASSES,
@@ -28,7 +28,6 @@ __all__ = [
     "Array",
     "Batching",
     "Catalog",
-    "Cut",
     "FinishedBatch",
     "Front",
     "IndexEntry",
@@ -42,6 +41,7 @@ __all__ = [
     "SampleRow",
     "Served",
     "TensorSpec",
+    "TextCut",
     "Times",
     "Translated",
     "Waiter",

@@ -26,7 +26,7 @@ class Translated:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TextCut:
     """A request's wish to have long texts cut: to `most` tokens, or to as many as the model takes.
 
     `left`: at the beginning; None: as the model's tokenizer does. `last`: only the last text of a pair, and `most` does
@@ -75,7 +75,7 @@ class Front:
     #: For a text-generating model: the front of prompts as tokens, each the JSON of a list of ids.
     ids: Front | None = None
     #: As `read` for one call, whose long texts are cut.
-    read_cut: Callable[[Sequence[Array], Cut], Translated] | None = None
+    read_cut: Callable[[Sequence[Array], TextCut], Translated] | None = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
         """The model's info as clients see it."""

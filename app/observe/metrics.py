@@ -75,7 +75,7 @@ def _total(spent: Iterable[Spent]) -> Spent:
 
 
 @dataclass(slots=True)
-class Parts:
+class ComputeParts:
     """A count, and the sums of nanoseconds of each part of computing: gathering inputs, the model, copying outputs."""
 
     count: int = 0
@@ -103,7 +103,7 @@ class BatchStats:
     def __init__(self) -> None:
         self.compute = Histogram(_SECONDS)
         self.batches: Counter[tuple[int, str, str]] = Counter()  # (worker, reason, operation)
-        self.by_size: defaultdict[int, Parts] = defaultdict(Parts)
+        self.by_size: defaultdict[int, ComputeParts] = defaultdict(ComputeParts)
 
     def ran(self, worker: int, reason: str, operation: str, rows: int, parts: Times) -> None:
         """Count a batch that ran without error."""
@@ -129,9 +129,9 @@ class BatchesByClass(defaultdict[str, BatchStats]):
         super().__init__(BatchStats)
         self[default_class]
 
-    def by_size(self) -> dict[int, Parts]:
+    def by_size(self) -> dict[int, ComputeParts]:
         """The batches of all classes by their number of rows."""
-        found: defaultdict[int, Parts] = defaultdict(Parts)
+        found: defaultdict[int, ComputeParts] = defaultdict(ComputeParts)
         for stats in self.values():
             for rows, parts in stats.by_size.items():
                 found[rows].add(parts.count, (parts.input_ns, parts.infer_ns, parts.output_ns))
@@ -178,7 +178,7 @@ class ModelStats:
         self.version = version
         self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
         self._calls[""] = self._calls[default_class]
-        self.parts = Parts()
+        self.parts = ComputeParts()
         self.rows_answered = 0  # of calls that ended before their clients disconnected
         self.tokens = {"prompt": 0, "generated": 0}  # of ended rows, for a model that generates text
         self.last = 0.0  # seconds since the epoch

@@ -21,11 +21,11 @@ import torch
 from experiments.common.folders import vector, write_model
 from experiments.common.live import right
 from loadtest.common.servers import MeasurementError, Server, starling
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session
 from loadtest.generator.stats import Repeat, percentile
 from loadtest.models.lstm.model import build
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 LARGEST = 64  # rows of a batch
 LONGEST = 330  # tokens
@@ -140,7 +140,7 @@ class DataSet:
         self.name = name
         self._chosen = chosen
         self._say = lambda text: say(f"{name}: {text}")
-        self._plan = Plan(
+        self._plan = BenchPlan(
             url=server.url, model=CELLS, payload="binary", data=data, seed=chosen.seed,
             connections=CONNECTIONS, timeout_s=TIMEOUT_S, rate=1.0,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class DataSet:
             "peaks": peaks, "loads": loads, "lag_p99_ms": self.lag_ms,
         }  # fmt: skip
 
-    async def _once(self, model: str, plan: Plan, seed: int, duration_s: float) -> Repeat:
+    async def _once(self, model: str, plan: BenchPlan, seed: int, duration_s: float) -> Repeat:
         return right(model, await self._sessions[model].once(plan, seed, duration_s))
 
     async def _most(self, models: Sequence[str]) -> dict[str, float]:

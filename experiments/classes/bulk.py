@@ -29,7 +29,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session, in_loop
 from loadtest.generator.stats import Repeat, percentile
 
@@ -89,9 +89,9 @@ class Scene:
         shared = ("--threads", "1", "--workers", "32", "--profile-dir", profiles, "--profile-budget-s", "0")
         return ("--model", f"{MODEL}={self.source(way.source)}", *shared, *way.flags)
 
-    def plans(self, name: str, rate: float | None) -> tuple[Plan, Plan]:
+    def plans(self, name: str, rate: float | None) -> tuple[BenchPlan, BenchPlan]:
         """Of real time and of best effort."""
-        plan = Plan(
+        plan = BenchPlan(
             url=self.servers[name].url, model=MODEL, payload="binary", connections=256,
             rate=rate or 1.0, timeout_s=60.0, seed=self.chosen.seed,
         )  # fmt: skip

@@ -14,12 +14,12 @@ import numpy as np
 
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.generator.peak import Try, find_peak
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session, in_loop
 from loadtest.generator.stats import Repeat
 
 
-def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:
+def peak_rate(plan: BenchPlan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:
     """The largest rate whose 99th percentile stays within `slo_ms`; each rate is tried for `try_s` seconds."""
 
     def told(tried: Try) -> None:
@@ -49,7 +49,7 @@ def serving(
         yield servers
 
 
-async def in_turns(plans: Mapping[str, Plan]) -> dict[str, list[Repeat]]:
+async def in_turns(plans: Mapping[str, BenchPlan]) -> dict[str, list[Repeat]]:
     """The runs of each plan, by name. With a seed each has its turn before the next seed, and another one is first."""
     runs: dict[str, list[Repeat]] = {name: [] for name in plans}
     async with AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadtest.common.experiment import Data
 from loadtest.common.paths import LOOPBACK
-from loadtest.generator.client import Pool, Request
+from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.drive import ClosedLoop, OpenLoop
 from loadtest.generator.http import Response
 from loadtest.generator.plan import Target
@@ -74,7 +74,7 @@ async def run_once(
     target = Target.parse(f"http://{LOOPBACK}:{port}")
     limit = connections if rate is None else OPEN_CONNECTIONS
     choose = np.random.default_rng([seed, 3])
-    async with Pool(target, payloads, answers.note, limit=limit, timeout_s=timeout_s) as pool:
+    async with ConnectionPool(target, payloads, answers.note, limit=limit, timeout_s=timeout_s) as pool:
         drive: ClosedLoop | OpenLoop
         if rate is None:
             drive = ClosedLoop(pool, endless_picks(choose, range(len(payloads))), connections, seconds)
@@ -83,7 +83,7 @@ async def run_once(
             instants = gaps.cumsum().astype(np.int64)
             instants = instants[instants < seconds * 1e9]
             picks = choose.integers(0, len(payloads), len(instants))
-            drive = OpenLoop(pool, list(map(Request, instants.tolist(), picks.tolist())))
+            drive = OpenLoop(pool, list(map(TimedRequest, instants.tolist(), picks.tolist())))
         with without_collections():
             await drive.run()
     right = [one for one in drive.log if not one.fault]

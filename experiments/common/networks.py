@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.scheduler.estimates.profile import ModelProfile
-from planner.lengths import mean
+from planner.drawn_lengths import mean
 
 MAX_BATCH = 64
 RTE = "lognormal:60:0.5:10:289"

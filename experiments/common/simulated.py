@@ -17,10 +17,10 @@ from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import cut_rows, held
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
-from planner.device import Device
 from planner.node import PROGRAM, Node
-from planner.report import Tally
+from planner.simulated_device import SimulatedDevice
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 Instants = NDArray[np.int64]
 
@@ -105,14 +105,14 @@ class Server:
     copy_ns: int = 0
     tables: ControlTables | None = None  # of the optimum, which are followed in place of the policy
 
-    def node(self, instants: Instants, device: Device | None = None) -> Node:
+    def node(self, instants: Instants, device: SimulatedDevice | None = None) -> Node:
         """A new node for these arrivals. Without a device, units run one after another and take the profile's times."""
         program = Program(
             PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),), self.policy.name,
             self.profile.max_batch, _QUEUE, round(self.policy.delay_ms * 1e6),
         )  # fmt: skip
         spec = DeviceSpec(tuple(map(WorkerSpec, self.workers)), max_running=self.running)
-        node = (CopyingNode if self.copy_ns else Node)(Recorder(spec), program, device or Device(self.profile))
+        node = (CopyingNode if self.copy_ns else Node)(Recorder(spec), program, device or SimulatedDevice(self.profile))
         if isinstance(node, CopyingNode):
             node.copy(instants, self.copy_ns)
         if self.tables is not None:
@@ -135,7 +135,7 @@ class Served:
     busy: float
 
 
-def serve(server: Server, instants: Instants, device: Device | None = None, warm: int = 0) -> Served:
+def serve(server: Server, instants: Instants, device: SimulatedDevice | None = None, warm: int = 0) -> Served:
     """Simulate the arrivals. Raises RuntimeError if a policy never answered some of the requests."""
     tally = Tally()
     node = server.node(instants, device)

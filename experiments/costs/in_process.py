@@ -41,7 +41,7 @@ from app.models.repository import SETS
 from app.scheduler.scheduler import Scheduler
 from loadtest.bench import bodies
 from loadtest.bench.echo_app import app as bare_app
-from loadtest.generator.load import Request
+from loadtest.generator.load import PreparedRequest
 
 MIB = 1 << 20
 METADATA = {"name": "echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}
@@ -138,7 +138,7 @@ async def turns(protocols: list[HttpToolsProtocol], request: bytes, count: int, 
     return (cpu.clock() - begin) / 1e3 / count / len(protocols)
 
 
-def on_the_wire(request: Request) -> bytes:
+def on_the_wire(request: PreparedRequest) -> bytes:
     lines = (("Host", "127.0.0.1:8000"), ("Content-Length", str(len(request.body))), *request.headers)
     head = "".join(f"{name}: {value}\r\n" for name, value in lines)
     return f"POST {request.path} HTTP/1.1\r\n{head}\r\n".encode() + request.body

@@ -26,7 +26,7 @@ from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, st
 from experiments.gpu.loads import Rate, closed_loop, ids_of, open_loop
 from experiments.gpu.networks import Decoder, Reader
 from loadtest.generator.run import in_loop
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 LONGEST = 128
 LENGTHS = f"lognormal:22:0.65:1:{LONGEST}"

@@ -24,7 +24,7 @@ from experiments.common.folders import vector, write_model
 from experiments.gpu.blocks import Block, Data
 from experiments.gpu.networks import BASE, TINY, TOKENS
 from loadtest.common.servers import READY_LIMIT_S, MeasurementError, Server, free_port, starling
-from loadtest.generator.client import Pool, Request
+from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.drive import ClosedLoop, OpenLoop
 from loadtest.generator.http import Response
 from loadtest.generator.plan import Target
@@ -179,7 +179,7 @@ def _run(block: Block, name: str, asked: ModelCall, in_flight: int, rate: float 
         return int(len(response.body) < width)  # 1: not an answer
 
     async def ask() -> Data:
-        async with Pool(target, payloads, note, limit=in_flight, timeout_s=10.0) as pool:
+        async with ConnectionPool(target, payloads, note, limit=in_flight, timeout_s=10.0) as pool:
             with without_collections():
                 picks = itertools.cycle(range(len(payloads)))
                 await ClosedLoop(pool, picks, in_flight, seconds / 4).run()
@@ -190,7 +190,7 @@ def _run(block: Block, name: str, asked: ModelCall, in_flight: int, rate: float 
                 else:
                     gaps = np.random.default_rng(5).exponential(1e9 / rate, max(3, round(rate * seconds)))
                     instants = np.cumsum(gaps).astype(np.int64).tolist()
-                    drive = OpenLoop(pool, [Request(at, next(picks)) for at in instants])
+                    drive = OpenLoop(pool, [TimedRequest(at, next(picks)) for at in instants])
                 await drive.run()
             spent = time.monotonic() - begun
             return _figures(drive.log, spent, (time.process_time() - cpu) / spent, rate)
@@ -198,7 +198,7 @@ def _run(block: Block, name: str, asked: ModelCall, in_flight: int, rate: float 
     return in_loop(ask())
 
 
-def _figures(log: list[Request], seconds: float, busy: float, rate: float | None) -> Data:
+def _figures(log: list[TimedRequest], seconds: float, busy: float, rate: float | None) -> Data:
     """`client_busy`: the share of a core that the client used; near 1 the client is the bound."""
     done = np.array([one.ended - one.intended for one in log if one.status == 200 and not one.answer], float) / 1e6
     found: Data = {"requests_s": round(len(done) / seconds, 1), "client_busy": round(busy, 2)}

@@ -18,7 +18,7 @@ from experiments.gpu.engines import Setup, built, engine_of, model_of, ready, st
 from experiments.gpu.loads import Rate, Rows, closed_loop, ids_of, open_loop
 from experiments.gpu.networks import BASE, TINY, TOKENS, bert, cut
 from loadtest.generator.run import in_loop
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 LENGTHS = f"lognormal:45:0.6:8:{TOKENS}"
 STAGES = 4

@@ -17,7 +17,7 @@ from experiments.many.deadlines import MODERATE, SHARE, Device, saved
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import Server
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat
 
@@ -48,8 +48,8 @@ def flags(way: str, workers: int, folder: Path) -> Sequence[str]:
     return ("--model", f"{MODEL}={source}", "--threads", "1", "--workers", capacities, *WAYS[way])
 
 
-def plan_of(server: Server, rate: float) -> Plan:
-    return Plan(
+def plan_of(server: Server, rate: float) -> BenchPlan:
+    return BenchPlan(
         url=server.url, model=MODEL, payload="binary", rate=rate, duration_s=SECONDS, repeats=REPEATS, warmup_s=1.0,
         connections=512, deadline_ms=DEVICE.deadline_ms,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from experiments.common.processes import spread
 from experiments.many import driver, two_models
 from loadtest.common.experiment import Data, Say
 from loadtest.common.paths import DOCS
-from planner import options
+from planner import option_values
 
 LARGEST = 8  # rows: the decision process has as many actions for each model
 LOADS = (0.3, 0.6, 0.85)
@@ -39,7 +39,9 @@ _solve = lru_cache(maxsize=16)(tables.solve)
 
 def pairs() -> dict[str, tuple[ModelProfile, ModelProfile]]:
     """The fast model first."""
-    mlp, encoder = (options.profile(str(DOCS / "profiles" / f"{name}.json"), LARGEST) for name in ("mlp", "encoder"))
+    mlp, encoder = (
+        option_values.profile(str(DOCS / "profiles" / f"{name}.json"), LARGEST) for name in ("mlp", "encoder")
+    )
     return {
         "1 + 0.05 b, 10 + 0.5 b": (linear(1, 0.05, LARGEST), linear(10, 0.5, LARGEST)),
         "1 + 0.05 b, 3 + 0.15 b": (linear(1, 0.05, LARGEST), linear(3, 0.15, LARGEST)),

@@ -17,7 +17,7 @@ from experiments.common.simulated import Policy, Server, serve, stepped
 from experiments.many.several_optimum import Optimum
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
-from planner.device import Device
+from planner.simulated_device import SimulatedDevice
 
 DEVICES = ("mlp", "7 + 0.6 b")  # of others a batch takes many times as long as a row: too many states
 LOADS = (0.25, 0.65, 0.9)
@@ -41,7 +41,7 @@ def cell(given: tuple[str, ModelProfile, int, int, float, int]) -> Data:
 
     def mean_ms(policy: str) -> float:
         server = Server(Policy(policy), profile, (profile.max_batch,) * workers, workers)
-        return float(serve(server, instants, Device(profile, workers), warm).latency_ms[:-_COOL].mean())
+        return float(serve(server, instants, SimulatedDevice(profile, workers), warm).latency_ms[:-_COOL].mean())
 
     best = Optimum([time / 1e6 for time in times], rate / 1e3, workers, steps)
     return {

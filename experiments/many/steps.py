@@ -24,10 +24,10 @@ from loadtest.common.experiment import Data, Say
 from loadtest.common.page import standard_error
 from loadtest.common.paths import ZOO
 from loadtest.common.servers import Server
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat
-from planner import options
+from planner import option_values
 
 MODELS = ("mlp", "encoder")
 SEEDS = 7
@@ -99,8 +99,8 @@ def compared(servers: Mapping[str, Server], model: str, peak: float, seeds: int,
     return {"delay_ms": float(window.partition(" ")[2]), "schedules": found}
 
 
-def plan_of(server: Server, model: str) -> Plan:
-    return Plan(
+def plan_of(server: Server, model: str) -> BenchPlan:
+    return BenchPlan(
         url=server.url, model=model, payload="binary", warmup_s=1.0, connections=512, timeout_s=60.0,
         max_lag_ms=LAG_MS,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def study(model: str, seeds: int, budget_s: float, say: Say) -> Data:
             "profile", model, "--model", source, "--max-batch", str(LARGEST), "--threads", "1", "--budget-s",
             str(budget_s), "--out", str(folder / "own.json"), profile_dir=folder,
         )  # fmt: skip
-        profile = options.profile(str(folder / "own.json"))
+        profile = option_values.profile(str(folder / "own.json"))
         tables_of(profile, WORKERS, folder)  # `adaptive` acts like `no_wait` until its tables are there
         flags = (
             "--model", source, "--threads", "1", "--max-batch", str(LARGEST), "--profile-dir", kept,

@@ -25,8 +25,8 @@ from experiments.common.simulated import Instants, Policy, Server, serve, steppe
 from experiments.policies import noisy_profiles
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
-from planner.device import Device
-from planner.two_workers import curves, peak
+from planner.simulated_device import SimulatedDevice
+from planner.two_worker_optimum import curves, peak
 
 LOADS = (0.1, 0.25, 0.45, 0.65, 0.85, 0.9)  # also as far as may be from those that tables are solved for
 DELAYS = (1, 2, 5)  # ms, of window
@@ -65,7 +65,7 @@ def optimum(profile: ModelProfile, rate: float) -> tuple[two_workers.Solution, C
 def mean_ms(server: Server, instants: Instants) -> float:
     """Mean latency, without the beginning and the end."""
     warm = min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS)))
-    served = serve(server, instants, Device(server.profile, 2), warm)
+    served = serve(server, instants, SimulatedDevice(server.profile, 2), warm)
     return float(served.latency_ms[:-_COOL].mean())
 
 
@@ -78,7 +78,7 @@ def untold_ms(true: ModelProfile, tables: ControlTables, rate: float) -> tuple[f
     arrivals = stepped([(round(_LEARNS_S * rate), rate)], 0)
     first = control.solve(known.stage(2), workers=2)
     learns, told = (
-        noisy_profiles.served(Device(true, 2), "adaptive", profile, solved, arrivals, 2)["late"]
+        noisy_profiles.served(SimulatedDevice(true, 2), "adaptive", profile, solved, arrivals, 2)["late"]
         for profile, solved in ((known, first), (true, tables))
     )
     return learns, told

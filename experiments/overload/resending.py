@@ -23,7 +23,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Child, MeasurementError, Server, starling
-from loadtest.generator.load import Request, answer_of
+from loadtest.generator.load import PreparedRequest, answer_of
 
 CONNECTIONS = (64, 1100, 2500, 4000)
 LOADS = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -99,12 +99,12 @@ def say_of(found: Data) -> str:
     )
 
 
-def text_of(request: Request, port: int, *, fresh: bool) -> str:
+def text_of(request: PreparedRequest, port: int, *, fresh: bool) -> str:
     headers = (*request.headers, ("Connection", "close")) if fresh else request.headers
-    return Request(request.name, request.path, headers, request.body).encode(port).decode("latin-1")
+    return PreparedRequest(request.name, request.path, headers, request.body).encode(port).decode("latin-1")
 
 
-def jobs(port: int, request: Request, chosen: argparse.Namespace, model: str) -> list[Job]:
+def jobs(port: int, request: PreparedRequest, chosen: argparse.Namespace, model: str) -> list[Job]:
     """The loads of one model, in turn."""
     found = []
     for fresh in (False, True):
@@ -138,7 +138,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
 
 
 _LEARNT_S = 10.0  # warm-up with clients that leave: the server learns from those who left how long callers wait
-_ANY = Request("", "/", (), b"")
+_ANY = PreparedRequest("", "/", (), b"")
 
 
 def options(parser: argparse.ArgumentParser) -> None:

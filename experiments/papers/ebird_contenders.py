@@ -11,7 +11,7 @@ import numpy as np
 from app.scheduler.policies import default_workers
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
 from experiments.papers.modelled_gpu import MAX_BATCH, NETWORKS, Network, SharedSms
-from planner.device import Device
+from planner.simulated_device import SimulatedDevice
 
 HIGH = 0.9  # the high rate of Figure 8: a share of the largest
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
@@ -30,7 +30,7 @@ class Contender:
     network: Network | None = None
 
     def latency_ms(self, instants: Instants) -> np.ndarray:
-        device = None if self.network is None else cast("Device", SharedSms(self.network))
+        device = None if self.network is None else cast("SimulatedDevice", SharedSms(self.network))
         return serve(self.server, instants, device).latency_ms
 
 

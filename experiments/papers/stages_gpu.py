@@ -9,7 +9,7 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 from experiments.common.networks import TOKENS, Network
 from experiments.common.slowed import EquallySlowed
-from planner.lengths import mean
+from planner.drawn_lengths import mean
 
 _PAIRS = 4  # the most units at once
 

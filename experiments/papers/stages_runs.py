@@ -16,11 +16,11 @@ from app.scheduler.types import AT_ONCE, DeviceSpec
 from experiments.common.networks import BUCKETS, MAX_BATCH, Network
 from experiments.common.simulated import Recorder, stepped
 from experiments.papers.stages_gpu import StagesGpu, profile
-from planner.device import Device
 from planner.fleet import Setup, run
 from planner.node import Node
-from planner.report import Tally
+from planner.simulated_device import SimulatedDevice
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 QOS_MS = 200.0
 AHEAD = 2  # batches that Triton hands over before the first of them ends
@@ -88,7 +88,7 @@ def simulated(
     tally = Tally()
     node = setup.solved().node(0, scheduler)
     if system.gpu is not None:
-        node.device = cast("Device", StagesGpu(system.gpu))
+        node.device = cast("SimulatedDevice", StagesGpu(system.gpu))
     drawn = setup.drawn_lengths()
     simulator = Simulator([node], tally)
     simulator.feed(instants.tolist(), *(one.draw(len(instants)).tolist() for one in drawn))

@@ -24,11 +24,11 @@ from experiments.common.processes import spread
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import DOCS
+from planner.drawn_lengths import Lengths
 from planner.fleet import Setup, run
-from planner.lengths import Lengths
 from planner.node import PROGRAM
-from planner.report import Tally
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 GLUE = "lognormal:14:0.75:4:128"
 CLIENTS = 64

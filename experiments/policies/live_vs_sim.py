@@ -26,7 +26,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Server, starling
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop, measure
 
 SHARES = (0.3, 0.6)  # of the peak
@@ -102,7 +102,7 @@ class Comparison:
         flags = shlex.split(first["command"])[2:]  # behind `starling serve`
         with starling((*flags, "--profile-dir", str(self.folder))) as server:
             server.wait_ready()
-            plan = Plan(
+            plan = BenchPlan(
                 url=f"http://{LOOPBACK}:{server.port}", model=case.model, data=case.data, rate=None,
                 payload="binary" if case.format == "binary" else "json", duration_s=chosen.seconds, repeats=1,
                 seed=chosen.seed, max_lag_ms=LATE_MS,
@@ -114,7 +114,7 @@ class Comparison:
                 rows.append(self.one_load(share, at, server))
         return {"case": case.name, "peak": peak, "http": first["http"], "rows": rows}
 
-    def one_load(self, share: float, plan: Plan, server: Server) -> Data:
+    def one_load(self, share: float, plan: BenchPlan, server: Server) -> Data:
         """One load, live and as `size` says, from what was measured just before."""
         assert plan.rate is not None
         self.measured()

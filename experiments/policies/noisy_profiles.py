@@ -29,10 +29,10 @@ from experiments.common.simulated import Instants, Recorder, follow, stepped
 from experiments.policies.simulated import LOADS, MEASURED, PROFILES, best_tables, devices
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
-from planner.device import Device, Factors
 from planner.node import PROGRAM, Node
-from planner.report import Tally
+from planner.simulated_device import Factors, SimulatedDevice
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 NOISES = (0.05, 0.15, 0.3)
 VISITS = 8  # of each size, about what the server's idle profiler has time for
@@ -102,7 +102,7 @@ def known(times: Mapping[int, Sequence[float]]) -> ModelProfile:
 
 
 def served(
-    device: Device, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants,
+    device: SimulatedDevice, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants,
     workers: int = 1, *, optimum: bool = False,
 ) -> Data:  # fmt: skip
     """Mean latency in ms from the warm-up on, and of the second half; how often tables were solved again.
@@ -133,8 +133,8 @@ def simulate(cell: Cell) -> list[dict[str, Any]]:
     rate = cell.load * true.peak
     arrivals = stepped([(round(rate * cell.seconds), rate)], cell.seed)
 
-    def device() -> Device:
-        return Device(cell.profile, factor=Factors(cell.noise / 2, [cell.seed]))
+    def device() -> SimulatedDevice:
+        return SimulatedDevice(cell.profile, factor=Factors(cell.noise / 2, [cell.seed]))
 
     plain = served(device(), "no_wait", true, None, arrivals)
     exact = served(device(), "adaptive", true, best_tables(true, rate)[1], arrivals, optimum=True)

@@ -30,7 +30,7 @@ from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, s
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, grouped, ms, standard_error
 from loadtest.common.paths import DOCS
-from planner import options
+from planner import option_values
 
 PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
@@ -77,7 +77,7 @@ def devices(folder: Path) -> dict[str, ModelProfile]:
     """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
     flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
     return {
-        **{name: options.profile(str(folder / f"{name}.json")) for name in MEASURED},
+        **{name: option_values.profile(str(folder / f"{name}.json")) for name in MEASURED},
         "7 + 0.6 b": linear(7, 0.6, 32), "0.2 + 3 b": linear(0.2, 3, 32),
         "4 to 8 rows, then + 0.4": ModelProfile(flat, "made up"),
     }  # fmt: skip

@@ -23,7 +23,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import Server, starling
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat
 
@@ -55,8 +55,8 @@ def neighbour(busy: bool) -> Iterator[None]:
         spinning.wait()
 
 
-def plan_of(model: str, server: Server, chosen: argparse.Namespace, rate: float | None = None) -> Plan:
-    return Plan(
+def plan_of(model: str, server: Server, chosen: argparse.Namespace, rate: float | None = None) -> BenchPlan:
+    return BenchPlan(
         url=server.url, model=model, payload="binary", seed=chosen.seed, rate=rate,
         duration_s=chosen.seconds, repeats=chosen.repeats, max_lag_ms=chosen.max_lag_ms, timeout_s=TIMEOUT_S,
     )  # fmt: skip

@@ -30,10 +30,10 @@ from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import MeasurementError, Server
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat, percentile
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 MODEL = "glue"
 SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
@@ -87,8 +87,8 @@ class Scene:
             "--profile-dir", str(self.folder / ("none" if way == GUESSED else "profiles")), "--profile-budget-s", "0",
         )  # fmt: skip
 
-    def plan(self, server: Server, **options: Any) -> Plan:
-        return Plan(
+    def plan(self, server: Server, **options: Any) -> BenchPlan:
+        return BenchPlan(
             url=server.url, model=MODEL, payload="binary", data=self.data,
             seed=self.chosen.seed, duration_s=self.chosen.seconds, repeats=self.chosen.repeats, warmup_s=1.0,
             timeout_s=_TIMEOUT_S, connections=1024, max_lag_ms=20.0, **options,

@@ -23,7 +23,7 @@ from experiments.common.processes import spread
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, standard_error
 from loadtest.common.paths import DOCS
-from planner import options
+from planner import option_values
 from planner.fleet import Setup, run
 
 MEASURED = ("mlp", "encoder", "resnet18")
@@ -54,7 +54,7 @@ def cases() -> dict[str, ModelProfile]:
     """By name; the times of each whole are the sums of its stages."""
     found = {}
     for name in MEASURED:
-        profile = replace(options.profile(str(DOCS / "profiles" / f"{name}.json")), concurrency_ns={})
+        profile = replace(option_values.profile(str(DOCS / "profiles" / f"{name}.json")), concurrency_ns={})
         for count in CUTS:
             found[f"{name}, {count} of equal time"] = equal(profile, count)
             found[f"{name}, {count} as measured"] = measured(profile, count, 1)

@@ -21,7 +21,7 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 from experiments.stages.two_stages import LARGEST, WAIT, Action, Rule, Solution, evaluate, solve
 from loadtest.common.page import lines_table
-from planner import options
+from planner import option_values
 from planner.fleet import Setup
 from planner.node import PROGRAM
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-batch", type=int, default=LARGEST, help="rows [8]")
     parser.add_argument("--load", default="0.3,0.9", help="of the most rows a second [0.3,0.9]")
     chosen = parser.parse_args(arguments)
-    profile = options.profile(chosen.profile, chosen.max_batch)
+    profile = option_values.profile(chosen.profile, chosen.max_batch)
     profile = profile if profile.stages else halved(profile)
     lines = []
     for load in map(float, chosen.load.split(",")):

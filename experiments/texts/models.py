@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from experiments.common.tokenizer import SPECIAL, bert_tokenizer
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 WORDS = 2_000
 MOST = 128  # tokens

@@ -17,10 +17,10 @@ from experiments.common.live import right
 from experiments.writing import models
 from experiments.writing.streams import bodies_of, first_pieces
 from loadtest.common.servers import Server, starling
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session
 from loadtest.generator.stats import Repeat, percentile
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 CELLS = "steps"  # the model that is served step by step
 SIZES, WIDTHS = (1, 16, 32), (32, models.READ)  # of whole batches, and of the buckets of what they read
@@ -101,7 +101,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Rows a second of all models in a closed loop, then latencies of ours and the best whole one at shares of that,
     and of ours how long until the first piece of a text."""
-    plan = Plan(
+    plan = BenchPlan(
         url=server.url, model=CELLS, payload="json", seed=chosen.seed, connections=256,
         timeout_s=TIMEOUT_S, rate=1.0,
     )  # fmt: skip
@@ -113,7 +113,7 @@ async def measure(
             for name in names
         }
 
-        async def once(name: str, plan: Plan, seed: int, seconds: float) -> Repeat:
+        async def once(name: str, plan: BenchPlan, seed: int, seconds: float) -> Repeat:
             return right(name, await sessions[name].once(plan, seed, seconds))
 
         closed = replace(plan, rate=None, concurrency=IN_FLIGHT)

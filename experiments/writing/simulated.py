@@ -24,7 +24,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Step, Unit, WorkerSpec
 from experiments.writing.live import LARGEST, LENGTHS
 from experiments.writing.models import WRITTEN
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 ENDLESS = 1e9  # milliseconds
 RATES = {"t5": (4.0, 8.0, 10.5), "gpt2": (0.8, 1.6, 2.1)}  # texts a second

@@ -15,7 +15,7 @@ from loadtest.bench.session import BATCH, THREADS, Measured, Session, alternate,
 from loadtest.common.command import resident_mib
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import BARE_LIMIT_S, starling
-from loadtest.generator.load import LoadError, Request, answer_of
+from loadtest.generator.load import LoadError, PreparedRequest, answer_of
 
 RATE = "requests/s"
 MODELS = ROOT / "loadtest" / "bench" / "models"
@@ -131,7 +131,7 @@ def overhead(session: Session) -> list[Figure]:
     return figures
 
 
-def spent(session: Session, request: Request) -> tuple[float, float, float]:
+def spent(session: Session, request: PreparedRequest) -> tuple[float, float, float]:
     """Medians in ms of one round: total less compute, queue, and the client's latency less compute."""
     answers = session.timed(request, 1)
     inside = median(answer.total_ms - answer.compute_ms for answer in answers)

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from loadtest.bench import bodies
 from loadtest.common.servers import Server, ServerError, starling
 from loadtest.generator import closed_loop, one_connection
-from loadtest.generator.load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
+from loadtest.generator.load import CONNECTIONS, Load, LoadError, LoadResult, PreparedRequest, TimedAnswer, answer_of
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Plan:
 class Measured:
     """A load's result, and the server's CPU time per request in microseconds (None if not known)."""
 
-    result: Result
+    result: LoadResult
     cpu_us: float | None
 
     @property
@@ -75,13 +75,15 @@ class Session:
             self.shared = server
         return self.shared
 
-    def request(self, model: str, make: Callable[[dict[str, object]], Request]) -> Request:
+    def request(self, model: str, make: Callable[[dict[str, object]], PreparedRequest]) -> PreparedRequest:
         """A request for `model`, sent once to check its answer."""
         request = make(self.starling().metadata(model))
         bodies.check(request, *answer_of(self.starling(), request))
         return request
 
-    def load(self, server: Server, request: Request, seconds: float | None = None, refusals: bool = False) -> Measured:
+    def load(
+        self, server: Server, request: PreparedRequest, seconds: float | None = None, refusals: bool = False
+    ) -> Measured:
         """Saturate `server`.
 
         Raises LoadError unless every answer is a 200, or a 429 where `refusals` are counted.
@@ -96,12 +98,12 @@ class Session:
         cpu_us = None if before is None or after is None else (after - before) / answers * 1e6
         return Measured(result, cpu_us)
 
-    def alone(self, server: Server, request: Request, seconds: float | None = None) -> Result:
+    def alone(self, server: Server, request: PreparedRequest, seconds: float | None = None) -> LoadResult:
         """Send one request after another on one connection, to measure latencies."""
         load = Load(server.port, request, self.plan.seconds if seconds is None else seconds, connections=1)
         return one_connection.run(load)
 
-    def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
+    def timed(self, request: PreparedRequest, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
         """Load the server under test; returns the times that the server reports."""
         duration_s = self.plan.seconds if seconds is None else seconds
         result = closed_loop.run(Load(self.starling().port, request, duration_s, connections, timed=MOST_TIMED))
@@ -110,18 +112,18 @@ class Session:
             raise LoadError(f"{request.name}: expected answers with Server-Timing, got none")
         return result.timed
 
-    def checked(self, server: Server, request: Request) -> None:
+    def checked(self, server: Server, request: PreparedRequest) -> None:
         """Warm up `server` for a second; each answer is compared with the first."""
         _, answer = answer_of(server, request)
         self.expect_clean(request, closed_loop.run(Load(server.port, request, 1.0, answer=answer)))
 
-    def warm_up(self, server: Server, *requests: Request) -> None:
+    def warm_up(self, server: Server, *requests: PreparedRequest) -> None:
         """Run a second of each load that is not counted: first calls allocate, and clock rates rise."""
         for request in requests:
             self.load(server, request, seconds=1.0)
 
     @staticmethod
-    def expect_clean(request: Request, result: Result) -> None:
+    def expect_clean(request: PreparedRequest, result: LoadResult) -> None:
         if result.failed or not result.requests + result.refused:
             raise LoadError(f"{request.name}: {result.requests} answers, failures {result.failed}")
 

@@ -26,7 +26,7 @@ Note = Callable[[int, Response], int]
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class TimedRequest:
     """One request of a run. Times are integer ns on `clock`, 0 if the event did not happen.
 
     `intended`: when it should be sent; `pick`: which body; `offered`: when it was handed to the pool; `sent`: when it
@@ -48,24 +48,24 @@ class Request:
     retried: bool = False
 
 
-OnEnd = Callable[[Request], Request | None]  # see Pool.begin
+OnEnd = Callable[[TimedRequest], TimedRequest | None]  # see ConnectionPool.begin
 
 
 class Connection(asyncio.Protocol):
     """A connection, which has one request at a time."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._parser = ResponseParser()
         self._answering = False  # whether an answer has begun
         self.served = 0
-        self.request: Request | None = None  # None: free
+        self.request: TimedRequest | None = None  # None: free
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
 
-    def send(self, request: Request, payload: bytes) -> None:
+    def send(self, request: TimedRequest, payload: bytes) -> None:
         self.request = request
         self._answering = False
         self.transport.write(payload)
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
 
-class Pool:
+class ConnectionPool:
     """Connections for several runs. An async context manager, which closes them at the end.
 
     The `pick` of a request is an index into `payloads`. `note` numbers the answers with status 200.
@@ -118,7 +118,7 @@ class Pool:
         self._tls = ssl.create_default_context() if target.tls else None
         self._all: set[Connection] = set()
         self._free: list[Connection] = []
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[TimedRequest] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._on_end: OnEnd = lambda request: None
@@ -147,7 +147,7 @@ class Pool:
         """
         self._on_end = on_end
 
-    def offer(self, request: Request) -> None:
+    def offer(self, request: TimedRequest) -> None:
         """Send a request now, or as soon as a connection is free."""
         if self._free:
             self._send(self._free.pop(), request)
@@ -188,12 +188,12 @@ class Pool:
         else:
             self._free.append(connection)
 
-    def _send(self, connection: Connection, request: Request) -> None:
+    def _send(self, connection: Connection, request: TimedRequest) -> None:
         request.sent = clock()
         request.offered = request.offered or request.sent  # it has not waited
         connection.send(request, self._payloads[request.pick])
 
-    def answered(self, connection: Connection, request: Request, response: Response, now: int) -> None:
+    def answered(self, connection: Connection, request: TimedRequest, response: Response, now: int) -> None:
         connection.request = None
         connection.served += 1
         request.ended = now
@@ -216,13 +216,13 @@ class Pool:
         if following is not None:
             self.offer(following)
 
-    def lost(self, connection: Connection, request: Request, fault: str) -> None:
+    def lost(self, connection: Connection, request: TimedRequest, fault: str) -> None:
         """The request of this connection has failed without an answer."""
         connection.close()
         self._grow()
         self._fail(request, fault)
 
-    def retry(self, connection: Connection, request: Request) -> None:
+    def retry(self, connection: Connection, request: TimedRequest) -> None:
         """Retry a request whose used connection was closed before any answer, as idle ones are (RFC 9112, 9.3.1)."""
         if request.retried:
             self.lost(connection, request, "closed: twice before the answer")
@@ -241,7 +241,7 @@ class Pool:
             if connection in self._free:
                 self._free.remove(connection)
 
-    def _fail(self, request: Request, fault: str) -> None:
+    def _fail(self, request: TimedRequest, fault: str) -> None:
         request.fault = fault
         request.ended = clock()
         if (following := self._on_end(request)) is not None:

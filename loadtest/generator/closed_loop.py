@@ -16,10 +16,10 @@ import numpy as np
 
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.generator import client
-from loadtest.generator.client import Pool
+from loadtest.generator.client import ConnectionPool
 from loadtest.generator.drive import ClosedLoop
 from loadtest.generator.http import Response
-from loadtest.generator.load import REFUSED, TIMEOUT_S, Load, LoadError, Result, TimedAnswer
+from loadtest.generator.load import REFUSED, TIMEOUT_S, Load, LoadError, LoadResult, TimedAnswer
 from loadtest.generator.plan import Target
 from loadtest.generator.run import in_loop, without_collections
 from loadtest.generator.stats import Repeat, collect, percentile
@@ -29,7 +29,7 @@ _RIGHT, _WRONG = 0, 1  # numbers of answers
 _FAULTS = ("", "wrong answer")  # by number
 
 
-async def drive(load: Load) -> Result:
+async def drive(load: Load) -> LoadResult:
     """Run `load` in the current event loop."""
 
     def note(pick: int, response: Response) -> int:
@@ -37,7 +37,7 @@ async def drive(load: Load) -> Result:
 
     target = Target.parse(f"http://{LOOPBACK}:{load.port}")
     payload = load.request.encode(load.port)
-    async with Pool(target, [payload], note, limit=load.connections, timeout_s=TIMEOUT_S) as pool:
+    async with ConnectionPool(target, [payload], note, limit=load.connections, timeout_s=TIMEOUT_S) as pool:
         # First one request on each connection, so that opening connections is not measured.
         opened = ClosedLoop(pool, itertools.repeat(0), load.connections, 0)
         await opened.run()
@@ -48,7 +48,7 @@ async def drive(load: Load) -> Result:
     return with_refusals(result, loop.log, loop.start_ns) if load.refusals else result
 
 
-def result_of(repeat: Repeat, load: Load) -> Result:
+def result_of(repeat: Repeat, load: Load) -> LoadResult:
     """The result of the load's seconds. Later answers do not count, since fewer and fewer connections are busy then."""
     ended_ns = repeat.intended_ns + repeat.latency_ns
     counted = (repeat.latency_ns >= 0) & (ended_ns <= load.seconds * 1e9)
@@ -57,7 +57,7 @@ def result_of(repeat: Repeat, load: Load) -> Result:
     columns = [repeat.latency_ns, repeat.server_ns, repeat.queue_ns, repeat.compute_ns]
     told = np.flatnonzero(counted & (repeat.server_ns >= 0))[: load.timed]
     times = np.array([column[told] for column in columns]).T / 1e6
-    return Result(
+    return LoadResult(
         requests=len(latency),
         seconds=load.seconds,
         p50_ms=float("nan") if p50 is None else p50,
@@ -73,14 +73,14 @@ def result_of(repeat: Repeat, load: Load) -> Result:
     )
 
 
-def with_refusals(result: Result, log: list[client.Request], start_ns: int) -> Result:
+def with_refusals(result: LoadResult, log: list[client.TimedRequest], start_ns: int) -> LoadResult:
     """The result with the answers of status 429 within its seconds counted, and none of them among the failures."""
     refused = sum(one.status == REFUSED and one.ended - start_ns <= result.seconds * 1e9 for one in log)
     failed = {kind: count for kind, count in result.failed.items() if kind != f"status {REFUSED}"}
     return dataclasses.replace(result, refused=refused, failed=failed)
 
 
-def run(load: Load) -> Result:
+def run(load: Load) -> LoadResult:
     """Run `load` in a child process and wait for it. Raises LoadError if the process fails."""
     command = [sys.executable, "-m", "loadtest.generator.closed_loop"]
     limit_s = load.seconds + TIMEOUT_S + _START_S
@@ -92,7 +92,7 @@ def run(load: Load) -> Result:
         raise LoadError(f"the load client did not end within {limit_s:g} s") from error
     if done.returncode:
         raise LoadError(f"the load client failed: {done.stderr.decode().strip()[-500:]}")
-    result: Result = pickle.loads(done.stdout)
+    result: LoadResult = pickle.loads(done.stdout)
     return result
 
 

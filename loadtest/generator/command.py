@@ -14,7 +14,7 @@ from app.cli.options import filled
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
-    from loadtest.generator.plan import Plan
+    from loadtest.generator.plan import BenchPlan
 
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
@@ -99,11 +99,11 @@ def bench(given: BenchOptions) -> None:
             sys.exit(status)
 
 
-def _plan(given: BenchOptions) -> Plan:
+def _plan(given: BenchOptions) -> BenchPlan:
     """Raises ValueError for a wrong option."""
-    from loadtest.generator.plan import Plan
+    from loadtest.generator.plan import BenchPlan
 
-    return Plan(
+    return BenchPlan(
         url=given.url, model=given.model, rate=given.rate, concurrency=given.concurrency, arrivals=given.arrivals,
         duration_s=given.duration, warmup_s=given.warmup, repeats=given.repeats, seed=given.seed,
         payload=given.payload, rows=given.rows, lengths=given.lengths, shapes=tuple(given.shape or ()),
@@ -112,7 +112,7 @@ def _plan(given: BenchOptions) -> Plan:
     )  # fmt: skip
 
 
-def _measure_and_print(plan: Plan, slo_ms: float | None, as_json: bool) -> int:
+def _measure_and_print(plan: BenchPlan, slo_ms: float | None, as_json: bool) -> int:
     """Measure, or with `slo_ms` find the peak, and print the result. Returns the exit status."""
     from loadtest.generator import report
     from loadtest.generator.peak import Try, find_peak

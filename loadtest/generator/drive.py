@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from . import alarm
 from .alarm import clock
-from .client import Pool, Request
+from .client import ConnectionPool, TimedRequest
 
 _BURST = 64  # requests sent without reading answers in between
 LEAD_NS = 5_000_000  # from the start of a run to its time 0, so that the first request is not late
@@ -27,7 +27,7 @@ class Drive(ABC):
     `log`: the requests, in the order of their intended instants.
     """
 
-    def __init__(self, pool: Pool, log: list[Request]) -> None:
+    def __init__(self, pool: ConnectionPool, log: list[TimedRequest]) -> None:
         self.log = log
         self.start_ns = 0
         self._pool = pool
@@ -54,7 +54,7 @@ class Drive(ABC):
     def _ring(self) -> None: ...
 
     @abstractmethod
-    def _ended(self, request: Request) -> Request | None: ...
+    def _ended(self, request: TimedRequest) -> TimedRequest | None: ...
 
 
 class OpenLoop(Drive):
@@ -80,7 +80,7 @@ class OpenLoop(Drive):
         if self._next < len(log):
             self._alarm.set(log[self._next].intended)
 
-    def _ended(self, request: Request) -> Request | None:
+    def _ended(self, request: TimedRequest) -> TimedRequest | None:
         self._left -= 1
         if not self._left:
             self._finish()
@@ -90,7 +90,7 @@ class OpenLoop(Drive):
 class ClosedLoop(Drive):
     """Keeps `concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
 
-    def __init__(self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float) -> None:
+    def __init__(self, pool: ConnectionPool, picks: Iterator[int], concurrency: int, duration_s: float) -> None:
         super().__init__(pool, [])
         self._picks = picks
         self._concurrency = concurrency
@@ -106,8 +106,8 @@ class ClosedLoop(Drive):
         for _ in range(self._concurrency):
             self._pool.offer(self._new(clock()))
 
-    def _new(self, now: int) -> Request:
-        request = Request(now, next(self._picks))
+    def _new(self, now: int) -> TimedRequest:
+        request = TimedRequest(now, next(self._picks))
         self.log.append(request)
         return request
 
@@ -117,7 +117,7 @@ class ClosedLoop(Drive):
         self._check_ns = now + _CHECK_NS
         self._alarm.set(self._check_ns)
 
-    def _ended(self, request: Request) -> Request | None:
+    def _ended(self, request: TimedRequest) -> TimedRequest | None:
         now = clock()
         # after a failed connect send no other request, which would also fail at once
         if now - self.start_ns < self._duration_ns and not request.fault.startswith("connect"):

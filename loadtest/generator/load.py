@@ -15,7 +15,7 @@ REFUSED = 429
 
 
 @dataclass(frozen=True)
-class Request:
+class PreparedRequest:
     """One prepared POST. `name` is its name in reports."""
 
     name: str
@@ -39,7 +39,7 @@ class Load:
     """
 
     port: int
-    request: Request
+    request: PreparedRequest
     seconds: float
     connections: int = CONNECTIONS
     answer: bytes | None = None
@@ -59,7 +59,7 @@ class TimedAnswer:
 
 
 @dataclass(frozen=True)
-class Result:
+class LoadResult:
     """The result of a load: right answers with status 200 and those with 429 within `seconds`, and failures by kind.
 
     `refused` is 0 unless the load counts refusals. Latencies are those at the client, in milliseconds.
@@ -87,7 +87,7 @@ class LoadError(MeasurementError):
     """A load could not be run, or some answers were wrong."""
 
 
-def answer_of(server: Server, request: Request) -> tuple[dict[str, str], bytes]:
+def answer_of(server: Server, request: PreparedRequest) -> tuple[dict[str, str], bytes]:
     """Headers and body of one answer to `request`. Raises ServerError if its status is not 200."""
     status, headers, body = server.call("POST", request.path, request.body, dict(request.headers))
     if status != 200:

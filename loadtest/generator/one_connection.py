@@ -13,7 +13,7 @@ from array import array
 import numpy as np
 
 from loadtest.common.paths import LOOPBACK
-from loadtest.generator.load import TIMEOUT_S, Load, LoadError, Result
+from loadtest.generator.load import TIMEOUT_S, Load, LoadError, LoadResult
 from loadtest.generator.run import without_collections
 from loadtest.generator.stats import percentile
 
@@ -22,7 +22,7 @@ _OK = b"HTTP/1.1 200 "
 _PIECE = 1 << 16
 
 
-def run(load: Load) -> Result:
+def run(load: Load) -> LoadResult:
     """Run `load`, which is for one connection. Raises LoadError unless every answer is a 200."""
     assert load.connections == 1
     payload = load.request.encode(load.port)
@@ -40,7 +40,7 @@ def run(load: Load) -> Result:
     except OSError as error:
         raise LoadError(f"{load.request.name}: {error}") from error
     p50, p90, p99 = (percentile(np.array(latency_ns), share) or 0.0 for share in (0.5, 0.9, 0.99))
-    return Result(len(latency_ns), load.seconds, p50, p90, p99)
+    return LoadResult(len(latency_ns), load.seconds, p50, p90, p99)
 
 
 def receive(connection: socket.socket) -> bytes:

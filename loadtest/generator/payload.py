@@ -20,9 +20,9 @@ from urllib.parse import quote, urlencode
 import numpy as np
 import orjson
 
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
-from .plan import Plan
+from .plan import BenchPlan
 
 BODIES = 64  # enough for a distribution of lengths, few enough to remember their answers
 
@@ -86,7 +86,7 @@ class ModelMetadata:
         return cls(tuple(map(Tensor.parse, inputs)), tuple(map(Tensor.parse, outputs)))
 
 
-def prepare(model: ModelMetadata, plan: Plan) -> list[Body]:
+def prepare(model: ModelMetadata, plan: BenchPlan) -> list[Body]:
     """The requests of a measurement, the longest first. Raises ValueError for options that do not fit the model."""
     if plan.data is not None:
         return _given(model, plan, plan.data) if holds_v2(plan.data) else [_file(plan, plan.data)]
@@ -104,7 +104,7 @@ def prepare(model: ModelMetadata, plan: Plan) -> list[Body]:
     return bodies
 
 
-def _shapes(model: ModelMetadata, plan: Plan) -> dict[str, tuple[int, ...]]:
+def _shapes(model: ModelMetadata, plan: BenchPlan) -> dict[str, tuple[int, ...]]:
     shapes = {tensor.name: tensor.shape for tensor in model.inputs}
     if plan.rows > 1 and not all(tensor.batched for tensor in model.inputs):
         raise ValueError(f"rows: model {plan.model!r} takes no batch, got {plan.rows}")
@@ -142,7 +142,7 @@ def holds_v2(path: Path) -> bool:
     return mimetypes.guess_type(path.name)[0] in _V2_FILES
 
 
-def _file(plan: Plan, path: Path) -> Body:
+def _file(plan: BenchPlan, path: Path) -> Body:
     """A file of another type than JSON, as one row of the friendly route."""
     try:
         content = path.read_bytes()
@@ -158,7 +158,7 @@ def _file(plan: Plan, path: Path) -> Body:
     return Body("\r\n".join(lines).encode("ascii") + content, 1, None)
 
 
-def _given(model: ModelMetadata, plan: Plan, path: Path) -> list[Body]:
+def _given(model: ModelMetadata, plan: BenchPlan, path: Path) -> list[Body]:
     """The requests in the file, decoded, so that they can be sent with either payload."""
     try:
         found = json.loads(path.read_bytes())
@@ -195,7 +195,7 @@ def _array(given: dict[str, Any], shape: list[int]) -> np.ndarray[Any, Any]:
 Given = tuple[str, str, Sequence[int], np.ndarray[Any, Any]]  # name, datatype, shape, values
 
 
-def _encode(tensors: Sequence[Given], rest: dict[str, Any], plan: Plan) -> bytes:
+def _encode(tensors: Sequence[Given], rest: dict[str, Any], plan: BenchPlan) -> bytes:
     """The bytes of a request. `rest`: its members besides the inputs."""
     parameters = dict(rest.get("parameters", {}))
     if plan.deadline_ms is not None:
@@ -236,7 +236,7 @@ def v2_body(tensors: Sequence[Given], rest: dict[str, Any], *, binary: bool) -> 
     return headers, b"".join([head, *parts])
 
 
-def header_lines(plan: Plan) -> list[str]:
+def header_lines(plan: BenchPlan) -> list[str]:
     """Header lines that every request has."""
     return [f"Host: {plan.target.authority}", *(header.strip() for header in plan.headers)]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .plan import Plan
+from .plan import BenchPlan
 from .run import LAG_P99_MS, LAG_SHARE, Lagging, Result, Session
 from .stats import Repeat, percentile
 
@@ -98,7 +98,7 @@ async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tupl
     return low, high
 
 
-async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None]) -> Peak:
+async def find_peak(plan: BenchPlan, slo_ms: float, report: Callable[[Try], None]) -> Peak:
     """Search the peak, calling `report` for each tried rate.
 
     Raises Unusable, Lagging if this process was the limit, with what it measured at the best rate, and ValueError if

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner import arrivals
-from planner.lengths import Lengths
+from planner.drawn_lengths import Lengths
 
 _S = 1e9
 
@@ -45,7 +45,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """One measurement of one model. Raises ValueError, `field: expected ..., got ...`.
 
     `rate` (per second) makes an open loop, `concurrency` (requests in flight) a closed one; only `find_peak` needs

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .peak import Try
-from .plan import Plan
+from .plan import BenchPlan
 from .run import Result
 from .stats import FIGURES
 
@@ -78,5 +78,5 @@ def _digits(value: float) -> int:
     return 1 if value >= 100 else 2 if value >= 10 else 3
 
 
-def _mode(plan: Plan) -> str:
+def _mode(plan: BenchPlan) -> str:
     return "closed" if plan.concurrency else "open"

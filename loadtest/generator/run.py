@@ -1,6 +1,6 @@
 """Measures a model of a running server: `measure(plan)` from Python, `starling bench` from a shell.
 
-    result = run(Plan(url="localhost:8000", model="mlp", rate=200, repeats=5))
+    result = run(BenchPlan(url="localhost:8000", model="mlp", rate=200, repeats=5))
     result.figures["mean_ms"], result.repeats[0].latency_ns
 
 The measuring process should do nothing else; run the server in another one.
@@ -19,15 +19,15 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from .answers import Answers
-from .client import Pool, Request
+from .client import ConnectionPool, TimedRequest
 from .drive import ClosedLoop, OpenLoop
 from .http import Response
 from .payload import Body, ModelMetadata, header_lines, prepare
-from .plan import Plan, Unusable
+from .plan import BenchPlan, Unusable
+from .seen_answers import SeenAnswers
 from .stats import Repeat, collect, percentile, summary
 
-__all__ = ["Interrupted", "Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
+__all__ = ["BenchPlan", "Interrupted", "Lagging", "Result", "Session", "Unusable", "measure", "run"]
 
 #: The share of the median latency and of the 99th percentile that may be this process's own lag; the confidence
 #: interval of a few repeats is hardly narrower. The minima are the usual wait for a core on a busy machine: medians of
@@ -65,7 +65,7 @@ class Interrupted(Exception):
 class Result:
     """The result of a measurement. `connections`: the most that were open at the same time."""
 
-    plan: Plan
+    plan: BenchPlan
     repeats: tuple[Repeat, ...]
     connections: int
 
@@ -128,28 +128,30 @@ class Session:
     refuses the prepared requests.
     """
 
-    def __init__(self, *plans: Plan) -> None:
+    def __init__(self, *plans: BenchPlan) -> None:
         self.plan = plans[0]
         self._plans = plans
         self._stack = AsyncExitStack()
         self._requests: list[range] = []  # by plan: the numbers of its requests
-        self._answers: Answers
-        self._pool: Pool
+        self._answers: SeenAnswers
+        self._pool: ConnectionPool
 
     async def __aenter__(self) -> Self:
         plan = self.plan
         async with self._stack as stack:  # closed here if anything raises
             bodies: list[Body] = []
-            known: dict[Plan, range] = {}
+            known: dict[BenchPlan, range] = {}
             for one in self._plans:
                 if one not in known:
                     begin = len(bodies)
                     bodies += prepare(await described(one), one)
                     known[one] = range(begin, len(bodies))
                 self._requests.append(known[one])
-            self._answers = Answers(bodies, values=plan.check == "values")
+            self._answers = SeenAnswers(bodies, values=plan.check == "values")
             requests = [body.request for body in bodies]
-            pool = Pool(plan.target, requests, self._answers.note, limit=plan.connections, timeout_s=plan.timeout_s)
+            pool = ConnectionPool(
+                plan.target, requests, self._answers.note, limit=plan.connections, timeout_s=plan.timeout_s
+            )
             self._pool = await stack.enter_async_context(pool)
             for number in range(len(self._plans)):
                 await self.lone(number)
@@ -182,7 +184,7 @@ class Session:
         """Wait until the server is idle after too much load, by sending one request after another for a moment."""
         await self.once(replace(self.plan, rate=None, concurrency=1, arrivals="poisson"), 0, _SETTLE_S)
 
-    async def once(self, plan: Plan, seed: int, duration_s: float) -> Repeat:
+    async def once(self, plan: BenchPlan, seed: int, duration_s: float) -> Repeat:
         """Do one run. `plan` may differ from the session's in rate, concurrency and arrivals."""
         choose = np.random.default_rng([seed, 3])
         drive: OpenLoop | ClosedLoop
@@ -195,13 +197,13 @@ class Session:
                     f"duration_s: no request falls into {duration_s:g} s; give a higher rate or --duration"
                 )
             picks = choose.integers(0, len(self._requests[0]), len(instants))
-            drive = OpenLoop(self._pool, list(map(Request, instants.tolist(), picks.tolist())))
+            drive = OpenLoop(self._pool, list(map(TimedRequest, instants.tolist(), picks.tolist())))
         with without_collections():
             await drive.run()
         lags = drive.lags if isinstance(drive, ClosedLoop) else ()
         return collect(drive.log, drive.start_ns, duration_s, seed, self._answers.judge(), lags)
 
-    async def repeats(self, plan: Plan) -> Result:
+    async def repeats(self, plan: BenchPlan) -> Result:
         """Do all runs of `plan` without a warm-up. Raises Lagging; Interrupted if cancelled after the first."""
         found: list[Repeat] = []
         try:
@@ -216,7 +218,7 @@ class Session:
         return result
 
 
-async def measure(plan: Plan) -> Result:
+async def measure(plan: BenchPlan) -> Result:
     """Warm up, then `plan.repeats` runs. Raises Unusable, Lagging, and ValueError for what does not fit the model."""
     if plan.rate is None and plan.concurrency is None and not plan.traced:
         raise ValueError("rate: expected --rate, --concurrency or --find-peak")
@@ -225,7 +227,7 @@ async def measure(plan: Plan) -> Result:
         return await session.repeats(plan)
 
 
-def run(plan: Plan) -> Result:
+def run(plan: BenchPlan) -> Result:
     """`measure` in a new event loop."""
     return in_loop(measure(plan))
 
@@ -242,7 +244,7 @@ def in_loop(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-async def described(plan: Plan) -> ModelMetadata:
+async def described(plan: BenchPlan) -> ModelMetadata:
     """The plan's model by its metadata. Raises Unusable if there is no such server or model."""
     request = "\r\n".join([f"GET {plan.path} HTTP/1.1", *header_lines(plan), "Content-Length: 0", "", ""])
     found: list[Response] = []
@@ -251,14 +253,14 @@ async def described(plan: Plan) -> ModelMetadata:
         found.append(response)
         return 0
 
-    async with Pool(plan.target, [request.encode("ascii")], note, limit=1, timeout_s=plan.timeout_s) as pool:
+    async with ConnectionPool(plan.target, [request.encode("ascii")], note, limit=1, timeout_s=plan.timeout_s) as pool:
         alone = await _alone(pool, 0)
     if not found:
         raise Unusable(f"url: expected a V2 server with model {plan.model!r}, got {alone.log[0].fault}")
     return ModelMetadata.parse(found[0].body)
 
 
-async def _alone(pool: Pool, pick: int) -> ClosedLoop:
+async def _alone(pool: ConnectionPool, pick: int) -> ClosedLoop:
     """Send one request, and wait until it has ended."""
     alone = ClosedLoop(pool, itertools.repeat(pick), 1, 0)
     await alone.run()

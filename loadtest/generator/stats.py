@@ -12,9 +12,9 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from .answers import UNCHECKED
-from .client import Request
+from .client import TimedRequest
 from .http import line_of, value_of
+from .seen_answers import UNCHECKED
 
 _MS = 1e6
 Column = NDArray[np.int64]
@@ -100,7 +100,7 @@ class Repeat:
 
 
 def collect(
-    log: Sequence[Request], start_ns: int, duration_s: float, seed: int, wrong: Sequence[str], lags: Sequence[int]
+    log: Sequence[TimedRequest], start_ns: int, duration_s: float, seed: int, wrong: Sequence[str], lags: Sequence[int]
 ) -> Repeat:
     """The Repeat of a finished log. `wrong`: see `Answers.judge`. `lags`: of a closed loop; empty for an open one."""
     intended, offered, sent, ended = (_column(map(attrgetter(name), log)) for name in _TIMES)
@@ -130,7 +130,7 @@ def collect(
     )
 
 
-def fault_of(request: Request, wrong: Sequence[str]) -> str:
+def fault_of(request: TimedRequest, wrong: Sequence[str]) -> str:
     """Why there is no right answer; "" if there is. `wrong`: see `Answers.judge`."""
     if request.status != 200 or request.answer == UNCHECKED:
         return request.fault

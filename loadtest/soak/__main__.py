@@ -28,7 +28,7 @@ from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.generator.peak import Try, find_peak
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Lagging, Session, in_loop
 from loadtest.generator.stats import Repeat, percentile
 from loadtest.soak.faults import MODEL, MODELS, Told, add_models, inject, prepare, rehearse, schedule
@@ -82,11 +82,11 @@ def start_replica(profiles: Path) -> Server:
     return starling(("--profile-dir", str(profiles), *flags))
 
 
-def plan_of(server: Server, rate: float, seed: int) -> Plan:
-    return Plan(url=server.url, model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
+def plan_of(server: Server, rate: float, seed: int) -> BenchPlan:
+    return BenchPlan(url=server.url, model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
 
 
-def peak_of(plan: Plan, say: Say) -> float:
+def peak_of(plan: BenchPlan, say: Say) -> float:
     """The largest rate that keeps SLO_MS; where the client is late before the server is, the largest that it managed.
 
     The peak only sets the load, and of the load what counts is whether requests are answered. Raises Lagging if the

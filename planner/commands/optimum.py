@@ -51,13 +51,13 @@ def optimum(
 
 def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: int) -> list[dict[str, Any]]:
     """A cell for each rate."""
-    from planner import options
-    from planner.two_workers import compared, peak
+    from planner import option_values
+    from planner.two_worker_optimum import compared, peak
 
-    measured = options.profile(profile, max_batch)
+    measured = option_values.profile(profile, max_batch)
     measured = measured.at(length) if length else measured
     cells = []
-    for one_rate in options.rates(rate, load, peak(measured), "poisson"):
+    for one_rate in option_values.rates(rate, load, peak(measured), "poisson"):
         assert one_rate is not None
         best, adaptive_ns, no_wait_ns, columns = compared(measured, one_rate)
         cell: dict[str, Any] = {"rate": one_rate, "load": one_rate / peak(measured), "mean_ms": best.mean_ns / _MS}
@@ -72,14 +72,14 @@ def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: in
     """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
     from app.scheduler.optimal.serve_all import bound_ns
     from app.scheduler.optimal.solver import solve
-    from planner import options
+    from planner import option_values
 
-    measured = options.profile(profile, max_batch)
+    measured = option_values.profile(profile, max_batch)
     if length:
         measured = measured.at(length)
     times = measured.occupied_ns
     cells = []
-    for one_rate in options.rates(rate, load, measured.peak, "poisson"):
+    for one_rate in option_values.rates(rate, load, measured.peak, "poisson"):
         assert one_rate is not None
         best = solve(times, one_rate)
         busy = solve(times, one_rate, idling=False)

@@ -121,11 +121,11 @@ def simulate(given: SimulateOptions) -> None:
 def _setups(given: SimulateOptions) -> list[Setup]:
     """One for each policy, load, number of replicas and router. Raises ValueError, OSError for a wrong option."""
     from app.contract import Batching  # numpy is slow to import
-    from planner import options
+    from planner import option_values
     from planner.fleet import Setup
 
-    measured = options.profile(given.profile, given.max_batch)
-    capacities = tuple(options.counts("workers", given.workers)) if given.workers else ()
+    measured = option_values.profile(given.profile, given.max_batch)
+    capacities = tuple(option_values.counts("workers", given.workers)) if given.workers else ()
     queue = Batching(max_batch=measured.max_batch).max_queue if given.max_queue is None else given.max_queue
     buckets = given.length_buckets
     common = Setup(
@@ -145,14 +145,14 @@ def _setups(given: SimulateOptions) -> list[Setup]:
         launch_ns=round(given.launch_ms * _MS),
         lengths=given.lengths,
         prompts=given.prompts,
-        length_buckets=tuple(sorted(options.counts("length_buckets", buckets))) if buckets else (),
+        length_buckets=tuple(sorted(option_values.counts("length_buckets", buckets))) if buckets else (),
     )
-    fleets = options.fleets(given.router, options.counts("replicas", given.replicas))
+    fleets = option_values.fleets(given.router, option_values.counts("replicas", given.replicas))
     setups = []
-    for policy, (router, replicas) in product(options.names(given.policy), fleets):
-        device = given.device or options.device(measured, capacities, policy)
+    for policy, (router, replicas) in product(option_values.names(given.policy), fleets):
+        device = given.device or option_values.device(measured, capacities, policy)
         one = replace(common, policy=policy, router=router, replicas=replicas, device=device)
-        rates = options.rates(given.rate, given.load, common.peak * replicas, given.arrivals)
+        rates = option_values.rates(given.rate, given.load, common.peak * replicas, given.arrivals)
         setups += [replace(one, rate=rate) for rate in rates]
     for setup in setups:
         setup.check()

@@ -16,7 +16,7 @@ from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile
-from planner.front import FrontCosts
+from planner.simulated_front import FrontCosts
 
 if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
@@ -51,7 +51,7 @@ class HttpCost:
 class SizedModel:
     """The model to size.
 
-    `serve`: the command that serves the model. `batching`: fields of `sim.fleet.Setup` from its `[batching]`.
+    `serve`: the command that serves the model. `batching`: fields of `planner.fleet.Setup` from its `[batching]`.
     """
 
     name: str
@@ -62,9 +62,9 @@ class SizedModel:
 
 def from_file(text: str) -> SizedModel:
     """The profile of a file, or of a made-up device. Raises ValueError, OSError."""
-    from planner import options
+    from planner import option_values
 
-    profile = options.profile(text)
+    profile = option_values.profile(text)
     return SizedModel(profile.model, profile, "starling serve MODEL_FOLDER")
 
 
@@ -146,7 +146,7 @@ def _with_front(
 ) -> ModelProfile:  # fmt: skip
     """Measure the cost of requests, and store it in the profile, as the last of the formats."""
     from app.engine.profiling.cache import FRONT
-    from loadtest.generator.front import measure_front
+    from loadtest.generator.front_loads import measure_front
     from planner.fit import fit
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]

@@ -11,7 +11,7 @@ from app.cli.output import serve_flags, tabulated
 if TYPE_CHECKING:
     from planner.commands.size_profiles import HttpCost, SizedModel
     from planner.fleet import Setup
-    from planner.sizing import Estimate
+    from planner.sizing import LatencyEstimate
 
 _MS = 1e6
 _COLUMNS = (
@@ -47,9 +47,9 @@ class SizingResult:
 
     setup: Setup
     replicas: int | None
-    at: tuple[Estimate, ...] = ()
+    at: tuple[LatencyEstimate, ...] = ()
     most_rate: float = 0.0
-    if_http_doubles: Estimate | None = None
+    if_http_doubles: LatencyEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Report:
         return f"{self.subject.serve} {flags}" + (f" --policy {self.policy}" if self.policy else "")
 
 
-def _figures(one: Estimate, goal: Goal) -> dict[str, Any]:
+def _figures(one: LatencyEstimate, goal: Goal) -> dict[str, Any]:
     settles = one.load < 1
     return {
         "replicas": one.replicas,
@@ -172,7 +172,7 @@ def _verdicts(found: SizingResult, goal: Goal) -> list[str]:
     return lines
 
 
-def _verdict(one: Estimate, goal: Goal) -> str:
+def _verdict(one: LatencyEstimate, goal: Goal) -> str:
     if one.load >= 1:
         return "overloaded: the queue grows without end"
     return "enough" if one.keeps(goal.p99_ns) else "too slow"

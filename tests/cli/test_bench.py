@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from loadtest.generator import peak, run
 from loadtest.generator.peak import Peak, Try
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 
 from . import running
 from .running import assert_refused
@@ -28,11 +28,11 @@ def invoke(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[BenchPlan]:
     """The plans that were to be measured; each gives the same two runs."""
-    given: list[Plan] = []
+    given: list[BenchPlan] = []
 
-    async def measure(plan: Plan) -> run.Result:
+    async def measure(plan: BenchPlan) -> run.Result:
         given.append(plan)
         return result(repeat([1.0] * 20), repeat([2.0] * 20))
 
@@ -40,7 +40,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return given
 
 
-def test_options_reach_the_plan(plans: list[Plan]) -> None:
+def test_options_reach_the_plan(plans: list[BenchPlan]) -> None:
     found = invoke(
         "--rate", "50", "--arrivals", "gamma:2", "--duration", "3", "--repeats", "7", "--warmup", "0", "--seed", "4",
         "--payload", "binary", "--rows", "2", "--lengths", "lognormal:14:4:128", "--shape", "x:3", "--shape", "y:4",
@@ -49,7 +49,7 @@ def test_options_reach_the_plan(plans: list[Plan]) -> None:
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     assert plans == [
-        Plan(
+        BenchPlan(
             url="localhost:1", model="m", rate=50, arrivals="gamma:2", duration_s=3, repeats=7, warmup_s=0, seed=4,
             payload="binary", rows=2, lengths="lognormal:14:4:128", shapes=("x:3", "y:4"), deadline_ms=20,
             headers=("A: b",), check="shapes", connections=9, timeout_s=5, max_lag_ms=3,
@@ -57,7 +57,7 @@ def test_options_reach_the_plan(plans: list[Plan]) -> None:
     ]  # fmt: skip
 
 
-def test_table_and_json(plans: list[Plan]) -> None:
+def test_table_and_json(plans: list[BenchPlan]) -> None:
     assert "40 requests, 40 answered rightly" in invoke("--rate", "100").stdout
     found = invoke("--rate", "100", "--json")
     assert json.loads(found.stdout)["mean_ms"] == 1.5
@@ -68,7 +68,7 @@ def test_table_and_json(plans: list[Plan]) -> None:
 def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     kept: run.Result | None = None
 
-    async def measure(plan: Plan) -> run.Result:
+    async def measure(plan: BenchPlan) -> run.Result:
         raise run.Lagging("lag: too late", kept)
 
     monkeypatch.setattr(run, "measure", measure)
@@ -84,7 +84,7 @@ def test_lag_is_status_3_beside_what_was_measured(monkeypatch: pytest.MonkeyPatc
 
 
 def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None]) -> Peak:
+    async def find_peak(plan: BenchPlan, slo_ms: float, told: Callable[[Try], None]) -> Peak:
         assert (plan.rate, plan.concurrency, slo_ms) == (None, None, 50)
         told(Try(100, 1.0, 100, ""))
         return Peak(result(repeat([1.0] * 20)), (Try(100, 1.0, 100, ""),))

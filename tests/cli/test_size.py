@@ -26,7 +26,7 @@ from app.settings import Settings
 from planner import sizing
 from planner.commands import size_profiles
 from planner.commands.size import measured_service
-from planner.front import FrontCosts
+from planner.simulated_front import FrontCosts
 
 from . import running
 from .running import assert_refused, invoke
@@ -157,7 +157,7 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ]
 
     monkeypatch.setattr(profile_measure, "measure", measured)
-    monkeypatch.setattr("loadtest.generator.front.measure_front", costs)
+    monkeypatch.setattr("loadtest.generator.front_loads.measure_front", costs)
     options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     again = ("--measure", "--budget-s", "7")
     got = printed(*options, *again)

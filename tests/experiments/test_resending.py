@@ -11,11 +11,11 @@ import pytest
 from experiments.overload import resending
 from experiments.overload.crowd import Crowd, Job
 from loadtest.common.paths import LOOPBACK
-from loadtest.generator.load import Request
+from loadtest.generator.load import PreparedRequest
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 REFUSED = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\nno"
-REQUEST = Request("m", "/predict/m", (), b"{}")
+REQUEST = PreparedRequest("m", "/predict/m", (), b"{}")
 
 
 @pytest.mark.parametrize("fresh", [False, True])

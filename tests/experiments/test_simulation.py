@@ -13,7 +13,7 @@ from app.scheduler.estimates.profile import linear
 from experiments import simulation
 from loadtest.common.experiment import in_sections
 from loadtest.common.paths import DOCS, ROOT
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from planner.fleet import Setup, run
 
 ONE = {"cpu_s": 3.0, "peak_mib": 50.0}
@@ -34,7 +34,7 @@ def test_a_section_made_again_replaces_the_one_before(tmp_path: Path, monkeypatc
 
 def test_simulated_seeds_are_those_of_the_load_generator() -> None:
     """The same instants: what the generator sends in a second is what a setup of that many requests is fed with."""
-    plan = Plan(url="localhost:1", model="m", rate=200)
+    plan = BenchPlan(url="localhost:1", model="m", rate=200)
     sent = plan.instants(200, 7, 1.0)
     setup = Setup(linear(1, 1, 4), 200, "no_wait", requests=len(sent), seed=7)
     assert np.concatenate(list(setup.instants())).tolist() == sent.tolist()

@@ -12,7 +12,7 @@ from app.scheduler.optimal import solver
 from experiments.stages import ahead, sliced
 from experiments.stages.two_stages import Action, evaluate, solve
 from experiments.stages.two_stages_adaptive import exact, halved, times
-from planner import options
+from planner import option_values
 from planner.fleet import Setup, run
 
 # Handing units over ahead of time: all ways get the same arrivals.
@@ -83,7 +83,10 @@ def staged(first: tuple[int, ...], second: tuple[int, ...]) -> ModelProfile:
 
 
 CASES = {
-    **{name: halved(options.profile(str(PROFILES / f"{name}.json"), 8)) for name in ("mlp", "encoder", "resnet18")},
+    **{
+        name: halved(option_values.profile(str(PROFILES / f"{name}.json"), 8))
+        for name in ("mlp", "encoder", "resnet18")
+    },
     "7 + 0.6 b": halved(linear(7, 0.6, 8)),
     "flat, then steep": staged((8 * MS,) * 8, tuple(size * MS for size in range(1, 9))),
     "steep, then flat": staged(tuple(size * MS for size in range(1, 9)), (8 * MS,) * 8),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Result
 from loadtest.generator.stats import Repeat
 
@@ -32,5 +32,5 @@ def repeat(latencies_ms: list[float], **more: Any) -> Repeat:
 
 
 def result(*repeats: Repeat, **options: Any) -> Result:
-    plan = Plan(**{"url": "localhost:1", "model": "m", "rate": 100.0, "repeats": len(repeats), **options})
+    plan = BenchPlan(**{"url": "localhost:1", "model": "m", "rate": 100.0, "repeats": len(repeats), **options})
     return Result(plan, repeats, 3)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loadtest.generator import client
-from loadtest.generator.client import Pool, Request
+from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.plan import Target
 
 from .scripted import Script, Scripted, http, serving
@@ -22,15 +22,15 @@ OK = http(b"yes")
 class Rig:
     """A pool, `count` requests for it, and the ends that it tells of."""
 
-    def __init__(self, pool: Pool, count: int) -> None:
+    def __init__(self, pool: ConnectionPool, count: int) -> None:
         self.pool = pool
         self.ends: list[tuple[int, str]] = []
         self._all = asyncio.get_running_loop().create_future()
         self._count = count
-        self.log = [Request(client.clock(), number) for number in range(count)]
+        self.log = [TimedRequest(client.clock(), number) for number in range(count)]
         pool.begin(self._end)
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: TimedRequest) -> None:
         self.ends.append((request.pick, request.fault))
         if len(self.ends) == self._count:
             self._all.set_result(None)
@@ -48,7 +48,7 @@ class Rig:
 async def rig(port: int, count: int, limit: int = 4, timeout_s: float = 20) -> AsyncIterator[Rig]:
     target = Target.parse(f"127.0.0.1:{port}")
     payloads = [GET % n for n in range(count)]
-    async with Pool(target, payloads, lambda pick, response: pick, limit=limit, timeout_s=timeout_s) as pool:
+    async with ConnectionPool(target, payloads, lambda pick, response: pick, limit=limit, timeout_s=timeout_s) as pool:
         yield Rig(pool, count)
 
 
@@ -201,5 +201,5 @@ async def test_leaving_closes_what_is_open() -> None:
 
 async def test_tls_is_spoken_where_the_url_says_so() -> None:
     target = Target.parse("https://127.0.0.1:1")
-    pool = Pool(target, [], lambda pick, response: 0, limit=1, timeout_s=1)
+    pool = ConnectionPool(target, [], lambda pick, response: 0, limit=1, timeout_s=1)
     assert isinstance(pool._tls, ssl.SSLContext)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from loadtest.generator.client import Pool, Request
+from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.drive import ClosedLoop, OpenLoop
 from loadtest.generator.plan import Target
 
@@ -14,13 +14,13 @@ REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 MS = 1_000_000
 
 
-def at(*instants: int) -> list[Request]:
-    return [Request(instant, 0) for instant in instants]
+def at(*instants: int) -> list[TimedRequest]:
+    return [TimedRequest(instant, 0) for instant in instants]
 
 
-def pool(server: Server, limit: int = 16) -> Pool:
+def pool(server: Server, limit: int = 16) -> ConnectionPool:
     target = Target.parse(server.url)
-    return Pool(target, [REQUEST], lambda pick, response: 0, limit=limit, timeout_s=20)
+    return ConnectionPool(target, [REQUEST], lambda pick, response: 0, limit=limit, timeout_s=20)
 
 
 async def test_open_loop_sends_at_the_instants() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadtest.generator.payload import BODIES, DTYPES, ModelMetadata, prepare
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 
 
 def model(*inputs: tuple[str, str, list[int]]) -> ModelMetadata:
@@ -19,8 +19,8 @@ def model(*inputs: tuple[str, str, list[int]]) -> ModelMetadata:
     return ModelMetadata.parse(json.dumps({"inputs": described, "outputs": outputs}).encode())
 
 
-def plan(**options: Any) -> Plan:
-    return Plan(**{"url": "host:1", "model": "m", "rate": 1.0, **options})
+def plan(**options: Any) -> BenchPlan:
+    return BenchPlan(**{"url": "host:1", "model": "m", "rate": 1.0, **options})
 
 
 def parts(request: bytes) -> tuple[dict[str, str], bytes]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadtest.generator import peak
 from loadtest.generator import run as bench
 from loadtest.generator.peak import PRECISION, Try, find_peak, judge, search
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Lagging
 
 from .made import MS, repeat
@@ -82,8 +82,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
 
 
-def plan(url: str) -> Plan:
-    return Plan(url=url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
+def plan(url: str) -> BenchPlan:
+    return BenchPlan(url=url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
 
 
 @pytest.mark.usefixtures("_quick")

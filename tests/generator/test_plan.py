@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.generator.plan import Plan, Target
+from loadtest.generator.plan import BenchPlan, Target
 from planner import arrivals
 
 
@@ -26,7 +26,7 @@ def test_url(url: str, expected: Target) -> None:
 
 
 def test_path_quotes_the_model() -> None:
-    assert Plan(url="http://a/x", model="a b/c", rate=1).path == "/x/v2/models/a%20b%2Fc"
+    assert BenchPlan(url="http://a/x", model="a b/c", rate=1).path == "/x/v2/models/a%20b%2Fc"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_path_quotes_the_model() -> None:
 )
 def test_wrong_option(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        Plan(**{"url": "a", "model": "m", "rate": 5.0, **options})
+        BenchPlan(**{"url": "a", "model": "m", "rate": 5.0, **options})
 
 
 @pytest.mark.parametrize("spec", ["poisson", "uniform", "gamma:2", "bursty:0.5:0.5", "steps:0.5x1,2x1"])
 def test_instants_are_the_simulators(spec: str) -> None:
-    plan = Plan(url="a", model="m", rate=50_000, arrivals=spec)
+    plan = BenchPlan(url="a", model="m", rate=50_000, arrivals=spec)
     instants = plan.instants(plan.rate, 7, 3)
     drawn = np.concatenate([chunk for chunk, _ in zip(arrivals.make(spec, 50_000, 7).chunks(), range(9), strict=False)])
     assert len(instants) > arrivals.CHUNK  # more than one chunk was needed
@@ -60,6 +60,6 @@ def test_instants_are_the_simulators(spec: str) -> None:
 def test_trace_keeps_its_own_times(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("5\n5.5\n6\n9\n")
-    plan = Plan(url="a", model="m", arrivals=f"trace:{path}")
+    plan = BenchPlan(url="a", model="m", arrivals=f"trace:{path}")
     assert plan.instants(None, 0, 2).tolist() == [0, 500_000_000, 1_000_000_000]
     assert plan.mean_rate == 0.75

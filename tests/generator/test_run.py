@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadtest.generator import run as bench
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Interrupted, Lagging, Unusable, measure
 from planner import arrivals
 
@@ -26,9 +26,9 @@ def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc.collect", lambda: 0)  # of all that the suite has loaded it takes longer than a run
 
 
-def plan(server: Server, **options: Any) -> Plan:
+def plan(server: Server, **options: Any) -> BenchPlan:
     given = {"model": "m", "rate": 300.0, "duration_s": 0.1, "warmup_s": 0.0, "repeats": 2, "seed": 5}
-    return Plan(**{**given, "url": server.url, **options})
+    return BenchPlan(**{**given, "url": server.url, **options})
 
 
 async def test_open_loop() -> None:

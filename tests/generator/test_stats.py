@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from loadtest.generator.answers import UNCHECKED, Answers
-from loadtest.generator.client import Request
+from loadtest.generator.client import TimedRequest
 from loadtest.generator.http import Response
 from loadtest.generator.payload import Body, Tensor
+from loadtest.generator.seen_answers import UNCHECKED, SeenAnswers
 from loadtest.generator.stats import FIGURES, collect, interval, percentile, summary
 
 from .made import MS, repeat
@@ -55,14 +55,14 @@ def test_summary_is_the_mean_of_the_runs() -> None:
 
 def test_collect() -> None:
     """Four requests: right, refused, answered wrongly, and right but not compared."""
-    answers = Answers([Body(b"", 1, (Tensor("y", "FP32", (1,), batched=True),))], values=True)
+    answers = SeenAnswers([Body(b"", 1, (Tensor("y", "FP32", (1,), batched=True),))], values=True)
     right, wrong = (
         answers.note(0, Response(200, b"", json.dumps(answer).encode(), True)) for answer in (v2(1, 1.0), v2(1, 2.0))
     )
     log = []
     for number, (status, answer) in enumerate([(200, right), (429, 0), (200, wrong), (200, UNCHECKED)]):
         at = 1000 * MS + 10 * MS * number
-        log.append(Request(at, 0, 0, at + MS, at + 3 * MS, at + 5 * MS, status, answer))
+        log.append(TimedRequest(at, 0, 0, at + MS, at + 3 * MS, at + 5 * MS, status, answer))
     log[0].head = b"http/1.1 200 ok\r\nx-batch-size: 8\r\nserver-timing: queue;dur=0.5, compute;dur=1.25, total;dur=3"
     log[1].fault = "status 429: full"
     found = collect(log, 990 * MS, 0.04, 7, answers.judge(), ())

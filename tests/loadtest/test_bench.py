@@ -23,12 +23,12 @@ from loadtest.common.page import Data, Page
 from loadtest.common.servers import Child, ServerError
 from loadtest.generator import closed_loop, one_connection
 from loadtest.generator.closed_loop import drive
-from loadtest.generator.load import Load, LoadError, Request
+from loadtest.generator.load import Load, LoadError, PreparedRequest
 
 # The closed loop counts whole 200s within its seconds; the constant server answers each request once.
 
 
-REQUEST = Request("test", "/x", (("Content-Type", "text/plain"),), b"hello")
+REQUEST = PreparedRequest("test", "/x", (("Content-Type", "text/plain"),), b"hello")
 
 
 def load(port: int = 1, **changes: object) -> Load:

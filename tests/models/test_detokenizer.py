@@ -13,7 +13,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, normalizers, processors
 from tokenizers.models import BPE, WordLevel
 
-from app.contract import Cut
+from app.contract import TextCut
 from app.errors import BadText
 from app.models.decoders.detokenizer import Detokenizer, SpaceCleaner
 from app.models.decoders.parameters import Defaults, Parameters
@@ -145,9 +145,9 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> Non
     assert read[1] == llamas()("<s>ab", add_special_tokens=False).input_ids
     assert front.read_cut is not None
     assert front.chat is None
-    cut = front.read_cut([np.array([b"<s>abcdef"], object)], Cut(4)).arrays[0][0].tolist()
+    cut = front.read_cut([np.array([b"<s>abcdef"], object)], TextCut(4)).arrays[0][0].tolist()
     assert cut == [BOS, *llamas()("abcdef").input_ids[-3:]]  # the end of a prompt is what a text continues
-    whole = front.read_cut([np.array([b"a" * 200], object)], Cut())
+    whole = front.read_cut([np.array([b"a" * 200], object)], TextCut())
     assert whole.lengths == {"tokens": tiny.POSITIONS // 2}  # which leaves room for a text
     assert front.ids is not None
     assert front.ids.read([[np.array([b"[1, 7, 8]"], object)]])[0].arrays[0].tolist() == [[1, 7, 8]]

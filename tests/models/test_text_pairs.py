@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from app.contract import Cut
+from app.contract import TextCut
 from app.errors import BadRequest
 from app.models.loading import load
 
@@ -332,11 +332,11 @@ def test_steps_that_are_not_made_here(
 
 @pytest.mark.parametrize(
     ("cut", "length", "side"),
-    [(Cut(6), 6, "right"), (Cut(6, left=True), 6, "left"), (Cut(), 9, "right"), (Cut(99), 9, "right")],
+    [(TextCut(6), 6, "right"), (TextCut(6, left=True), 6, "left"), (TextCut(), 9, "right"), (TextCut(99), 9, "right")],
 )
 @pytest.mark.parametrize("pairs", [False, True])
 def test_long_texts_are_cut_as_transformers_cuts_them(
-    tmp_path: Path, cut: Cut, length: int, side: str, pairs: bool
+    tmp_path: Path, cut: TextCut, length: int, side: str, pairs: bool
 ) -> None:
     tiny.save_bert(tmp_path / "weights", id2label=NLI)
     front = opened(tmp_path, CLASSIFIED, f"max_tokens = 9\npairs = {str(pairs).lower()}").front
@@ -349,12 +349,12 @@ def test_long_texts_are_cut_as_transformers_cuts_them(
         assert read.arrays[0].tolist() == [wanted.input_ids]
         assert read.arrays[1].tolist() == [wanted.token_type_ids]
     with pytest.raises(BadRequest, match=r"^truncate: expected at least \d tokens, as special ones count, got 2"):
-        front.read_cut([texts([one]) for one in given], Cut(2))
+        front.read_cut([texts([one]) for one in given], TextCut(2))
 
 
 def test_a_document_alone_is_cut(tmp_path: Path) -> None:
     tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
     front = opened(tmp_path, "rerank").front
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
-    read = front.read_cut([texts(["the cat sat"]), texts(["a dog ran in paris"])], Cut(2, last=True))
+    read = front.read_cut([texts(["the cat sat"]), texts(["a dog ran in paris"])], TextCut(2, last=True))
     assert read.arrays[0].tolist() == [words("the cat sat", "a dog").input_ids]

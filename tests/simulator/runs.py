@@ -8,8 +8,8 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 from planner.fleet import Setup
-from planner.report import Tally
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 MS = 1_000_000
 

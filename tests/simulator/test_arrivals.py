@@ -10,7 +10,7 @@ import pytest
 from tiers import full
 
 from planner.arrivals import Arrivals, make
-from planner.lengths import Lengths, mean
+from planner.drawn_lengths import Lengths, mean
 
 # Arrivals: the same seed gives the same instants, in order, at the rate and with the spread that were asked for.
 

@@ -9,7 +9,7 @@ from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import linear
 from planner.fit import fit, front_costs
 from planner.fleet import Setup, counted
-from planner.front import FrontCosts
+from planner.simulated_front import FrontCosts
 
 MS = 1_000_000
 ONE = linear(2, 0, 1)  # each batch is of one row: what it takes over the profile is plain

@@ -14,9 +14,9 @@ from app.scheduler.estimates.profile import linear
 from planner import fleet
 from planner.fleet import Setup, run
 from planner.node import Node
-from planner.report import Tally
 from planner.routers import Blind, LeastWaiting
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 PROFILE = linear(7, 0.6, 16)
 SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=few(2000), replicas=6, seed=3)

@@ -11,8 +11,8 @@ from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.optimal.tables import solve
 from app.scheduler.types import AT_ONCE
 from planner.fleet import Setup
-from planner.report import Tally
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 from .runs import MS, latencies
 

@@ -14,7 +14,7 @@ from app.scheduler.estimates.curve import ONCE, measured_once
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal.tables import solve
 from planner.fleet import Setup, run
-from planner.two_workers import compared, peak, solved
+from planner.two_worker_optimum import compared, peak, solved
 
 # The preset `preferred` in the simulator, against figures of an independent event simulation of Khan et al.
 # T = 3 + 0.35 b ms, batches up to 32, Poisson arrivals, one serial device; mean and p99 in milliseconds, device time

@@ -21,8 +21,8 @@ from app.scheduler.types import AT_ONCE, Formed, Step
 from planner.fleet import Setup
 from planner.node import Node
 from planner.replay import replay
-from planner.report import Tally
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 MS = 1_000_000
 SHARED = parse(

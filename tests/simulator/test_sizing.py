@@ -15,10 +15,10 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Profile, Program, Row, Stage, WorkerSpec
 from planner import sizing
 from planner.fleet import Setup
-from planner.front import FrontCosts
 from planner.node import PROGRAM, Node
-from planner.report import Tally
+from planner.simulated_front import FrontCosts
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 # The number of replicas is the least that keeps the objective: against theory where there is one.
 

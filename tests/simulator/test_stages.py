@@ -9,8 +9,8 @@ from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, parse
 from planner.fleet import Setup, run
-from planner.report import Tally
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 from .runs import MS, Kept
 

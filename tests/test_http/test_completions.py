@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from app.contract import Array, Cut, Translated
+from app.contract import Array, TextCut, Translated
 from app.errors import BadText, ModelFailed
 from app.models.decoders.parameters import Parameters
 
@@ -131,7 +131,7 @@ async def test_v1_takes_parameters(caller: MakeCaller, model: Writer) -> None:
     sent = json.dumps({"instances": ["one"], "parameters": {"max_tokens": 3, "truncate": 5}}).encode()
     await answered(asking, model, path, sent, "two")
     assert model.asked["parameters"] == {"max_tokens": 3}
-    assert model.model.front.cut == Cut(5)  # type: ignore[union-attr]
+    assert model.model.front.cut == TextCut(5)  # type: ignore[union-attr]
     assert (await asking(path, b'{"instances": ["one"], "parameters": [1]}')).status == 400
 
 
@@ -194,16 +194,18 @@ async def test_conversations_as_other_servers_keep_them(caller: MakeCaller, mode
 @pytest.mark.parametrize(
     ("asked", "cut"),
     [
-        ({"truncate_prompt_tokens": 7}, Cut(7, name="truncate_prompt_tokens")),
-        ({"truncate_prompt_tokens": -1}, Cut(name="truncate_prompt_tokens")),
-        ({"truncate_prompt_tokens": 7, "truncation_side": "right"}, Cut(7, False, name="truncate_prompt_tokens")),
-        ({"truncate": True}, Cut()),
-        ({"truncate": "START"}, Cut(left=True)),
+        ({"truncate_prompt_tokens": 7}, TextCut(7, name="truncate_prompt_tokens")),
+        ({"truncate_prompt_tokens": -1}, TextCut(name="truncate_prompt_tokens")),
+        ({"truncate_prompt_tokens": 7, "truncation_side": "right"}, TextCut(7, False, name="truncate_prompt_tokens")),
+        ({"truncate": True}, TextCut()),
+        ({"truncate": "START"}, TextCut(left=True)),
         ({"truncate": False}, None),
         ({"truncation_side": "left"}, None),
     ],
 )
-async def test_how_a_prompt_is_cut(caller: MakeCaller, model: Writer, asked: dict[str, Any], cut: Cut | None) -> None:
+async def test_how_a_prompt_is_cut(
+    caller: MakeCaller, model: Writer, asked: dict[str, Any], cut: TextCut | None
+) -> None:
     await answered(caller(model), model, PLAIN, body(prompt="one two", **asked), "three")
     assert model.model.front.cut == cut  # type: ignore[union-attr]
     assert model.asked["parameters"] == {"do_sample": True}

@@ -11,7 +11,7 @@ import pytest
 from collected import Collected, header_of, told
 from connections import Connection
 
-from app.contract import Cut
+from app.contract import TextCut
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady
 from app.http.cors import Cors
 from app.models.decoders.parameters import Parameters
@@ -135,7 +135,7 @@ async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: 
     assert (first["token"]["text"], first["generated_text"], last["token"]["text"]) == ("three", None, " four")
     assert last["generated_text"] == "three four"
     assert (last["details"]["finish_reason"], last["details"]["generated_tokens"]) == ("eos_token", 2)
-    assert model.model.front.cut == Cut(7)  # type: ignore[union-attr]
+    assert model.model.front.cut == TextCut(7)  # type: ignore[union-attr]
     model.ran.clear()
     reply = asyncio.create_task(caller(model)(GENERATE, json.dumps(sent).encode()))
     await model.ran.wait()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import Array, Cut, ModelCall, ModelInfo, Translated
+from app.contract import Array, ModelCall, ModelInfo, TextCut, Translated
 from app.errors import BadText
 from app.models.decoders.parameters import Parameters
 from app.models.tasks.task_specs import TEXT, WRITTEN
@@ -24,7 +24,7 @@ class Words:
     chat: Any = None
     ids: Any = None
     sent = (TEXT,)
-    cut: Cut | None = None  # of the last call
+    cut: TextCut | None = None  # of the last call
     with_parameters = None
 
     def client_info(self, info: ModelInfo) -> ModelInfo:
@@ -33,7 +33,7 @@ class Words:
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         return [self._read([text.decode() for text in texts]) for (texts,) in calls]
 
-    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
         self.cut = cut
         return self.read([arrays])[0]
 

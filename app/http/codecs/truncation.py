@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.contract import Cut, Front
+from app.contract import Front, TextCut
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
 from app.values.tensors import shown
 
 _SIDES = {"left": True, "right": False}
 #: TEI's, Voyage's and Hugging Face's true and false; Cohere's and NIM's words; the number of tokens, of TGI.
-_CUTS = {"NONE": None, "END": Cut(left=False), "START": Cut(left=True)}
+_CUTS = {"NONE": None, "END": TextCut(left=False), "START": TextCut(left=True)}
 NAMES = frozenset({
     "truncate", "truncation", "truncate_prompt_tokens", "max_tokens_per_doc", "truncation_direction", "truncation_side",
 })  # fmt: skip
 
 
-def take_cut(call: DecodedCall, front: Front) -> Cut | None:
+def take_cut(call: DecodedCall, front: Front) -> TextCut | None:
     """Take the fields of NAMES out of the call's parameters; see `cut_of`."""
     given = call.parameters
     if not given or NAMES.isdisjoint(given):
@@ -27,7 +27,7 @@ def take_cut(call: DecodedCall, front: Front) -> Cut | None:
     return cut_of(given, front)
 
 
-def cut_of(given: Mapping[str, Any], front: Front | None) -> Cut | None:
+def cut_of(given: Mapping[str, Any], front: Front | None) -> TextCut | None:
     """What the fields of NAMES among these say; None: long texts are refused. Raises BadRequest."""
     left: bool | None = None
     for name in ("truncation_direction", "truncation_side"):
@@ -44,22 +44,22 @@ def cut_of(given: Mapping[str, Any], front: Front | None) -> Cut | None:
     (cut,) = cuts
     if front is None or front.read_cut is None or (cut.last and len(front.sent) < 2):
         raise _bad(cut.name, "not accepted: this model reads texts whole")
-    return Cut(cut.most, cut.left if left is None else left, cut.last, cut.name)
+    return TextCut(cut.most, cut.left if left is None else left, cut.last, cut.name)
 
 
-def _cut(name: str, value: Any) -> Cut | None:
+def _cut(name: str, value: Any) -> TextCut | None:
     if name.startswith("truncation_"):
         return None
     if name in ("truncate", "truncation") and (type(value) is bool or isinstance(value, str)):
         if isinstance(value, str) and value.upper() not in _CUTS:
             raise _bad(name, f"expected true, false, NONE, START, END or a number of tokens, got {shown(value)}")
-        cut = _CUTS[value.upper()] if isinstance(value, str) else Cut() if value else None
-        return None if cut is None else Cut(None, cut.left, name=name)
+        cut = _CUTS[value.upper()] if isinstance(value, str) else TextCut() if value else None
+        return None if cut is None else TextCut(None, cut.left, name=name)
     if name == "truncate_prompt_tokens" and value == -1 and type(value) is int:
-        return Cut(name=name)
+        return TextCut(name=name)
     if type(value) is not int or value < 1:
         raise _bad(name, f"expected a number of at least 1, got {shown(value)}")
-    return Cut(value, last=name == "max_tokens_per_doc", name=name)
+    return TextCut(value, last=name == "max_tokens_per_doc", name=name)
 
 
 def _bad(name: str, what: str) -> BadRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.contract import Cut
+from app.contract import TextCut
 from app.models.tasks.slow_tokenizer import SlowTokenizer
 
 
@@ -16,7 +16,7 @@ class CutTooShort(Exception):
         self.least = least
 
 
-def encode_cut(backend: Any, text: Any, cut: Cut, most: int, left: bool, *, special: bool = True) -> Any:
+def encode_cut(backend: Any, text: Any, cut: TextCut, most: int, left: bool, *, special: bool = True) -> Any:
     """The encoding of a text or pair, cut to `most` tokens, `special` ones included; of a pair the longer text is cut.
 
     `backend`: a tokenizer that does not cut by itself. `left`: at the beginning. With `cut.last` only the last text is

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from app.contract import Array, Cut, Front, Model, ModelInfo, SampleRow, TensorSpec, Translated
+from app.contract import Array, Front, Model, ModelInfo, SampleRow, TensorSpec, TextCut, Translated
 from app.models.tasks.answers import Answers
 
 
@@ -18,7 +18,7 @@ class Reader:
     sent: tuple[TensorSpec, ...]
     inputs: tuple[TensorSpec, ...]
     reads_texts = True
-    read_cut: Callable[[Sequence[Array], Cut], Translated] | None = None  # see contract.Front
+    read_cut: Callable[[Sequence[Array], TextCut], Translated] | None = None  # see contract.Front
 
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         """See contract.Front."""

@@ -17,7 +17,7 @@ MASK = "attention_mask"
 MOST_MASKS = 16  # of one text
 
 
-class Head(nn.Module):
+class NamedHead(nn.Module):
     """Calls a model with the named arguments that it takes. `names`: those of all tensors that are passed."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class Head(nn.Module):
         return self.model(**{name: tensor for name, tensor in named if name in self._takes})
 
 
-class ScoreHead(Head):
+class ScoreHead(NamedHead):
     """Logits [rows, ..., labels] to scores of that shape. `function`: softmax, sigmoid or none."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], function: str) -> None:
@@ -45,7 +45,7 @@ class ScoreHead(Head):
         return logits.sigmoid() if self.function == "sigmoid" else logits
 
 
-class SpanHead(Head):
+class SpanHead(NamedHead):
     """Logits of where an answer begins and ends: [rows, tokens, 2]."""
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class SpanHead(Head):
         return torch.stack((found.start_logits, found.end_logits), dim=-1).float()
 
 
-class MaskHead(Head):
+class MaskHead(NamedHead):
     """For each token that is `mask`, the `top` likeliest ids and their probabilities; 0 for other tokens.
 
     Both [rows, tokens, top]. A vocabulary is large: probabilities are computed for MOST_MASKS tokens of a row alone.
@@ -76,7 +76,7 @@ class MaskHead(Head):
         )
 
 
-class PooledHead(Head):
+class PooledHead(NamedHead):
     """The last layer's vectors [rows, tokens, size] to one vector [rows, size] each.
 
     `pooling`: the mean of the tokens' vectors, that of the first token (`cls`), or that of the `last`. `dense` takes

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.contract import Array, Cut, SampleRow, TensorSpec, Translated
+from app.contract import Array, SampleRow, TensorSpec, TextCut, Translated
 from app.errors import BadRequest, BadText, ConfigError
 from app.models.tasks import task_specs
 from app.models.tasks.cutting import CutTooShort, encode_cut
@@ -160,11 +160,11 @@ class TextReader(Reader):
         found = iter(encoded if whole else map(self._with_one_bos, encoded))
         return [self.call_rows(call, list(islice(found, len(call.texts)))) for call in calls]
 
-    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
         """As `read` for one call, whose long texts are cut."""
         return self.cut_rows(self.call_texts(arrays), cut)
 
-    def cut_rows(self, call: CallTexts, cut: Cut, *, whole: bool = False) -> Translated:
+    def cut_rows(self, call: CallTexts, cut: TextCut, *, whole: bool = False) -> Translated:
         """The model's rows of a call whose long texts are cut. Raises BadText, and BadRequest naming `cut.name`."""
         prompt, (most, left) = "" if whole else self.reading.prompt, self.cutting(cut)
         texts = [prompt + text if prompt else text for text in call.texts]
@@ -175,7 +175,7 @@ class TextReader(Reader):
             raise BadRequest(f"{cut.name}: {wrong}", param=cut.name) from None
         return self.call_rows(call, found if whole else [*map(self._with_one_bos, found)])
 
-    def cutting(self, cut: Cut) -> tuple[int, bool]:
+    def cutting(self, cut: TextCut) -> tuple[int, bool]:
         """How many tokens of a text are kept, and whether it is cut at the beginning."""
         reading, most = self.reading, None if cut.last else cut.most
         if most is None or most > reading.most:
@@ -286,7 +286,7 @@ class WrappingReader(Reader):
     def read(self, calls: Sequence[Sequence[Array]]) -> list[Translated]:
         return self.reader.translated([self.call_texts(arrays) for arrays in calls], whole=self.whole)
 
-    def read_cut(self, arrays: Sequence[Array], cut: Cut) -> Translated:
+    def read_cut(self, arrays: Sequence[Array], cut: TextCut) -> Translated:
         return self.reader.cut_rows(self.call_texts(arrays), cut, whole=self.whole)
 
     def call_texts(self, arrays: Sequence[Array]) -> CallTexts:

@@ -20,7 +20,7 @@ from app.models.tasks.texts import CallTexts, Reading, TextReader
 _STRIDE = 128  # tokens that two windows share at most, as for questions
 
 
-class Window(NamedTuple):
+class TextWindow(NamedTuple):
     """A row of the model. Its `length` tokens from `column` on answer for those of the text from `first` on."""
 
     first: int
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 class WindowedTexts:
     """The windows of each text, and what the answer needs of the whole texts."""
 
-    windows: Sequence[Sequence[Window]]
+    windows: Sequence[Sequence[TextWindow]]
     kept: Any
 
 
@@ -51,7 +51,7 @@ class WindowReader(TextReader):
         for one in found:
             if len(one) <= self.reading.most:
                 rows.append(one)
-                windows.append([Window(0, 0, len(one))])
+                windows.append([TextWindow(0, 0, len(one))])
             else:
                 parts, own = _split(one, self.reading.most)
                 rows += parts
@@ -88,7 +88,7 @@ class WindowAnswers(Answers):
         return self._inner.answer([values], note.kept)
 
 
-def _split(one: Any, most: int) -> tuple[list[TokenIds], list[Window]]:
+def _split(one: Any, most: int) -> tuple[list[TokenIds], list[TextWindow]]:
     """The windows of an encoding, each with the special tokens at its ends."""
     special = one.special_tokens_mask
     lead = next((place for place, is_special in enumerate(special) if not is_special), 0)
@@ -102,5 +102,5 @@ def _split(one: Any, most: int) -> tuple[list[TokenIds], list[Window]]:
                                for part in (one.ids, one.type_ids))))  # fmt: skip
         begin = start + stride // 2 if start else -lead  # what it does not answer for, the window before does
         end = stop - (stride - stride // 2) if stop < length else length + trail
-        windows.append(Window(lead + begin, lead + begin - start, end - begin))
+        windows.append(TextWindow(lead + begin, lead + begin - start, end - begin))
     return rows, windows

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.contract import Array, Cut, Model, ModelInfo, Translated
+from app.contract import Array, Model, ModelInfo, TextCut, Translated
 from app.errors import BadText, ConfigError
 from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
@@ -78,7 +78,7 @@ class IdsReader(WrappingReader):
         """Raises BadText for ids that the model does not know, and for too many."""
         return [self.read_cut(arrays, None) for arrays in calls]
 
-    def read_cut(self, arrays: Sequence[Array], cut: Cut | None) -> Translated:
+    def read_cut(self, arrays: Sequence[Array], cut: TextCut | None) -> Translated:
         rows: list[list[int]] = [json.loads(value) for value in arrays[0].reshape(-1)]
         most = self._ids.maximum or 0
         for row, ids in enumerate(rows):

@@ -16,7 +16,7 @@ from app.errors import NotReady, QueueFull
 from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.snapshot import Snapshot
-from app.observe.ui import events
+from app.observe.ui import messages
 from app.observe.ui.history import History, Machine
 from app.scheduler.types import Outcome, Unit
 
@@ -94,16 +94,16 @@ class Hub:
         self._catalog = catalog
         self._health = health
         self._interval_s = interval_s
-        self._hello = events.encoded("hello", events.hello(about, round(interval_s * 1000)))
+        self._hello = messages.encoded("hello", messages.hello(about, round(interval_s * 1000)))
         self._origin = source.clock()
         self._errors = errors
         self._machine = machine
         self._history = History()
-        self._batches: list[events.Batch] = []  # since the last tick
+        self._batches: list[messages.Batch] = []  # since the last tick
         self._errors_sent = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._models_state: events.ModelsState | None = None
+        self._models_state: messages.ModelsState | None = None
         self._models = b""
 
     @contextmanager
@@ -160,7 +160,7 @@ class Hub:
             self._timer = None
 
     def _end(self, why: str) -> None:
-        message = events.encoded("bye", {"reason": why})
+        message = messages.encoded("bye", {"reason": why})
         for watcher in self._watchers:
             watcher.send(message)
             watcher.end()
@@ -176,27 +176,27 @@ class Hub:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
         batches, self._batches = self._batches, []
         snapshot, plans = self._snapshot(), self._plans()
-        messages = []
-        state = events.models_state(self._catalog.index(), snapshot, plans)
+        news = []
+        state = messages.models_state(self._catalog.index(), snapshot, plans)
         if state != self._models_state:
-            self._models = events.encoded("models", events.models(state, self._catalog.ready()))
+            self._models = messages.encoded("models", messages.models(state, self._catalog.ready()))
             self._models_state = state
-            messages.append(self._models)
-        blocks = events.merge_batches(batches, MOST_BLOCKS, round(self._interval_s * 1e6))
+            news.append(self._models)
+        blocks = messages.merge_batches(batches, MOST_BLOCKS, round(self._interval_s * 1e6))
         errors, self._errors_sent = self._errors.since(self._errors_sent), self._errors.total
-        tick = events.tick(self._now_us(), self._health.ready(), snapshot, plans, blocks, errors, self._machine())
-        messages.append(events.encoded("tick", tick))
+        tick = messages.tick(self._now_us(), self._health.ready(), snapshot, plans, blocks, errors, self._machine())
+        news.append(messages.encoded("tick", tick))
         for watcher in self._watchers:
-            if not all(map(watcher.send, messages)):
+            if not all(map(watcher.send, news)):
                 watcher.send(self._history_message())
                 watcher.send(self._models)
 
     def _history_message(self) -> bytes:
-        return events.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
+        return messages.encoded("history", {**self._history.as_dict(), "errors": self._errors.since(0)})
 
     def _on_ended(self, unit: Unit, outcome: Outcome, began: int, ended: int) -> None:
         """The engine calls this for each ended unit while a page is open."""
-        self._batches.append(events.batch(unit, outcome, began - self._origin, ended - began))
+        self._batches.append(messages.batch(unit, outcome, began - self._origin, ended - began))
 
     def _now_us(self) -> int:
         return (self._clock() - self._origin) // 1000

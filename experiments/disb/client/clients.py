@@ -18,9 +18,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from loadtest.generator.alarm import clock
-from loadtest.generator.client import Pool, Request
+from loadtest.generator.client import ConnectionPool, TimedRequest
 from loadtest.generator.drive import LEAD_NS, Drive
-from loadtest.generator.plan import Plan, Unusable
+from loadtest.generator.plan import BenchPlan, Unusable
 from loadtest.generator.run import LAG_P99_MS, LAG_SHARE, Lagging, Session, endless_picks, without_collections
 from loadtest.generator.stats import by_kind, fault_of, percentile
 
@@ -56,10 +56,10 @@ class WorkloadPlan:
         for task in self.workload.tasks:
             self.of(task)
 
-    def of(self, task: Task) -> Plan:
+    def of(self, task: Task) -> BenchPlan:
         """The requests of one task."""
         header = (f"X-Class: {task.klass}",) if self.classes == "header" else ()
-        return Plan(
+        return BenchPlan(
             url=self.url, model=task.model, warmup_s=self.warmup_s, seed=self.seed, payload="binary", rows=task.rows,
             lengths=self.lengths, timeout_s=self.timeout_s, headers=(*self.headers, *header), check=self.check,
             connections=len(self.workload.tasks), max_lag_ms=self.max_lag_ms,
@@ -109,9 +109,9 @@ class WorkloadDrive(Drive):
     Unusable if the server has gone.
     """
 
-    def __init__(self, pool: Pool, players: Players, bodies: Sequence[Iterator[int]]) -> None:
+    def __init__(self, pool: ConnectionPool, players: Players, bodies: Sequence[Iterator[int]]) -> None:
         super().__init__(pool, [])
-        self.requests: list[list[Request]] = [[] for _ in bodies]
+        self.requests: list[list[TimedRequest]] = [[] for _ in bodies]
         self.lags = array("q")
         self._players = players
         self._bodies = bodies
@@ -137,24 +137,24 @@ class WorkloadDrive(Drive):
         if self._planned:
             self._alarm.set(self.start_ns + self._planned[0][0])
 
-    def _launch(self, launch: Launch) -> Request:
+    def _launch(self, launch: Launch) -> TimedRequest:
         """Note the launch; returns its request, which is to be sent."""
         now = clock()
-        request = Request(now, next(self._bodies[launch.task]), launch.task)
+        request = TimedRequest(now, next(self._bodies[launch.task]), launch.task)
         self.requests[launch.task].append(request)
         self._players.launched(launch, now - self.start_ns)
         if launch.due == launch.at and self._players.played[launch.task].task.load.kind in TIMED:
             self.lags.append(now - self.start_ns - launch.at)
         return request
 
-    def _ended(self, request: Request) -> Request | None:
+    def _ended(self, request: TimedRequest) -> TimedRequest | None:
         """Returns a request that follows at once, which takes the same connection."""
         if self._done.done():
             return None
         if request.fault.startswith("connect"):  # those after it would fail at once as well, a closed loop for ever
             self._done.set_exception(Unusable(f"url: the server has gone: {request.fault}"))
             return None
-        following: Request | None = None
+        following: TimedRequest | None = None
         now = request.ended - self.start_ns
         for launch in self._players.ended(request.task, now, not request.fault):
             if following is None and launch.at <= now:

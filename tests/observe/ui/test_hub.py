@@ -17,9 +17,9 @@ from app.lifecycle import Lifecycle
 from app.observe.last_errors import LastErrors
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui.events import FIELDS
 from app.observe.ui.history import EVERY_US, Machine
 from app.observe.ui.hub import MOST_WATCHERS, Hub, Watcher
+from app.observe.ui.messages import FIELDS
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
 
 S, MS = 1_000_000_000, 1_000_000

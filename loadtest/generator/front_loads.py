@@ -20,11 +20,11 @@ import numpy as np
 
 from app.errors import ConfigError
 from app.scheduler.estimates.front_load import FrontLoad
-from loadtest.generator.plan import Plan
+from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session, Unusable, in_loop
 from loadtest.generator.stats import Repeat
 from planner.fit import front_costs
-from planner.front import FrontCosts
+from planner.simulated_front import FrontCosts
 
 _SPARSE = 50.0  # requests a second: they seldom overlap, and pay for cold caches, as in light traffic
 _IN_FLIGHT = 16  # requests at once, as at a busy server, but too few to share all work
@@ -52,7 +52,7 @@ def measure_front(
     """
     with _server(serve) as (process, url):
         # the client's lag does not change the CPU times of the server's threads
-        plan = Plan(
+        plan = BenchPlan(
             url=url, model=model, payload=payload, data=data, concurrency=1, duration_s=_RUN_S, warmup_s=0, repeats=1,
             check="shapes", max_lag_ms=_ANY_LAG_MS,
         )  # fmt: skip
@@ -66,10 +66,10 @@ def measure_front(
     return _front(runs, batch_ns, handover_ns)
 
 
-async def _runs(plan: Plan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
+async def _runs(plan: BenchPlan, pid: int) -> list[tuple[Repeat, FrontLoad]]:
     async with Session(plan) as session:
 
-        async def run(load: Plan) -> tuple[Repeat, FrontLoad]:
+        async def run(load: BenchPlan) -> tuple[Repeat, FrontLoad]:
             await session.once(load, plan.seed, _WARM_S)
             before = _threads_ns(pid)
             repeat = await session.once(load, plan.seed, _RUN_S)

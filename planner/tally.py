@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .device import Device
-from .front import Front
+from .simulated_device import SimulatedDevice
+from .simulated_front import SimulatedFront
 
 _WIDTH = math.log(1.001)
 _BUCKETS = int(math.log(1e15) / _WIDTH) + 2  # up to 1e15 ns, eleven days
@@ -62,7 +62,7 @@ class Tally:
         buckets = np.minimum(np.log(np.maximum(values, 1)) / _WIDTH, _BUCKETS - 1).astype(np.int64)
         np.add.at(self.counts, buckets, 1)
 
-    def close(self, end_ns: int, devices: Sequence[Device], fronts: Iterable[Front] = ()) -> None:
+    def close(self, end_ns: int, devices: Sequence[SimulatedDevice], fronts: Iterable[SimulatedFront] = ()) -> None:
         """Add the busy time of the nodes with these devices and fronts, which have ended."""
         self.nodes += len(devices)
         self.end_ns = max(self.end_ns, end_ns)

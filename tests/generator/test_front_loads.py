@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.generator.front import _front, _load
+from loadtest.generator.front_loads import _front, _load
 
 from .made import MS, repeat
 

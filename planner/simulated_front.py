@@ -31,8 +31,8 @@ class FrontCosts:
     the work of the loop that does not delay the answer. It may be negative.
 
     Batches take `scale` times as long as in the profile, which measures them back to back with warm caches, and longer
-    by `slowed` times that for each busy thread beside them (see `Front.slows`). `spread`: the standard deviation of
-    their times, relative to the expected time. `threads`: number of helper threads.
+    by `slowed` times that for each busy thread beside them (`SimulatedFront.slows`). `spread`: the standard deviation
+    of their times, relative to the expected time. `threads`: number of helper threads.
     """
 
     call_ns: int = 0
@@ -71,7 +71,7 @@ class FrontCosts:
         return bool(self.decode_ns or self.group_ns)
 
 
-class Request(NamedTuple):
+class FrontRequest(NamedTuple):
     """A request, submitted once it has been read and decoded."""
 
     arrived: int
@@ -80,7 +80,7 @@ class Request(NamedTuple):
     klass: Klass
 
 
-class Part(IntEnum):
+class LoopPart(IntEnum):
     """What the loop does. READ: a request; SUBMIT: one that a thread has decoded."""
 
     READ = 0
@@ -91,11 +91,11 @@ class Part(IntEnum):
 
 
 class Work(NamedTuple):
-    part: Part
+    part: LoopPart
     what: Any  # the request, unit, outcome or call
 
 
-class Front:
+class SimulatedFront:
     """Works like Device: `due` is when the next piece of work is done, and `pop` returns it then."""
 
     def __init__(self, costs: FrontCosts) -> None:
@@ -110,8 +110,8 @@ class Front:
         self.turn_over = False
         half_call, half_batch = costs.call_ns / 2, costs.batch_ns / 2
         self._cost = {
-            Part.READ: half_call, Part.SUBMIT: 0.0, Part.START: half_batch, Part.ENDED: half_batch,
-            Part.ANSWER: half_call,
+            LoopPart.READ: half_call, LoopPart.SUBMIT: 0.0, LoopPart.START: half_batch, LoopPart.ENDED: half_batch,
+            LoopPart.ANSWER: half_call,
         }  # fmt: skip
         self._turn: deque[Work] = deque()  # the first piece is in progress
         self._next_turn: deque[Work] = deque()
@@ -123,7 +123,7 @@ class Front:
         #: A helper thread has begun or ended its work since this was last reset.
         self.moved = False
 
-    def put(self, part: Part, what: Any, now: int) -> None:
+    def put(self, part: LoopPart, what: Any, now: int) -> None:
         """Add work to the loop's next turn."""
         self._pass(now)
         self._next_turn.append(Work(part, what))
@@ -156,7 +156,7 @@ class Front:
         for job in [job for job in self._decoding if job[0] <= 0.5]:
             self._decoding.remove(job)
             self.moved = True
-            self._next_turn += [Work(Part.SUBMIT, request) for request in job[1]]
+            self._next_turn += [Work(LoopPart.SUBMIT, request) for request in job[1]]
         self._plan(now)
         return done
 

@@ -12,7 +12,7 @@ from test_http.catalog import FakeServed, served, spec
 from app.contract import IndexEntry, Plan, SampleRow
 from app.observe.metrics import ModelStats
 from app.observe.snapshot import Gauges, Snapshot
-from app.observe.ui import events
+from app.observe.ui import messages
 from app.observe.ui.history import Machine
 
 MS = 1_000_000
@@ -34,8 +34,8 @@ def plan(program: int = 0, **more: Any) -> Plan:
 
 
 def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
-    told = events.hello({"version": "0"}, 250)
-    tick = events.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
+    told = messages.hello({"version": "0"}, 250)
+    tick = messages.tick(0, None, Snapshot([gauges()], []), [plan()], [], [], IDLE)
     assert len(tick["models"][0]["latency"]) == len(told["latency_s"]) + 1
     assert (told["version"], told["interval_ms"]) == ("0", 250)
 
@@ -43,8 +43,8 @@ def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
 def test_models_have_their_state_and_what_they_are_planned_with() -> None:
     index = [IndexEntry("broken", "1", "UNAVAILABLE", "no <b>inputs</b>"), IndexEntry("echo", "1", "READY")]
     tables = ((0, *range(1, 300)), (0, 0, *range(2, 300)))
-    now = events.models_state(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
-    broken, echo = events.models(now, [ECHO])["models"]
+    now = messages.models_state(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
+    broken, echo = messages.models(now, [ECHO])["models"]
     assert broken == {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "no <b>inputs</b>"}
     assert (echo["batch_ms"], echo["origin"], echo["loads"]) == ([2.0, 3.0], "measured", (0.1, 0.5))
     assert [len(table) for table in echo["tables"]] == [65, 65]  # twice the largest batch, and none waiting
@@ -56,16 +56,16 @@ def test_models_have_their_state_and_what_they_are_planned_with() -> None:
 def test_a_model_that_is_going_has_no_plan_to_show() -> None:
     """It is counted until it has drained, and is no longer among those that serve."""
     index = [IndexEntry("echo", "1", "UNLOADING")]
-    now = events.models_state(index, Snapshot([gauges()], []), [plan()])
+    now = messages.models_state(index, Snapshot([gauges()], []), [plan()])
     found: list[FakeServed] = []
-    assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
+    assert messages.models(now, found)["models"] == [  # type: ignore[arg-type]
         {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
     ]
 
 
 def test_an_event_is_one_line_of_json() -> None:
-    sent = events.encoded(
-        "models", {"reason": "two\nlines", "tick": events.tick(0, "why", Snapshot([], []), [], [], [], IDLE)}
+    sent = messages.encoded(
+        "models", {"reason": "two\nlines", "tick": messages.tick(0, "why", Snapshot([], []), [], [], [], IDLE)}
     )
     name, data, *end = sent.split(b"\n")
     assert name == b"event: models"
@@ -84,18 +84,18 @@ def test_the_form_begins_with_what_users_send(datatype: str, row: bytes | None, 
     one = served("one", (given,), (given,), decode=lambda media, body: {})
     one.example = example
     index = [IndexEntry("one", "1", "READY")]
-    now = events.models_state(index, Snapshot([gauges("one")], []), [plan()])
-    assert events.models(now, [one])["models"][0]["sends"] == sends
+    now = messages.models_state(index, Snapshot([gauges("one")], []), [plan()])
+    assert messages.models(now, [one])["models"][0]["sends"] == sends
 
 
-def block(worker: int, began: int, batches: int = 1, took: int = 8) -> events.Batch:
-    values = dict.fromkeys(events.FIELDS, 0) | {"worker": worker, "began": began, "took": took, "batches": batches}
+def block(worker: int, began: int, batches: int = 1, took: int = 8) -> messages.Batch:
+    values = dict.fromkeys(messages.FIELDS, 0) | {"worker": worker, "began": began, "took": took, "batches": batches}
     return tuple(values.values())
 
 
 def test_very_many_batches_become_blocks_without_gaps() -> None:
     many = [block(worker, at) for at in range(0, 400, 10) for worker in (0, 1)]
-    assert events.merge_batches(many, 80, 400) is many
-    assert events.merge_batches(many, 8, 400) == [
+    assert messages.merge_batches(many, 80, 400) is many
+    assert messages.merge_batches(many, 8, 400) == [
         block(worker, at, 10, 98) for at in range(0, 400, 100) for worker in (0, 1)
     ]

@@ -1,7 +1,7 @@
 """The simulated device and its service times.
 
 `push` hands a unit to the device, `due` is when the next one ends, and `pop` returns it then. The units of one worker
-run in the order in which they were pushed. Times come from the profile, optionally multiplied by random factors of
+run in the order in which they were pushed. UnitTimes come from the profile, optionally multiplied by random factors of
 mean 1.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
-from .cells import DecoderTimes
-from .front import Front
+from .row_steps import DecoderTimes
+from .simulated_front import SimulatedFront
 
 _DRAWN = 1024  # factors drawn at a time
 
@@ -53,7 +53,7 @@ def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
     return Factors(cv, seed) if cv else None
 
 
-class Times:
+class UnitTimes:
     """The time of a unit alone, in nanoseconds, by its stage, size, longest row and steps."""
 
     __slots__ = ("_parts", "_plain")
@@ -81,7 +81,7 @@ class _Running:
         self.began = now
 
 
-class Device:
+class SimulatedDevice:
     """Runs one unit at a time, whichever worker it belongs to; or up to `at_once` units of different workers, which
     slow one another down by the profile's `concurrency`.
 
@@ -96,7 +96,7 @@ class Device:
         profile: ModelProfile,
         at_once: int = 1,
         factor: Callable[[], float] | None = None,
-        front: Front | None = None,
+        front: SimulatedFront | None = None,
         *,
         decodes: bool = False,
     ) -> None:
@@ -110,7 +110,7 @@ class Device:
         #: As `Outcome.times`: for a decoder's last unit the time of its step, without reading prompts. Else empty.
         self.step_times: tuple[int, ...] = ()
         self._front = front
-        self._times = DecoderTimes(profile) if decodes else Times(profile)
+        self._times = DecoderTimes(profile) if decodes else UnitTimes(profile)
         self._factor = factor
         self._slow = [[slowdown(part, units) for part in profile.parts] for units in range(1, at_once + 1)]
         self._shared = at_once > 1

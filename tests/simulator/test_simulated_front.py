@@ -12,9 +12,9 @@ from tiers import full
 
 from app.scheduler.estimates.profile import linear
 from planner.fleet import Setup, run
-from planner.front import Front, FrontCosts, Part, Work
-from planner.report import Tally
+from planner.simulated_front import FrontCosts, LoopPart, SimulatedFront, Work
 from planner.simulator import Simulator
+from planner.tally import Tally
 
 MS = 1_000_000
 
@@ -109,10 +109,10 @@ def test_replicas_and_routers_have_fronts_of_their_own() -> None:
 
 
 def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
-    front = Front(FrontCosts(call_ns=2 * MS, batch_ns=2 * MS))
-    front.put(Part.READ, "first", 0)
-    front.put(Part.READ, "second", 0)
-    front.insert([Work(Part.START, "unit")], MS // 2)
+    front = SimulatedFront(FrontCosts(call_ns=2 * MS, batch_ns=2 * MS))
+    front.put(LoopPart.READ, "first", 0)
+    front.put(LoopPart.READ, "second", 0)
+    front.insert([Work(LoopPart.START, "unit")], MS // 2)
     done = []
     while front.due is not None:
         at = front.due

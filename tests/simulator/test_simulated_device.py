@@ -8,7 +8,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.types import Row, Unit
-from planner.device import Device, factors, slowdown
+from planner.simulated_device import SimulatedDevice, factors, slowdown
 
 ALONE = (100, 120, 160)
 PAIR = ModelProfile(ALONE, concurrency_ns={2: (150, 180, 240), 4: (300, 480, 640)})
@@ -18,7 +18,7 @@ def unit(ident: int, worker: int = 0, size: int = 1) -> Unit:
     return Unit(ident, worker, 1, 0, [Row() for _ in range(size)], size, "idle", 0, 0)
 
 
-def ends(device: Device) -> list[tuple[int, int, int]]:
+def ends(device: SimulatedDevice) -> list[tuple[int, int, int]]:
     """(time, unit, its nanoseconds) until nothing runs."""
     found = []
     while device.due is not None:
@@ -29,7 +29,7 @@ def ends(device: Device) -> list[tuple[int, int, int]]:
 
 
 def test_serial_runs_one_at_a_time() -> None:
-    device = Device(ModelProfile(ALONE))
+    device = SimulatedDevice(ModelProfile(ALONE))
     assert device.due is None
     device.push(unit(1, worker=0, size=1), 10)
     device.push(unit(2, worker=1, size=3), 50)
@@ -39,7 +39,7 @@ def test_serial_runs_one_at_a_time() -> None:
 
 def test_shared_slows_both() -> None:
     """The second joins half-way: 50 ns of work are left of the first, at 1.5 times the time; then it goes on alone."""
-    device = Device(PAIR, 2)
+    device = SimulatedDevice(PAIR, 2)
     device.push(unit(1, worker=0), 0)
     device.push(unit(2, worker=1), 50)
     assert ends(device) == [(125, 1, 125), (175, 2, 125)]
@@ -47,7 +47,7 @@ def test_shared_slows_both() -> None:
 
 
 def test_shared_worker_keeps_its_order() -> None:
-    device = Device(PAIR, 2)
+    device = SimulatedDevice(PAIR, 2)
     device.push(unit(1, worker=0), 0)
     device.push(unit(2, worker=0), 0)
     assert ends(device) == [(100, 1, 100), (200, 2, 100)]
@@ -61,9 +61,9 @@ def test_slowdown_between_and_beyond_what_was_measured() -> None:
 
 
 def test_shared_needs_a_table() -> None:
-    Device(linear(1, 1, 4), 1)
+    SimulatedDevice(linear(1, 1, 4), 1)
     with pytest.raises(ValueError, match="concurrency"):
-        Device(linear(1, 1, 4), 2)
+        SimulatedDevice(linear(1, 1, 4), 2)
 
 
 @full

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator import answers
-from loadtest.generator.answers import UNCHECKED, Answers, decode
+from loadtest.generator import seen_answers
 from loadtest.generator.http import Response
 from loadtest.generator.payload import Body, Tensor
+from loadtest.generator.seen_answers import UNCHECKED, SeenAnswers, decode
 
 from .scripted import v2
 
@@ -26,7 +26,7 @@ def response(body: bytes | Any, head: bytes = b"") -> Response:
 
 def judged(*given: tuple[int, Any], values: bool = True) -> list[str]:
     """Faults of answers to (body, answer), in order."""
-    found = Answers(BODIES, values=values)
+    found = SeenAnswers(BODIES, values=values)
     numbers = [found.note(body, response(answer)) for body, answer in given]
     faults = found.judge()
     return [faults[number] for number in numbers]
@@ -56,7 +56,7 @@ def test_wrong(answer: Any, kind: str) -> None:
 
 
 def test_answers_of_the_friendly_route_are_json_with_the_same_values() -> None:
-    found = Answers([Body(b"", 1, None)], values=True)
+    found = SeenAnswers([Body(b"", 1, None)], values=True)
     right = [{"label": "a", "p": [0.5, 2]}, {"label": "a", "p": [0.50001, 2]}]
     wrong = [{"label": "b", "p": [0.5, 2]}, {"label": "a", "p": [0.5, 3]}, {"label": "a", "p": [0.5]}]
     for answer in (*right, *wrong, b"no"):
@@ -70,8 +70,8 @@ def test_values_need_not_agree_where_only_shapes_are_asked_for() -> None:
 
 
 def test_too_many_different_answers_go_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_KEEP", 10)
-    found = Answers(BODIES, values=True)
+    monkeypatch.setattr(seen_answers, "_KEEP", 10)
+    found = SeenAnswers(BODIES, values=True)
     assert [found.note(0, response(v2(2, value))) for value in (1.0, 2.0, 1.0)] == [0, UNCHECKED, 0]
 
 
@@ -95,7 +95,7 @@ def test_binary() -> None:
 @pytest.mark.parametrize(("datatype", "values"), [("INT64", [1, 2]), ("BYTES", ["a", "b"]), ("BOOL", [True, False])])
 def test_what_is_no_float_agrees_exactly(datatype: str, values: list[Any]) -> None:
     tensor = {"name": "y", "datatype": datatype, "shape": [-1]}
-    found = Answers([Body(b"", 2, (Tensor.parse(tensor),))], values=True)
+    found = SeenAnswers([Body(b"", 2, (Tensor.parse(tensor),))], values=True)
     for data in (values, values[::-1]):
         found.note(0, response({"outputs": [{**tensor, "shape": [2], "data": data}]}))
     faults = found.judge()

@@ -28,7 +28,7 @@ _HEADER = b"inference-header-content-length"
 _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
-class Answers:
+class SeenAnswers:
     """All different answers of a session. Call `note` while the load runs, and `judge` afterwards.
 
     `values`: whether answers to the same request must have the same values.
