@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import app
 from app.contract import Batching
 from app.models.description.config import ModelTable, WarmupTable
-from app.models.description.tables import InputTable, OutputTable, TaskTable
+from app.models.description.config_tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
 from app.models.tasks.task_specs import TASKS
 from app.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.errors import ConfigError, StarlingError
 from app.models.description.config import FILE_NAME
-from app.models.files import ask
+from app.models.model_files import ask
 from app.models.repository import Repository
 
 #: The files of a model's folder: modification time and size.

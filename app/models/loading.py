@@ -22,7 +22,7 @@ from app.models.base import one_line, with_place
 from app.models.checks.advice import advice_on
 from app.models.checks.sample_files import read_samples
 from app.models.description.config import FILE_NAME, CheckPolicy, ModelTable, is_onnx, model_info, read_config
-from app.models.description.specs import refuse_own_axes
+from app.models.description.declared_specs import refuse_own_axes
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn import by_its_layer
@@ -34,7 +34,7 @@ from app.models.sources.onnx_model import with_graph
 from app.models.sources.opening import open_source
 from app.models.sources.torch_files import load_weights
 from app.models.stages.staged import Staged
-from app.models.tasks.opening import open_task
+from app.models.tasks.task_opening import open_task
 
 
 def load(

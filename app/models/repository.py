@@ -16,7 +16,7 @@ from pathlib import Path
 from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of
+from app.models.model_files import FILE, FOLDER, NOTHING, entries_of, file_at, kind_of
 
 _HERE = Path(__file__).parent
 _BENCH = _HERE.parents[1] / "loadtest" / "models"  # installed beside app/

@@ -17,8 +17,8 @@ from app.contract import Array, ModelSource
 from app.errors import BadText, ConfigError
 from app.models.decoders.texts import TextDecoder
 from app.models.loading import load
-from app.models.tasks import opening
-from app.models.tasks.texts import TOKENS, Reading, TextReader
+from app.models.tasks import task_opening
+from app.models.tasks.text_readers import TOKENS, Reading, TextReader
 from app.models.tasks.writing import ConversationReader
 
 # Conversations are read as the tokenizer's own chat template has them, special tokens and all.
@@ -161,14 +161,14 @@ def test_a_missing_sentencepiece_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         raise ImportError("MarianTokenizer requires the SentencePiece library")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
-    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    monkeypatch.setattr(task_opening, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="sentencepiece is not installed: pip install sentencepiece, in"):
         load(ModelSource("m", 1, tmp_path))
-    monkeypatch.setattr(opening, "find_spec", lambda name: object())
+    monkeypatch.setattr(task_opening, "find_spec", lambda name: object())
     with pytest.raises(ConfigError, match="requires the SentencePiece library"):  # it is something else
         load(ModelSource("m", 1, tmp_path))
 
 
 def test_other_tasks_need_a_fast_one(slow: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a fast tokenizer"):
-        opening._open_tokenizer(str(tmp_path / "weights"), "fill-mask")
+        task_opening._open_tokenizer(str(tmp_path / "weights"), "fill-mask")

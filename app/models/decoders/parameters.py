@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from app.errors import BadRequest, ConfigError
-from app.models.description.tables import Table, explain
+from app.models.description.config_tables import Table, explain
 from app.values.tensors import shown
 from app.values.text_fields import BY_NAME, is_neutral
 

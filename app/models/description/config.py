@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
-from app.models.description.specs import input_specs, output_specs
-from app.models.description.tables import InputTable, OutputTable, Table, TaskTable, explain
+from app.models.description.config_tables import InputTable, OutputTable, Table, TaskTable, explain
+from app.models.description.declared_specs import input_specs, output_specs
 from app.models.tasks.task_specs import TASKS
 
 FILE_NAME = "model.toml"

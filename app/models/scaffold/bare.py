@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME, INSTEAD
-from app.models.files import ask
+from app.models.model_files import ask
 from app.models.repository import SETS, name_of
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.new_task import CONFIG, names_task, write_task

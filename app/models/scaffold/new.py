@@ -16,7 +16,7 @@ from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.check import Checked, check
 from app.models.description.config import FILE_NAME, INSTEAD
-from app.models.files import file_at, is_same
+from app.models.model_files import file_at, is_same
 from app.models.repository import NAME
 from app.models.scaffold.draft import source_in, write_likeliest
 from app.models.scaffold.guess import InputTables, request_row, specs_of

@@ -12,9 +12,9 @@ from typing import Any
 
 from app.errors import ConfigError
 from app.models.description.config import FILE_NAME
-from app.models.files import is_same
-from app.models.tasks.opening import TOKENIZER_FILES
+from app.models.model_files import is_same
 from app.models.tasks.sentence_files import SENTENCE_CONFIG
+from app.models.tasks.task_opening import TOKENIZER_FILES
 from app.models.tasks.task_specs import TASKS
 
 HUB = "hf:"

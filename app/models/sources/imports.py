@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from app.errors import ConfigError, not_installed
-from app.models.files import is_same
+from app.models.model_files import is_same
 from app.models.sources.namespace import Namespace, current
 
 #: Our package, and its name.

@@ -14,7 +14,7 @@ from app.contract import Array
 from app.errors import ConfigError
 from app.models.base import as_bytes, as_text, one_line
 from app.models.description.config import FILE_NAME, ModelTable, parse_config
-from app.models.description.tables import TensorTable, is_fixed
+from app.models.description.config_tables import TensorTable, is_fixed
 from app.models.sources.imports import optional
 
 #: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that

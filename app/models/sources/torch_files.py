@@ -21,7 +21,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.base import one_line
-from app.models.files import file_at
+from app.models.model_files import file_at
 
 #: Members of an archive that hold no pickle, below its root folder. Configurations and samples are read as well.
 _PLAIN_MEMBER = re.compile(

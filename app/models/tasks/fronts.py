@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from app.contract import Array, Front, Model, ModelInfo, SampleRow, TensorSpec, TextCut, Translated
-from app.models.tasks.answers import Answers
+from app.models.tasks.task_answers import Answers
 
 
 class Reader:

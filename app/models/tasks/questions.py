@@ -17,8 +17,8 @@ import numpy as np
 from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, BadText
 from app.models.tasks import task_specs
-from app.models.tasks.answers import Answers, Outputs
-from app.models.tasks.texts import CallTexts, Reading, TextReader
+from app.models.tasks.task_answers import Answers, Outputs
+from app.models.tasks.text_readers import CallTexts, Reading, TextReader
 from app.values.tensors import shown
 
 _STRIDE = 128  # tokens that two windows share at most, as in transformers' pipeline

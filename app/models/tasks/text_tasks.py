@@ -13,16 +13,16 @@ from torch import nn
 
 from app.contract import Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.description.tables import TaskTable
+from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
-from app.models.tasks.answers import RANKINGS, Answers, Labels, Masks, Ranks
 from app.models.tasks.comparing import GivenLabels, LabelsReader, SentencesReader, Similarities
 from app.models.tasks.entities import Tags, token_keeper
 from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.heads import MASK, MaskHead, PooledHead, ScoreHead, SpanHead
 from app.models.tasks.questions import QuestionReader, SpanAnswers
 from app.models.tasks.sentence_files import SentenceFiles
-from app.models.tasks.texts import EXAMPLE, MaskReader, Reading, TextReader, mask_places, most_tokens
+from app.models.tasks.task_answers import RANKINGS, Answers, Labels, Masks, Ranks
+from app.models.tasks.text_readers import EXAMPLE, MaskReader, Reading, TextReader, mask_places, most_tokens
 from app.models.tasks.windows import WindowAnswers, WindowReader
 from app.models.tasks.writing import bounds_of, open_writing, prefix_of
 

@@ -13,12 +13,12 @@ from app.models.base import one_line
 from app.models.decoders.detokenizer import Detokenizer
 from app.models.decoders.parameters import Bounds, usual_length
 from app.models.decoders.texts import TextDecoder
-from app.models.description.tables import TaskTable
+from app.models.description.config_tables import TaskTable
 from app.models.tasks import task_specs
-from app.models.tasks.answers import Answers
 from app.models.tasks.fronts import front_of, task_model
 from app.models.tasks.slow_tokenizer import TokenIds
-from app.models.tasks.texts import CallTexts, TextReader, WrappingReader
+from app.models.tasks.task_answers import Answers
+from app.models.tasks.text_readers import CallTexts, TextReader, WrappingReader
 
 MOST = 256  # tokens of a text, if neither model.toml nor the model says how many
 _TRIED = {"max_new_tokens": 8, "do_sample": False}  # parameters of the rows to try the model with

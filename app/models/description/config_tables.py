@@ -1,6 +1,6 @@
 """The tables of model.toml as pydantic models: what each table may hold by itself.
 
-How the tables fit together is checked in `specs.py`.
+How the tables fit together is checked in `declared_specs.py`.
 """
 
 from __future__ import annotations

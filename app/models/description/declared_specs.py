@@ -13,8 +13,8 @@ import numpy as np
 
 from app.contract import DATATYPES, UNBOUNDED, ModelInfo, TensorSpec, axis_bounds
 from app.errors import ConfigError
-from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
-from app.models.files import file_at
+from app.models.description.config_tables import InputTable, OutputTable, TensorTable, is_fixed
+from app.models.model_files import file_at
 
 _LONGEST = (1 << 31) - 1  # for an axis without bound: longer rows do not fit in a request body
 
