@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from simulator.runs import recorded
 from tiers import full
 
-from app.scheduler.record import Entry, RecordingScheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
+from app.scheduler.record import Entry
 
 from .running import assert_refused, invoke, printed, succeeds
 
@@ -55,15 +55,7 @@ def test_optimum_of_two_workers() -> None:
 
 
 def record(path: Path) -> list[Entry]:
-    entries: list[Entry] = []
-    scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
-    scheduler.add_program(Program(1, "echo"), 0)
-    for ident in range(3):
-        now = 10 * ident
-        scheduler.submit(Call(ident, 1, [Row(ident)], Klass.REALTIME, 0, now, None), now)
-        (unit,) = scheduler.step(now).start
-        scheduler.finished(Outcome(unit.id, compute_ns=5), now + 5)
-        scheduler.step(now + 5)
+    entries = recorded()
     write(path, entries)
     return entries
 

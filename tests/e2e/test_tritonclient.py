@@ -158,16 +158,6 @@ def test_versions_and_parameters(client: triton.InferenceServerClient) -> None:
         client.infer("scaled", x, sequence_id=5, sequence_start=True)
 
 
-def test_bodies_of_the_clients_own_making(client: triton.InferenceServerClient, server: Server) -> None:
-    """`generate_request_body` and `parse_response_body`, over somebody else's connection."""
-    values = np.arange(8, dtype="<f4").reshape(2, 4)
-    body, length = triton.InferenceServerClient.generate_request_body([given("x", values, "FP32")])
-    answer = server.post("/v2/models/echo/infer", body, {"Inference-Header-Content-Length": str(length)})
-    head = int(answer.headers["inference-header-content-length"])
-    result = triton.InferenceServerClient.parse_response_body(answer.body, header_length=head)
-    assert np.array_equal(result.as_numpy("y"), values)
-
-
 @pytest.mark.parametrize(
     ("model", "values", "kind", "status", "words"),
     [

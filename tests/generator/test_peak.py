@@ -86,10 +86,14 @@ def plan(url: str) -> BenchPlan:
     return BenchPlan(url=url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
 
 
-@pytest.mark.usefixtures("_quick")
-async def test_find_peak_reports_its_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _three_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs are real, the verdict is by rate: more than 300/s is too much."""
     monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, "too much" if rate > 300 else ""))
+
+
+@pytest.mark.usefixtures("_quick", "_three_hundred")
+async def test_find_peak_reports_its_tries() -> None:
     told: list[Try] = []
     async with serving(model(lambda _, request: http(v2()))) as server:
         found = await find_peak(plan(server.url), 1e5, told.append)
@@ -99,9 +103,8 @@ async def test_find_peak_reports_its_tries(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found.result.repeats) == 2
 
 
-@pytest.mark.usefixtures("_quick")
-async def test_a_peak_that_the_repeats_do_not_keep_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, "too much" if rate > 300 else ""))
+@pytest.mark.usefixtures("_quick", "_three_hundred")
+async def test_a_peak_that_the_repeats_do_not_keep_is_lowered() -> None:
     told: list[Try] = []
     async with serving(model(lambda _, request: http(v2()))) as server:
         with pytest.raises(ValueError, match="slo_ms: the repeats kept 1e-06 ms at no rate"):

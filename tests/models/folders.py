@@ -12,17 +12,17 @@ from app.models.checks.calling import call_directly
 from app.models.checks.trial import try_model
 from app.models.loading import load
 
-TOML = """
-source = "model.py:build"
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [3]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [3]
-"""
+
+def table(kind: str, name: str, datatype: str, shape: str, *lines: str) -> str:
+    """A tensor of model.toml; `kind`: inputs or outputs. `lines`: its other keys."""
+    return "\n".join([f"[[{kind}]]", f'name = "{name}"', f'datatype = "{datatype}"', f"shape = {shape}", *lines])
+
+
+def toml_of(*tables: str, head: str = 'source = "model.py:build"') -> str:
+    return "\n".join([head, *tables, ""])
+
+
+TOML = toml_of(table("inputs", "x", "FP32", "[3]"), table("outputs", "y", "FP32", "[3]"))
 
 CODE = """
 from torch import nn

@@ -9,30 +9,14 @@ from app.errors import ConfigError
 from app.models.description.config import model_info, read_config
 from app.scheduler.policies import policy_class
 
-from .folders import TOML, source_of, write_model
+from .folders import TOML, source_of, table, toml_of, write_model
 
-SEQUENCE = """
-source = "model.py:build"
-[[inputs]]
-name = "ids"
-datatype = "INT64"
-shape = ["tokens"]
-max_shape = [128]
-pad_value = 7
-[[inputs]]
-name = "extra"
-datatype = "FP32"
-shape = [2, -1]
-max_shape = [2, 9]
-[[outputs]]
-name = "per_token"
-datatype = "FP32"
-shape = ["tokens", 4]
-[[outputs]]
-name = "scalar"
-datatype = "INT64"
-shape = []
-"""
+SEQUENCE = toml_of(
+    table("inputs", "ids", "INT64", '["tokens"]', "max_shape = [128]", "pad_value = 7"),
+    table("inputs", "extra", "FP32", "[2, -1]", "max_shape = [2, 9]"),
+    table("outputs", "per_token", "FP32", '["tokens", 4]'),
+    table("outputs", "scalar", "INT64", "[]"),
+)
 
 
 def read(tmp_path, toml, overrides=None):

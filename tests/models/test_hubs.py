@@ -14,25 +14,13 @@ from torch import nn
 from app.models.loading import load
 from app.models.sources import hubs
 
-from .folders import TOML, refused, source_of, try_out, write_model
+from .folders import TOML, refused, source_of, table, toml_of, try_out, write_model
 
-BERT = """
-source = "hf:weights"
-[[inputs]]
-name = "attention_mask"
-datatype = "INT64"
-shape = ["tokens"]
-max_shape = [16]
-[[inputs]]
-name = "input_ids"
-datatype = "INT64"
-shape = ["tokens"]
-max_shape = [16]
-[[outputs]]
-name = "last_hidden_state"
-datatype = "FP32"
-shape = ["tokens", 16]
-"""
+BERT = toml_of(
+    *(table("inputs", name, "INT64", '["tokens"]', "max_shape = [16]") for name in ("attention_mask", "input_ids")),
+    table("outputs", "last_hidden_state", "FP32", '["tokens", 16]'),
+    head='source = "hf:weights"',
+)
 
 
 @pytest.fixture

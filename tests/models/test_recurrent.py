@@ -13,23 +13,13 @@ from app.models import Recurrent
 from app.models.loading import load
 from app.models.recurrent.cell_specs import step_axis
 
-from .folders import refused, source_of, try_out, write_model
+from .folders import refused, source_of, table, toml_of, try_out, write_model
 
 # Invariant: a recurrent model serves like any other, or is refused in one line with file, key, expected and got.
 
 
-TOML = """
-source = "model.py:build"
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = ["time", 4]
-max_shape = [40, 4]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [8]
-"""
+STEPS = table("inputs", "x", "FP32", '["time", 4]', "max_shape = [40, 4]")
+TOML = toml_of(STEPS, table("outputs", "y", "FP32", "[8]"))
 
 CODE = """
 import torch
@@ -67,10 +57,10 @@ def test_a_cell_serves_like_any_model(tmp_path):
 @pytest.mark.parametrize(
     ("code", "toml", "message"),
     [
-        (CODE, "kwargs = { shape = 0 }" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
+        (CODE, "kwargs = { shape = 0 }\n" + TOML, r"source 'model.py:build': Recurrent: state: expected shapes .*0,"),
         (CODE.replace("def step", "def steps"), TOML, "Recurrent: cell: expected an object with a method step.* Cell"),
         (CODE, TOML.replace("shape = [8]", 'shape = [8, "time"]'), r"outputs\[0\].shape: expected the axis of the st"),
-        (CODE, "recurrent = 1" + TOML, "recurrent: expected a boolean, got 1"),
+        (CODE, "recurrent = 1\n" + TOML, "recurrent: expected a boolean, got 1"),
     ],
 )
 def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):

@@ -20,7 +20,7 @@ from app.models.recurrent.rnn import by_its_layer
 from app.models.recurrent.rnn_graph import cut
 from tests.tiers import repeatable
 
-from .folders import source_of, try_out, write_model
+from .folders import source_of, table, toml_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
@@ -247,19 +247,11 @@ class Tones(nn.Module):
 def build(both=False):
     return Tones(both)
 """
-TOML = """
-recurrent = true
-source = "model.py:build"
-[[inputs]]
-name = "samples"
-datatype = "FP32"
-shape = ["time", 4]
-max_shape = [1000, 4]
-[[outputs]]
-name = "state"
-datatype = "FP32"
-shape = [8]
-"""
+TOML = toml_of(
+    table("inputs", "samples", "FP32", '["time", 4]', "max_shape = [1000, 4]"),
+    table("outputs", "state", "FP32", "[8]"),
+    head='recurrent = true\nsource = "model.py:build"',
+)
 
 
 def test_one_key_is_enough(tmp_path: Any) -> None:

@@ -10,13 +10,9 @@ from app.errors import ConfigError
 from app.models.base import normalise, one_line, verify
 from app.models.description.config import model_info, read_config
 
-from .folders import source_of, write_model
+from .folders import source_of, table, toml_of, write_model
 
 # Invariant: axes, bounds and inputs that the server makes mean one thing, or loading names the key that is unclear.
-
-
-def table(kind: str, name: str, datatype: str, shape: str, *lines: str) -> str:
-    return "\n".join([f"[[{kind}]]", f'name = "{name}"', f'datatype = "{datatype}"', f"shape = {shape}", *lines])
 
 
 IDS = table("inputs", "ids", "INT64", '["tokens"]', "max_shape = [300]")
@@ -36,7 +32,7 @@ def mask(of: str, *lines: str, datatype: str = "BOOL", shape: str = '["tokens"]'
 
 
 def read(tmp_path, *tables: str) -> ModelInfo:
-    folder = write_model(tmp_path / "m", "\n".join(['source = "model.py:build"', *tables]))
+    folder = write_model(tmp_path / "m", toml_of(*tables))
     return model_info(read_config(folder), source_of(folder))
 
 

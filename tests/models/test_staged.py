@@ -13,22 +13,12 @@ from app.errors import ConfigError
 from app.models import Staged
 from app.models.loading import load
 
-from .folders import refused, source_of, try_out, write_model
+from .folders import refused, source_of, table, toml_of, try_out, write_model
 
 # A factory's Staged: what it takes, what it passes on, and what the loader makes of it.
 
 
-TOML = """
-source = "model.py:build"
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [2]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [2]
-"""
+TOML = toml_of(table("inputs", "x", "FP32", "[2]"), table("outputs", "y", "FP32", "[2]"))
 
 
 def double(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
