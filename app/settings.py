@@ -23,6 +23,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 _LONE_CAPACITY = 32  # the default of --max-batch
 _MOST_WORKERS = 1024
+_VARIABLE = "STARLING_"
 _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 #: What to do in place of a setting that is gone, by its name.
@@ -247,7 +248,8 @@ def shown_workers(workers: Sequence[int]) -> str:
 def settings_from(given: dict[str, Any]) -> Settings:
     """Settings from flags and variables; others have their defaults. Raises ConfigError, one line."""
     values = {name: value for name, value in given.items() if value is not None and value != []}
-    refuse_removed(f"--{name.replace('_', '-')}" for name in values)
+    if gone := next((name for name in values if name in REMOVED), None):
+        raise ConfigError(f"{gone} is gone: {REMOVED[gone]}")
     try:
         return Settings(**values)
     except ValidationError as exc:
@@ -259,27 +261,28 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """A warning for each STARLING_ variable that is not a setting, with what to do, or the most similar one."""
-    prefix = "STARLING_"
+    """A warning for each STARLING_ variable that is not a setting, with the most similar one."""
+    prefix = _VARIABLE
     known = {name.upper() for name in Settings.model_fields}
     given = {name.removeprefix(prefix) for name in environment if name.startswith(prefix)}
     lines = []
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, 1)
         meant = f"; did you mean {prefix}{near[0]}?" if near else ""
-        if instead := REMOVED.get(name.lower()):
-            meant = f" any more: {instead}"
         lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
     return lines
 
 
-def refuse_removed(arguments: Iterable[str]) -> None:
-    """Raise ConfigError for a flag of `serve` that is gone; it says what to do instead."""
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
-        if flag.startswith("--") and name in REMOVED:
-            raise ConfigError(f"{flag} is gone: {REMOVED[name]}")
+def refuse_removed(given: Iterable[str]) -> None:
+    """Raise ConfigError for a flag of `serve`, or a variable, that is gone; it says what to do instead.
+
+    A variable is no warning: a server that was told to have no page would have one.
+    """
+    for text in given:
+        name = text.partition("=")[0]
+        bare = name.removeprefix("--no-").removeprefix("--").removeprefix(_VARIABLE).replace("-", "_").lower()
+        if name.startswith(("--", _VARIABLE)) and bare in REMOVED:
+            raise ConfigError(f"{name} is gone: {REMOVED[bare]}")
 
 
 def repeated_models(arguments: Iterable[str]) -> list[str]:

@@ -91,6 +91,7 @@ def _serve(**given: Any) -> None:
         if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # the argument beats the variable
             raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
         given["models"] = folder
+    refuse_removed(name for name, value in os.environ.items() if value)  # an empty one counts as not given
     for line in [*unknown_variables(os.environ), *repeated_models(sys.argv)]:
         print(f"starling: {line}", file=sys.stderr)
     _refuse_empty_keys(given, os.environ)
