@@ -19,6 +19,7 @@ from rich.table import Table
 
 from app import __version__
 from app.cli import new_command, profile_command
+from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
 from app.settings import Settings, refuse_removed, repeated_models, settings_from, unknown_variables
@@ -138,14 +139,10 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` one typer option per field of Settings."""
     panel = None
     place = typer.Argument(help="As --models.", metavar="[DIR]", show_default=False)
-    parameters = [
-        inspect.Parameter(
-            "folder", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, place]
-        )
-    ]
+    parameters = [option("folder", Annotated[str | None, place], None)]
     for name, field in Settings.model_fields.items():
         panel = _PANELS.get(name, panel)
-        option = typer.Option(
+        flag = typer.Option(
             *_SHORT.get(name, ()),
             f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
             envvar=f"STARLING_{name.upper()}",
@@ -155,8 +152,7 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
             metavar=_metavar(name, field),
         )
         kind: Any = _kind(field)
-        annotation = Annotated[kind, option]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+        parameters.append(option(name, Annotated[kind, flag], None))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 

@@ -56,6 +56,11 @@ BatchOption = Annotated[
 ]
 
 
+def option(name: str, annotation: object, default: object = inspect.Parameter.empty) -> inspect.Parameter:
+    """A parameter as typer reads it. `annotation`: Annotated with typer's Option or Argument."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def filled(command: Callable[..., None]) -> Callable[..., None]:
     """Let typer fill the frozen dataclass that a command takes: an option for each field, in the order of the fields.
 
@@ -68,16 +73,14 @@ def filled(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def call(**given: object) -> None:
-        options = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        command(**given, **{name: options})
+        filled_in = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given, **{name: filled_in})
 
-    def parameter(name: str, annotation: object, default: object = MISSING) -> inspect.Parameter:
-        default = inspect.Parameter.empty if default is MISSING else default
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-    others = [parameter(other, hints[other]) for other in inspect.signature(command).parameters if other != name]
-    options = [parameter(field.name, kinds[field.name], field.default) for field in fields(kind)]
-    call.__signature__ = inspect.Signature([*others, *options])  # type: ignore[attr-defined]
+    options = [option(other, hints[other]) for other in inspect.signature(command).parameters if other != name]
+    for field in fields(kind):
+        default = () if field.default is MISSING else (field.default,)
+        options.append(option(field.name, kinds[field.name], *default))
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return call
 
 
