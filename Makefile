@@ -21,7 +21,7 @@ help:
 	@echo "make test-oldest   engine and models on the oldest torch and transformers that pyproject.toml allows"
 	@echo "make test-experiments   types and tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
-	@echo "make bench   measure this machine: tables into docs/bench/"
+	@echo "make bench   measure this machine: figures into docs/bench/"
 	@echo "make docs    the documentation as a site, in out/site/"
 	@echo "make drill   replace servers behind nginx under load: no request may fail"
 	@echo "make soak    half an hour of load with faults: nothing may be lost, memory must be flat"

@@ -17,9 +17,8 @@ from app.contract import Batching
 from app.models.description.config import ModelTable, WarmupTable
 from app.models.description.config_tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
-from app.models.tasks.task_specs import TASKS
 from app.settings import Settings
-from app.values.text_fields import page_rows
+from app.values.text_fields import FIELDS
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPS = ("app", "clients", "docs", "experiments", "loadtest", "tests", "deploy")
@@ -107,7 +106,7 @@ def test_promises_are_held_by_tests_and_their_figures_are_on_their_pages() -> No
             if "::" in text:
                 path, _, name = text.partition("::")
                 assert f"def {name}(" in read(path), text
-        for figure, place in re.findall(r"\[([^\]]+)\]\((bench/[\w-]+\.md)\)", read(page)):
+        for figure, place in re.findall(r"\[([^\]]+)\]\(((?:bench|papers)/[\w-]+\.md)\)", read(page)):
             for number in re.findall(r"[+\d][\d.,]*%?", figure):
                 assert number in read(f"docs/{place}"), f"{page}: {figure}"
 
@@ -175,16 +174,18 @@ def default_of(name: str) -> str:
 
 
 def test_every_key_of_model_toml_is_listed() -> None:
-    page = read("docs/model-toml.md") + read("docs/tasks.md")
-    rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", page, re.MULTILINE)
+    """In the tables of two pages that begin with `key`."""
+    page = prose("docs/models.md") + prose("docs/tasks.md")
+    tables = re.findall(r"^\| key \| meaning .*\n(?:\|.*\n)+", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", "".join(tables), re.MULTILINE)
     wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
     for table in (InputTable, OutputTable, Batching, WarmupTable, TaskTable):
         wanted |= set(table.model_fields)
-    assert set(rows) - set(TASKS) == wanted
+    assert set(rows) == wanted
 
 
 def test_model_files_in_the_documentation_are_toml() -> None:
-    shown = [text for page in pages() if re.fullmatch(r"docs/[^/]+\.md", page)
+    shown = [text for page in pages() if re.fullmatch(r"docs/.+\.md", page)
              for kind, text in FENCED.findall(read(page)) if kind == "toml"]  # fmt: skip
     assert shown
     for text in shown:
@@ -235,5 +236,11 @@ def test_picture_is_well_formed_and_names_files_that_exist() -> None:
 
 
 def test_the_fields_of_other_servers_are_listed() -> None:
-    table = "\n".join(page_rows())
-    assert table in read("docs/writing.md"), f"in docs/writing.md:\n{table}"
+    """Those that set a parameter, with it, and those that have no influence."""
+    page = read("docs/tasks.md").partition("### Fields of other servers")[2]
+    for field in FIELDS:
+        names = ", ".join(f"`{name}`" for name in field.names.split())
+        if field.sets:
+            assert f"| {names} | `{field.sets}` |" in page
+        elif not field.why:
+            assert all(f"`{name}`" in page for name in field.names.split())

@@ -45,8 +45,8 @@ def test_nothing_is_fetched_from_another_host(site: Path) -> None:
 
 def test_links_that_leave_the_documentation_are_names(site: Path) -> None:
     first = (site / "index.html").read_text(encoding="utf-8")
-    assert "The scheduler (<code>app/scheduler/scheduler.py</code>)" in first
-    assert 'href="policies.html"' in first
+    assert "it (<code>app/scheduler/scheduler.py</code>)" in first
+    assert 'href="papers/reef.html"' in first
     for page in site.rglob("*.html"):
         if page.name != "404.html":  # which is shown for any address
             inside = re.findall(r'href="(?!https?:)([^"#]+)', page.read_text(encoding="utf-8"))

@@ -2,15 +2,13 @@
 
 One table says what becomes of each. A value that asks for nothing is accepted, so that clients which spell out their
 defaults work. Any other sets a parameter, or is refused by name: it is never ignored. null always counts as not given.
-The table in docs/writing.md is made of it.
+docs/tasks.md lists those that set a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-import orjson
 
 from app.errors import BadRequest
 from app.values.tensors import shown
@@ -114,19 +112,3 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str]) -> None:
 def _same(given: Any, value: Any) -> bool:
     """Whether they are equal as JSON: true is not 1."""
     return given == value and (type(given) is bool) == (type(value) is bool)
-
-
-def page_rows() -> Iterator[str]:
-    """The rows of the table in docs/writing.md."""
-    for field in FIELDS:
-        names = ", ".join(f"`{name}`" for name in field.names.split())
-        neutral = ", ".join(f"`{_json(value)}`" for value in field.neutral)
-        if field.sets:
-            other = f"`{field.sets}`"
-        else:
-            other = f"400: {field.why}" if field.why else "no influence on an answer"
-        yield f"| {names} | {neutral} | {other} |"
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()

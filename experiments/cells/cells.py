@@ -3,7 +3,7 @@
 Live: the model `lstm`, Poisson arrivals, sentences of WMT-like lengths and of 20 tokens each. By its cell rows join and
 leave between steps. Whole, it is served packed, and padded with length buckets of the best of several widths. Then in
 this process: how long a row of length 1 waits that arrives in the middle of a batch of length 300, and what a step
-costs beyond the cell. Writes docs/bench/cells.md, .json and .png.
+costs beyond the cell. Writes docs/bench/cells.json.
 """
 
 from __future__ import annotations
@@ -124,27 +124,7 @@ def shown(model: str) -> str:
     return f"padded, width {width}" if width != model else model
 
 
-def draw(data: Data, folder: Path) -> None:
-    from loadtest.common import plots
-
-    datasets = data["datasets"]
-    with plots.saved_grid(folder / "cells.png", 1, len(datasets), (5 * len(datasets), 3.8)) as (figure, grid):
-        for axes, found in zip(grid[0], datasets, strict=True):
-            rates = [load["rate"] for load in found["loads"]]
-            for number, model in enumerate((CELLS, *found["whole"])):
-                for name, dash in (("p50", "-"), ("p99", ":")):
-                    values = [load[model][f"{name}_ms"] for load in found["loads"]]
-                    axes.plot(rates, values, dash, color=f"C{number}", marker=".", label=f"{shown(model)}, {name}")
-            axes.set_title(found["dataset"])
-            axes.set_xlabel("rows/s")
-            axes.set_yscale("log")
-            axes.legend(fontsize=8)
-            plots.plain_numbers(axes.yaxis)
-        grid[0, 0].set_ylabel("latency, ms")
-        figure.tight_layout()
-
-
-PAGE = Page("cells", __name__, missed, draw)
+PAGE = Page("cells", __name__, missed)
 EXPERIMENT = Experiment(PAGE, "experiments.cells.cells", __doc__, measure, options_of)
 
 if __name__ == "__main__":

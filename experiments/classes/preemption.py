@@ -3,7 +3,7 @@
 An encoder of eight layers in 1, 2, 4 and 8 stages, each served by an engine of its own in this process, without HTTP:
 one worker of one thread. Best-effort calls of one row always wait; real-time calls of the same model come at random,
 one at a time. Measured is the time from a call's arrival to when the worker turns to its unit. The engines take turns.
-Writes docs/bench/preemption.md and .json.
+Writes docs/bench/preemption.json.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def write_model(
     folder: Path, source: str, inputs: Sequence[Table] = (), outputs: Sequence[Table] = (), *,
     batching: Table | None = None, **more: Any,
 ) -> None:  # fmt: skip
-    """A model.toml with these tables, by the keys that docs/model-toml.md lists; `more` are its other keys."""
+    """A model.toml with these tables, by the keys that docs/models.md lists; `more` are its other keys."""
     tables = [("[[inputs]]", one) for one in inputs] + [("[[outputs]]", one) for one in outputs]
     tables += [(f"[{name}]", one) for name, one in {"batching": batching, **more}.items() if isinstance(one, dict)]
     plain = {"source": source, **{name: value for name, value in more.items() if not isinstance(value, dict)}}

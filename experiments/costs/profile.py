@@ -1,7 +1,7 @@
 """Samples where the server spends its time: `python -m experiments.costs.profile`.
 
 py-spy reads the server's stacks from outside while 64 connections post V2 JSON to `echo`. The ten functions with the
-largest own share of each busy thread are written to docs/bench/hot-path.md; with `--before`, those of an older run
+largest own share of each busy thread are written to docs/bench/hot-path.json; with `--before`, those of an older run
 beside them.
 """
 

@@ -117,10 +117,12 @@ def _write_exported(path: Path, layers: int) -> None:
     torch.export.save(program, path)
 
 
+TEXT = "The staff were friendly and the room was clean, but breakfast was cold and the street was loud at night."
+
+
 def _write_bert(folder: Path, mib: int) -> None:
     import transformers
 
-    from experiments.common.small_bert import TEXT
     from experiments.common.tokenizer import SPECIAL, bert_tokenizer
 
     words = sorted({word.strip(",.").lower() for word in TEXT.split()} | {",", "."})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -76,8 +75,8 @@ class _Current:
     def __init__(self, served: ServedModel) -> None:
         self.served = served
 
-    def lease(self, rows: int, *, lengths: Mapping[str, int], klass: str = "") -> Lease:
-        return self.served.lease(ModelCall(rows, lengths=lengths, klass=klass))
+    def lease(self, asked: ModelCall) -> Lease:
+        return self.served.lease(asked)
 
 
 async def _reload(block: Block, engine: Engine, current: _Current, calls: list[Rows], largest: int) -> Data:

@@ -30,7 +30,7 @@ Rows = tuple[Sequence[Array], Mapping[str, int]]  # the inputs of a call, and th
 class Leases(Protocol):
     """A served model, or something that stands for the version which serves now."""
 
-    def lease(self, rows: int, *, lengths: Mapping[str, int], klass: str = "") -> Lease: ...
+    def lease(self, asked: ModelCall) -> Lease: ...
 
 
 class _Waiter:
@@ -67,7 +67,7 @@ class _Load:
         inputs, lengths = self._calls[self.sent % len(self._calls)]
         self.sent += 1
         try:
-            lease = self._served.lease(ModelCall(self._rows, lengths=lengths, klass=self._klass))
+            lease = self._served.lease(ModelCall(self._rows, lengths=dict(lengths), klass=self._klass))
         except StarlingError as exc:
             self.faults[type(exc).__name__] += 1
             return

@@ -37,7 +37,7 @@ _RUN_S = 2.0
 _SHARE = 0.5  # of the slowest server's requests a second: the rate at which latencies are compared
 
 
-ModelCall = tuple[Server, str]  # a server, and the path of its requests
+Asked = tuple[Server, str]  # a server, and the path of its requests
 
 
 class Contender(NamedTuple):
@@ -64,7 +64,7 @@ def measure(block: Block) -> None:
     in_flight = 8 if block.quick else 128
     block.keep(in_flight=in_flight, runs={}, latency={}, absent=[name for name in CONTENDERS if name not in names])
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as folder, ExitStack() as stack:
-        servers: dict[str, ModelCall] = {}
+        servers: dict[str, Asked] = {}
         for name in names:
             servers[name] = stack.enter_context(_starting(block, name, Path(folder)))
         _wait(block, servers)
@@ -87,7 +87,7 @@ def measure(block: Block) -> None:
 
 
 @contextmanager
-def _starting(block: Block, name: str, folder: Path) -> Iterator[ModelCall]:
+def _starting(block: Block, name: str, folder: Path) -> Iterator[Asked]:
     """A server that has been started, and the path of its requests."""
     one = CONTENDERS[name]
     own, others = _cores()
@@ -131,7 +131,7 @@ def write_bert(folder: Path, quick: bool) -> None:
     )  # fmt: skip
 
 
-def _wait(block: Block, servers: dict[str, ModelCall]) -> None:
+def _wait(block: Block, servers: dict[str, Asked]) -> None:
     """Wait until all are ready; one that is not is noted, and left out."""
     until = time.perf_counter() + (READY_LIMIT_S if block.quick else block.left_s - _LOADS_S)
     for name, (server, _) in list(servers.items()):
@@ -167,7 +167,7 @@ def _payload(path: str, authority: str, seed: int, as_json: bool) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", f"Host: {authority}", *lines, "", ""]).encode() + row
 
 
-def _run(block: Block, name: str, asked: ModelCall, in_flight: int, rate: float | None = None) -> Data:
+def _run(block: Block, name: str, asked: Asked, in_flight: int, rate: float | None = None) -> Data:
     """Requests a second with so many in flight, or latencies at a rate."""
     server, path = asked
     target = Target.parse(server.url)

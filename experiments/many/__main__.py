@@ -1,7 +1,6 @@
-"""Several workers, several models, deadlines, fifty models: `python -m experiments.many [SECTION ...]`.
+"""Several workers, several models: `python -m experiments.many [SECTION ...]`.
 
-Writes docs/bench/many.md, its figures and its plots; hours in all. A section that is made again replaces the earlier
-one.
+Hours in all. A section that is made again replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from experiments.many import deadlines, deadlines_live, fifty, models, several, steps, workers
-from experiments.many.deadlines import better, savable, saved
+from experiments.many import models, workers
 from experiments.many.models import above, by_model, gain, gained, mean, risen, rises, worst_error
-from experiments.many.steps import compared_steps
 from experiments.many.workers import above as above_optimum
 from experiments.many.workers import worst
 from loadtest.common.experiment import Data, Say, in_sections
 from loadtest.common.page import Page, missed_list
 
 #: What is imported for the text of the page alone.
-__all__ = ["above", "better", "by_model", "compared_steps", "gained", "mean", "risen", "rises", "worst", "worst_error"]
+__all__ = ["above", "by_model", "gained", "mean", "risen", "rises", "worst", "worst_error"]
 
-TWO, MORE, WITHIN, STEP, RISE = workers.TWO, workers.MORE, models.WITHIN, steps.WITHIN, models.RISE
+TWO, WITHIN, RISE = workers.TWO, models.WITHIN, models.RISE
 
 
 class Part(NamedTuple):
@@ -38,12 +35,7 @@ class Part(NamedTuple):
 #: By their names in the figures and on the command line, in the order in which they are measured.
 PARTS = {
     "workers": Part("two workers", workers.measure, workers.missed),
-    "several": Part("four and eight workers", several.measure, workers.missed),
-    "steps": Part("two workers over HTTP", steps.measure, steps.missed),
     "models": Part("several models", models.measure, models.missed),
-    "deadlines": Part("deadlines", deadlines.measure, deadlines.missed),
-    "deadlines_live": Part("deadlines over HTTP", deadlines_live.measure, deadlines_live.missed),
-    "fifty": Part("fifty models", fifty.measure, fifty.missed),
 }
 
 
@@ -56,15 +48,12 @@ def missed_of(data: Data, name: str) -> str:
 
 
 _PLOTTED = (("mlp", 1.0), ("resnet18", 1.0), ("7 + 0.6 b", 1.3))  # devices of two workers
-_COLOURS = {
-    "all that waits": "C2", "uncoordinated bound": "C0", "deadline": "k",
-    "even arrivals": "C7", "index": "k", "optimum": "C7",
-}  # fmt: skip
+_COLOURS = {"index": "k", "optimum": "C7"}
 _FLOOR = 0.0005  # of a distance to the optimum, on a logarithmic axis
 
 
 def draw(data: Data, folder: Path) -> None:
-    """Above: two workers against the optimum by load. Below: goodput, device time, and the mean over two models."""
+    """Above: two workers against the optimum by load. Below: the mean over two models."""
     from matplotlib.axes import Axes
 
     from loadtest.common.plots import LOOKS, grouped_bars, plain_numbers, saved_grid
@@ -88,28 +77,15 @@ def draw(data: Data, folder: Path) -> None:
         axes.set_ylim(top=1.2 * max(map(max, series.values())))  # room for the legend
         axes.legend(fontsize=8, ncols=3, loc="upper center")
 
-    studies = data["deadlines"]["studies"]
-    groups = [f"{one['workers']}\n{one['device'] if one['workers'] == 4 else ''}" for one in studies]
     pairs = [one for one in data["models"]["cells"] if (one["load"], one["share"]) == (0.6, 0.5)]
-    with saved_grid(folder / "many.png", 2, 3, (16, 8)) as (figure, grid):
-        for axes, (device, factor) in zip(grid[0], _PLOTTED, strict=True):
+    with saved_grid(folder / "many.png", 1, 4, (18, 4)) as (figure, grid):
+        for axes, (device, factor) in zip(grid[0, :3], _PLOTTED, strict=True):
             distances(axes, device, factor)
         grid[0, 0].set_ylabel("mean latency above\nthe optimum, %")
         grid[0, 0].legend(fontsize=8)
-        ways = {
-            "all that waits": [one["highest"]["all that waits"] for one in studies],
-            "uncoordinated bound": [one["uncoordinated"] / one["bound"] for one in studies],
-            "deadline": [one["highest"]["deadline"] for one in studies],
-        }
-        bars(grid[1, 0], "goodput over the bound, by workers", groups, ways)
-        time = {
-            "deadline": [saved(one["moderate"]) for one in studies],
-            "even arrivals": [savable(one) for one in studies],
-        }
-        bars(grid[1, 1], "device time saved at 0.6 of the bound, by workers", groups, time)
         orders = {order: [1 + gain(one, order) for one in pairs] for order in ("index", "optimum")}
         names = [one["pair"].replace(", ", "\n").replace(" (", "\n(") for one in pairs]
-        bars(grid[1, 2], "mean of two models over that in order of arrival, load 0.6", names, orders)
+        bars(grid[0, 3], "mean of two models over\norder of arrival, load 0.6", names, orders)
         figure.tight_layout()
 
 

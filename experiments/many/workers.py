@@ -16,13 +16,11 @@ import numpy as np
 
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.optimal import tables as control
 from app.scheduler.optimal import two_workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft, kept_sizes
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
-from experiments.policies import noisy_profiles
 from experiments.policies.simulated import PROFILES, devices
 from loadtest.common.experiment import Data, Say
 from planner.simulated_device import SimulatedDevice
@@ -33,14 +31,11 @@ DELAYS = (1, 2, 5)  # ms, of window
 #: Times of a batch beside another over its times alone, of some devices; none slow each other on the rest.
 SLOWED = {"mlp": (1.3, 2.2), "7 + 0.6 b": (1.3, 3.0)}
 SEEDS, REQUESTS = 1, 8_000  # of each cell; requests of a run, at least
-TWO, MORE = 0.02, 0.05  # `adaptive` is to be so near to the optimum, with two workers and with more
+TWO = 0.02  # `adaptive` is to be so near to the optimum
 _PHASES = 8
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate until the first tick, after a second
 _LEAST_S = 10  # length of a run
 _COOL = 100  # requests at the end that are left out
-_LEARNT = (0.25, 0.65, 0.9)  # loads at which `adaptive` is also tried without being told how much two slow each other
-_ERROR = 0.02  # of the profile that does not know how much two slow each other
-_LEARNS_S = 90  # length of its run: tables are first solved again after 10 s
 
 
 def slowed(profile: ModelProfile, factor: float) -> ModelProfile:
@@ -69,21 +64,6 @@ def mean_ms(server: Server, instants: Instants) -> float:
     return float(served.latency_ms[:-_COOL].mean())
 
 
-def untold_ms(true: ModelProfile, tables: ControlTables, rate: float) -> tuple[float, float]:
-    """`adaptive` where the profile says that two do not slow each other, which it learns, and told the truth.
-
-    Mean latencies of the second half of a run.
-    """
-    known = replace(slowed(true, 1.0), errors=(_ERROR,) * true.max_batch)
-    arrivals = stepped([(round(_LEARNS_S * rate), rate)], 0)
-    first = control.solve(known.stage(2), workers=2)
-    learns, told = (
-        noisy_profiles.served(SimulatedDevice(true, 2), "adaptive", profile, solved, arrivals, 2)["late"]
-        for profile, solved in ((known, first), (true, tables))
-    )
-    return learns, told
-
-
 def cell(given: tuple[str, ModelProfile, float, float, int]) -> Data:
     """All policies on one device at one load: mean latencies in ms by seed."""
     name, alone, factor, load, requests = given
@@ -97,14 +77,11 @@ def cell(given: tuple[str, ModelProfile, float, float, int]) -> Data:
 
     delay = min(DELAYS, key=lambda ms: means(Policy("window", ms), some=arrivals[:1])[0])
     best, tables = optimum(profile, rate)
-    untold = (
-        untold_ms(profile, control.solve(profile.stage(2), workers=2), rate) if factor > 1 and load in _LEARNT else ()
-    )
     return {
         "device": name, "factor": factor, "load": load, "rate": rate, "delay_ms": delay,
         "computed_ms": best.mean_ns / 1e6, "optimum": means(Policy("adaptive"), tables),
         "adaptive": means(Policy("adaptive")), "no_wait": means(Policy("no_wait")),
-        "window": means(Policy("window", delay)), "untold": untold,
+        "window": means(Policy("window", delay)),
     }  # fmt: skip
 
 
@@ -127,11 +104,9 @@ def worst(data: Data) -> float:
 
 
 def missed(data: Data) -> list[str]:
-    """Also of `experiments.many.several`."""
     lines = []
     for cell in data["cells"]:
         distance = fmean(above(cell, "adaptive"))
-        what = f"x {cell['factor']:g}" if "factor" in cell else f"{cell['workers']} workers"
-        if distance > (TWO if "factor" in cell else MORE):
-            lines.append(f"{cell['device']}, {what}, load {cell['load']:g}: {distance:+.1%}")
+        if distance > TWO:
+            lines.append(f"{cell['device']}, x {cell['factor']:g}, load {cell['load']:g}: {distance:+.1%}")
     return lines

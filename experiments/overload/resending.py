@@ -2,7 +2,7 @@
 
 One server, clients that send again at once after a refusal, on connections that they keep or on a new one each time;
 beside them a prober that asks `/livez` on a connection of its own. Then clients that come at a multiple of what the
-model can do and resend, wait or leave. Writes docs/bench/overload.md and .json; the exit status is 1 if goodput fell
+model can do and resend, wait or leave. Writes docs/bench/overload.json; the exit status is 1 if goodput fell
 below 0.6 of that at 64 connections, or a probe in a hundred took half a second.
 """
 

@@ -2,7 +2,7 @@
 
 Figure 2: the rate rises from 1 to 240 requests/s within 300 s. Compares the paper's batches of the preferred size with
 the largest batch under a deadline, with ad hoc batches, and with `adaptive`, by mean latency and requests per joule.
-Writes docs/bench/adaptive_batching.md, .json and a plot.
+Writes docs/bench/adaptive_batching.json.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -158,31 +156,7 @@ def ratios(found: Data, above: str, below: str, figure: str) -> list[float]:
     return [one / other for one, other in pairs]
 
 
-def draw(data: Data, folder: Path) -> None:
-    """Plot mean latency and requests per joule as groups of bars, with a colour per policy."""
-    from loadtest.common.plots import grouped_bars, legend_above, saved_grid
-
-    ramps = [found for found in data["studies"] if found["trace"] == "ramp"]
-    names = [name for name in ramps[0]["policies"] if "padded" not in name]
-    groups = [found["network"] for found in ramps]
-    with saved_grid(folder / "adaptive_batching.png", 1, 2, (11, 4.4)) as (figure, grid):
-        left, right = grid[0]
-        for axes, key in ((left, "mean_ms"), (right, "per_joule")):
-            series = {
-                name: (f"C{number}", [fmean(found["policies"][name][key]) for found in ramps])
-                for number, name in enumerate(names)
-            }
-            grouped_bars(axes, groups, series)
-        theirs = [found["theirs_ms"] for found in ramps]
-        left.plot(range(len(groups)), theirs, "k_", markersize=30, label="published, theirs")
-        left.set_yscale("log")
-        left.set_ylabel("mean latency, ms")
-        right.set_ylabel("requests per joule")
-        legend_above(figure, grid, 4)
-        figure.tight_layout(rect=(0, 0, 1, 0.87))
-
-
-PAGE = Page("adaptive_batching", __name__, draw=draw)
+PAGE = Page("adaptive_batching", __name__)
 EXPERIMENT = Experiment(PAGE, "experiments.papers.adaptive_batching", __doc__, measure, options_of)
 
 if __name__ == "__main__":

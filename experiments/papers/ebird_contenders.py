@@ -79,21 +79,3 @@ def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict
         "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
     }
     return servers, delays
-
-
-def variants(network: Network) -> dict[str, Contender]:
-    """Other policies and workers on Ebird's engine, to separate the effects of engine and policy."""
-    several = {
-        f"adaptive, {count} worker{'s' * (count > 1)} of 32": starling(
-            network, Policy("adaptive"), (MAX_BATCH,) * count
-        )
-        for count in (1, 2, 3, UNITS)
-    }
-    ebirds = default_workers("ebird", MAX_BATCH)
-    return {
-        "ebird, (1, 1, 2, 4, 8, 16)": starling(network, Policy("ebird"), ebirds),
-        "no_wait on Ebird's workers": starling(network, Policy("no_wait"), ebirds),
-        "no_wait, 1 worker of 32": starling(network, Policy("no_wait"), (MAX_BATCH,)),
-        "no_wait, 6 workers of 32": starling(network, Policy("no_wait"), (MAX_BATCH,) * UNITS),
-        **several,
-    }

@@ -3,7 +3,7 @@
 DVABatch: six networks in stages on a modelled GPU, mean and 99 % latency at 1/4, 3/5 and 9/10 of the peak, against
 batches of the whole model without a window (ZeroBatch) and with one tuned for the peak (DelayBatch); the stepping load;
 split alone, other numbers of buffer pairs and of stages. Late Batching: an LSTM cell against padded buckets on the same
-device. Writes docs/bench/stages.md, .json and plots.
+device. Writes docs/bench/stages.json.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -95,41 +94,6 @@ def in_stages(network: Network, count: int) -> Network:
     )  # fmt: skip
 
 
-#: What is assumed of all networks, changed.
-DOUBTS: dict[str, dict[str, float]] = {
-    "as assumed": {}, "half as many rows fill the GPU": {"fill": 0.5}, "twice as many": {"fill": 2.0},
-    "launches cost nothing": {"launch": 0.0}, "launches cost twice as much": {"launch": 2.0},
-    "a quarter of the speed": {"slow": 4.0}, "Triton hands four batches over": {"ahead": 4.0},
-}  # fmt: skip
-
-
-def changed(network: Network, change: dict[str, float]) -> Network:
-    return replace(
-        network,
-        fills=tuple(max(1.0, fill * change.get("fill", 1.0)) for fill in network.fills),
-        launch_ms=network.launch_ms * change.get("launch", 1.0),
-        row_ms=network.row_ms * change.get("slow", 1.0),
-    )
-
-
-def doubt(given: tuple[str, int]) -> dict[str, Any]:
-    """Mean latencies of ZeroBatch and DVABatch with another assumption, for all networks at all loads."""
-    name, requests = given
-    change = DOUBTS[name]
-    found: dict[str, Any] = {"doubt": name, "reductions": {}}
-    for load, share in LOADS.items():
-        gains = []
-        for known in FAST:
-            compared = systems(changed(known, change), 5.0)
-            zero = compared["ZeroBatch"]
-            zero = replace(zero, setup=replace(zero.setup, push_depth=int(change.get("ahead", AHEAD))))
-            rate = share * zero.setup.peak * 0.9
-            before, after = (figures(one, rate, requests)["mean_ms"] for one in (zero, compared["DVABatch"]))
-            gains.append(1 - after / before)
-        found["reductions"][load] = gains
-    return found
-
-
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=3_000, help="requests of each run at least [3000]")
     parser.add_argument("--sequences", type=int, default=100_000, help="of each run of Late Batching's [100000]")
@@ -146,7 +110,6 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         "settings": settings,
         "case3": case3(),
         "studies": spread(study, [(network, chosen.requests) for network in FAST], run.say),
-        "doubts": spread(doubt, [(name, chosen.requests // 4) for name in DOUBTS], run.say),
         "cells": spread(cells, [(name, chosen.sequences) for name in DATASETS], run.say),
     }
 
@@ -185,17 +148,7 @@ def waited(studies: Sequence[Data], wait: str, base: str) -> list[float]:
     return [fmean(1 - mean_ms(one, load) / one["loads"][base][load]["mean_ms"] for one in studies) for load in LOADS]
 
 
-def draw(data: Data, folder: Path) -> None:
-    from loadtest.common import plots
-
-    studies = data["studies"]
-    shown = (*BASES, "no_wait", "DVABatch", "adaptive")
-    series = {name: [found["loads"][name]["high"]["mean_ms"] for found in studies] for name in shown}
-    networks = [found["network"]["name"] for found in studies]
-    plots.bars(networks, series, "mean latency at high load, ms", folder / "stages.png")
-
-
-PAGE = Page("stages", __name__, draw=draw)
+PAGE = Page("stages", __name__)
 EXPERIMENT = Experiment(PAGE, "experiments.papers.stages", __doc__, measure, options_of)
 
 if __name__ == "__main__":

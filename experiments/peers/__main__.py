@@ -1,4 +1,4 @@
-"""Starling against the servers that people use today: `python -m experiments.peers`. Writes docs/bench/peers.md.
+"""Starling against the servers that people use today: `python -m experiments.peers`. Writes docs/bench/peers.json.
 
 The same model (`mlp`, 25 M weights, one compute thread) behind each, the same JSON over the same connections: 64
 requests always in flight, then Poisson arrivals at 60 and 90 % of the rows a second that the bare model does in batches
@@ -117,7 +117,16 @@ def kept(runs: list[Data], seconds: float) -> bool:
     return median(run["per_s"] * seconds / run["requests"] for run in runs) >= KEPT
 
 
-PAGE = Page("peers", __name__)
+def draw(data: Data, folder: Path) -> None:
+    """The rates of the closed loop."""
+    from loadtest.common.plots import ranked
+
+    rates = {name: median(run["per_s"] for run in loads["closed"]) for name, loads in data["runs"].items()}
+    names = sorted(rates, key=rates.__getitem__, reverse=True)
+    ranked(names, [rates[name] for name in names], "requests/s", folder / "peers.png", "Starling")
+
+
+PAGE = Page("peers", __name__, draw=draw)
 EXPERIMENT = Experiment(PAGE, "experiments.peers", __doc__, measure, options)
 
 if __name__ == "__main__":

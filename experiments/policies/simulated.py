@@ -6,7 +6,7 @@ policy (`app.scheduler.optimal.solver`).
 
 Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
 simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
-are over seeds. Writes docs/bench/policies.md, .json and a plot.
+are over seeds. Writes docs/bench/policies.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.page import Page, grouped, ms, standard_error
+from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
 from planner import option_values
 
@@ -166,7 +166,6 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
 
 
 TARGETS = {"adaptive": 0.02}
-_FLOOR = 0.001  # of a distance in the plot
 
 
 def distance(cell: Data) -> str:
@@ -197,35 +196,7 @@ def bound(device: Data, load: float) -> str:
     return "-" if found is None else ms(found / 1e6)
 
 
-def draw(data: Data, folder: Path) -> None:
-    """Plot the distance to the optimum against load: a panel per device, a line per policy."""
-    from loadtest.common.plots import LOOKS, legend_above, plain_numbers, saved_grid
-
-    by_device = grouped(data["cells"], "device")
-    rows = -(-len(by_device) // 3)
-    size = (13, 3.2 * rows + 0.9)
-    with saved_grid(folder / "policies.png", rows, min(3, len(by_device)), size, sharey=True) as (figure, grid):
-        for axes, (device, cells) in zip(grid.flat, by_device.items(), strict=False):
-            for name, of_policy in grouped(cells, "name").items():
-                line = [cell for cell in of_policy if not cell["overloaded"]]
-                loads, above = [c["load"] for c in line], [100 * max(_FLOOR, c["above"]) for c in line]
-                if name in LOOKS:
-                    colour, dash = LOOKS[name]
-                    in_front = 3 if name == "adaptive" else 2
-                    axes.plot(loads, above, f"o{dash}", color=colour, label=name, zorder=in_front)
-            axes.axhline(100 * TARGETS["adaptive"], color="grey", linestyle="--", linewidth=1)
-            axes.set_yscale("log")
-            plain_numbers(axes.yaxis)
-            axes.set_title(device, fontsize=11)
-            axes.set_xlabel("load, share of the best throughput")
-            axes.set_xlim(0, 1)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("mean latency above\nthe optimum, %")
-        legend_above(figure, grid)
-        figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (3.2 * rows)))
-
-
-PAGE = Page("policies", __name__, missed, draw)
+PAGE = Page("policies", __name__, missed)
 EXPERIMENT = Experiment(PAGE, "experiments.policies.simulated", __doc__, measure, options_of)
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 One worker with a launch cost, three curves of batch times, three loads. Compares the mean latency of handing over a
 unit after the one before it has ended, at once, and one launch time before the predicted end of the one before it.
-Writes docs/bench/ahead.md and .json.
+Writes docs/bench/ahead.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves rows of different lengths over HTTP: `python -m experiments.stages.glue`. Writes docs/bench/glue.md.
+"""Serves rows of different lengths over HTTP: `python -m experiments.stages.glue`. Writes docs/bench/glue.json.
 
 A 6-layer encoder with lengths as in GLUE, in five servers that differ in how they fill batches only: `adaptive` by
 length, the same by the lengths that it guesses without a profile, `adaptive` by count (`reorder = false`), `no_wait`,
@@ -24,7 +24,6 @@ import numpy as np
 from app.scheduler.estimates import profile as profiles
 from app.scheduler.estimates.profile import ModelProfile
 from experiments.common.live import in_turns, rows_a_batch, serving
-from experiments.policies.lengths import GLUE
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
@@ -35,6 +34,7 @@ from loadtest.generator.run import in_loop
 from loadtest.generator.stats import Repeat, percentile
 from planner.drawn_lengths import Lengths
 
+GLUE = "lognormal:14:0.75:4:128"  # tokens of a row
 MODEL = "glue"
 SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
 CONNECTIONS = 64

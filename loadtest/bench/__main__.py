@@ -1,6 +1,6 @@
 """What serving costs against the least that could do the same: `make bench`, `python -m loadtest.bench [CASE ...]`.
 
-About eight minutes in full. Writes docs/bench/http.md and .json, or out/bench for a run of some cases, of few rounds or
+About eight minutes in full. Writes docs/bench/http.json, or out/bench for a run of some cases, of few rounds or
 of another server.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -112,7 +113,19 @@ def missed(data: Data) -> list[str]:
     return [f"{name} could not be measured: {reason}" for name, reason in data["failed"].items()]
 
 
-PAGE = Page("http", __name__, missed)
+def draw(data: Data, folder: Path) -> None:
+    """The ratios of rates."""
+    from loadtest.common.plots import ranked
+
+    figures = [
+        one for case in data["cases"].values() for one in case if "against" in one["what"] and one["unit"] == "ratio"
+    ]
+    kept = [one for one in figures if median(one["rounds"]) <= 1]
+    values = [median(one["rounds"]) for one in kept]
+    ranked([one["what"] for one in kept], values, "share of the least that could do it", folder / "http.png")
+
+
+PAGE = Page("http", __name__, missed, draw)
 EXPERIMENT = Experiment(PAGE, "loadtest.bench", __doc__, measure, options, check)
 
 if __name__ == "__main__":

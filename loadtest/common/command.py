@@ -39,11 +39,6 @@ class Ran:
         assert isinstance(cell, dict)
         return cell
 
-    @property
-    def peak_mib(self) -> float:
-        """The largest memory sample; 0 if the run was too short for one."""
-        return max((mib for _, mib in self.samples), default=0.0)
-
 
 def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
     """Run `starling` with these arguments until it ends. Raises CommandError with its error output.

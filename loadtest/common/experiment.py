@@ -1,7 +1,7 @@
-"""What every experiment's command does: run, store the figures as JSON, and make a page from the JSON alone.
+"""What every experiment's command does: run, store the figures as JSON, and make tables and plots from the JSON alone.
 
-A page is made from the JSON alone, so that it can be made again without measuring anything, for example after a change
-of its text: `--page FILE.json`. See page.py.
+Figures go into docs/bench, tables and plots into out/bench: `--page FILE.json` makes these again and measures nothing.
+Pages in docs/ quote them, which a test holds. See page.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.console import Console
 
 from loadtest.common import machine
 from loadtest.common.page import Data, Page
-from loadtest.common.paths import DOCS
+from loadtest.common.paths import DOCS, TABLES
 from loadtest.common.servers import MeasurementError
 from loadtest.generator.run import Lagging
 
@@ -70,7 +70,7 @@ class Experiment:
         """Parse the options. Exits with status 2 if they are invalid."""
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.text)
         self.options(parser)
-        parser.add_argument("--out", type=Path, default=DOCS, help="folder for the page, JSON and plots [docs/bench]")
+        parser.add_argument("--out", type=Path, default=DOCS, help="folder of figures [docs/bench], and then of tables")
         parser.add_argument("--page", type=Path, metavar="FILE.json", help="page of these figures; run nothing")
         chosen = parser.parse_args(list(arguments))
         if chosen.page is None:
@@ -82,9 +82,10 @@ class Experiment:
         chosen = self.parse(arguments)
         console = Console(stderr=True, highlight=False)
         say = clocked(console)
+        shown = TABLES if chosen.out == DOCS else chosen.out
         try:
             if chosen.page is not None:
-                self.page.write(load(chosen.page), chosen.out)
+                self.page.write(load(chosen.page), shown)
                 return 0
             # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -94,8 +95,8 @@ class Experiment:
             def keep(figures: Data) -> None:
                 store({**figures, "facts": known}, path)
                 # read back, so that the page cannot use anything that the JSON lacks
-                self.page.write(load(path), chosen.out)
-                say(f"wrote {path.name} and {path.stem}.md")
+                self.page.write(load(path), shown)
+                say(f"wrote {path} and {shown / path.stem}.md")
 
             figures = self.measure(chosen, Run(known, say, keep))
             keep(figures)

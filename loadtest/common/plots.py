@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,6 @@ LOOKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Latencies of one model in order of arrival. `steps`: requests and rate of each step."""
-
-    title: str
-    steps: Sequence[tuple[int, float]]
-    lines: Mapping[str, Sequence[float]]
-    qos_ms: float | None = None
-
-
 @contextmanager
 def saved_grid(
     path: Path, rows: int, columns: int, size: tuple[float, float], **options: Any
@@ -76,51 +65,6 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def legend_above(figure: Figure, grid: NDArray[Any], columns: int = 0) -> None:
-    """One legend above all panels, with the entries of the first panel."""
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="upper center", ncols=columns or len(names), fontsize=10)
-
-
-def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
-    """A panel per model: latency in ms against request number, with the rate above each step."""
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    with saved_grid(path, rows, columns, (4.4 * columns + 0.4, 3.1 * rows + 0.7)) as (figure, grid):
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            requests_panel(axes, panel)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("latency, ms")
-        legend_above(figure, grid)
-        figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (3.1 * rows)))
-
-
-def requests_panel(axes: Axes, panel: Panel) -> None:
-    """Draw one panel of latencies."""
-    for number, (name, values) in enumerate(panel.lines.items()):
-        colour, dash = LOOKS.get(name, (f"C{number}", "-"))
-        axes.plot(np.arange(1, len(values) + 1), values, color=colour, linestyle=dash, linewidth=1.1, label=name)
-    if panel.qos_ms is not None:
-        axes.axhline(panel.qos_ms, color="grey", linestyle="--", linewidth=1)
-        axes.annotate("QoS", (0, panel.qos_ms), (2, 2), textcoords="offset points", fontsize=8, color="grey")
-    first = 0
-    for count, rate in panel.steps:
-        if first:
-            axes.axvline(first + 0.5, color="grey", linewidth=0.8, alpha=0.6)
-        axes.annotate(
-            f"{rate:.0f}/s", (first + count / 2, 1), (0, -9), xycoords=("data", "axes fraction"),
-            textcoords="offset points", ha="center", fontsize=8, color="dimgrey",
-        )  # fmt: skip
-        first += count
-    axes.set_title(panel.title, fontsize=11)
-    axes.set_xlabel("request number")
-    axes.set_xlim(0, first)
-    axes.set_ylim(bottom=0)
-    axes.set_ylim(top=axes.get_ylim()[1] * 1.12)  # room for the rates
-
-
 def grouped_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> None:
     """Draw bars side by side, a group per model. Each series has a colour and a value for each group."""
     width = 0.84 / len(series)
@@ -131,12 +75,13 @@ def grouped_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, tuple[s
     axes.grid(visible=False, axis="x")
 
 
-def bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str, path: Path) -> None:
-    """Plot one panel of bars, with one colour per policy."""
-    coloured = {
-        name: (LOOKS.get(name, (f"C{number}", "-"))[0], values) for number, (name, values) in enumerate(series.items())
-    }
-    with saved(path, (10, 4)) as axes:
-        grouped_bars(axes, groups, coloured)
-        axes.set_ylabel(label)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), fontsize=10)
+def ranked(names: Sequence[str], values: Sequence[float], label: str, path: Path, ours: str = "") -> None:
+    """Horizontal bars with their values, in this order from above; those whose name begins with `ours` are dark."""
+    with saved(path, (8, 0.5 + 0.35 * len(names))) as axes:
+        places = np.arange(len(names))[::-1]
+        axes.barh(places, values, color=["k" if name.startswith(ours) else "C7" for name in names])
+        for place, value in zip(places, values, strict=True):
+            axes.text(value, place, f" {value:,.{0 if value >= 10 else 2}f}", va="center", fontsize=10)
+        axes.set_yticks(places, names)
+        axes.set_xlabel(label)
+        axes.grid(visible=False)

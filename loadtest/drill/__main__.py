@@ -2,7 +2,7 @@
 
 nginx has the configuration of the ingress in deploy/, the servers the drain settings there; the load is that of
 `starling bench`. At the end one request crashes the server that runs it: the other must go on. Writes
-docs/bench/drill.md and .json; the exit status is 1 if a request failed.
+docs/bench/drill.json; the exit status is 1 if a request failed.
 """
 
 from __future__ import annotations

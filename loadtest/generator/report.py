@@ -13,7 +13,7 @@ from .stats import FIGURES
 
 
 def as_json(result: Result, slo_ms: float | None = None, tries: Sequence[Try] = (), doubt: str = "") -> dict[str, Any]:
-    """The object that docs/bench.md describes. `doubt`: why the figures are not the server's, if they are not."""
+    """The object that docs/measure.md describes. `doubt`: why the figures are not the server's, if they are not."""
     plan = result.plan
     mode = "find-peak" if slo_ms is not None else _mode(plan)
     found: dict[str, Any] = {

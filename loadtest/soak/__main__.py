@@ -1,4 +1,4 @@
-"""Half an hour of load with faults: `python -m loadtest.soak`. Writes docs/bench/soak.md, .json and a plot.
+"""Half an hour of load with faults: `python -m loadtest.soak`. Writes docs/bench/soak.json.
 
 One server, the steady one, has two workers and open-loop load at 60 % of the rate that `starling bench` finds to be its
 peak, while clients leave, read slowly, send what is wrong and what fails in the model; while the model is loaded again,

@@ -193,11 +193,11 @@ def test_ingress_fits_the_settings(resources: list[Resource], settings: Settings
     assert settings.keep_alive_s > 60  # ingress-nginx's upstream-keepalive-timeout
 
 
-# What docs/kserve.md shows: fields that KServe has, containers by Kubernetes' schemas, settings and routes of ours.
+# What docs/kubernetes.md shows of KServe: its fields, containers by Kubernetes' schemas, settings and routes of ours.
 # KServe's own schemas are not here: the names of fields are those of the models in its Python package, release 0.21.
 
 
-PAGE = (DEPLOY.parent / "docs" / "kserve.md").read_text(encoding="utf-8")
+PAGE = (DEPLOY.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8").partition("## KServe")[2]
 RUNTIME, SERVICE = (yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 CONTAINER: dict[str, Any] = RUNTIME["spec"]["containers"][0]
 PREDICTOR: dict[str, Any] = SERVICE["spec"]["predictor"]

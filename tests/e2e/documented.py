@@ -65,8 +65,9 @@ class Command:
 
 
 def pages() -> list[str]:
-    """The pages whose commands are run here: the README, and what lies in docs/ itself."""
-    found = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+    """The pages whose commands are run here: the README, and docs/ without the pages of figures."""
+    docs = ROOT / "docs"
+    found = sorted(str(path.relative_to(ROOT)) for path in (*docs.glob("*.md"), *docs.glob("papers/*.md")))
     return ["README.md", *(page for page in found if page != RECIPES)]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import tiny_decoders
 import tiny_transformers as tiny
 from cli.running import invoke
-from models.onnx_graphs import half_plus_two
 from typer.testing import Result
 
 from app.models.scaffold.new import make
@@ -22,10 +21,8 @@ from .server import DEMO, ROOT, Server
 
 ZOO = ROOT / "loadtest" / "models"
 #: The pages on models whose files are served here.
-ROWS, LENGTHS, CELLS = "docs/rows.md", "docs/lengths.md", "docs/recurrent.md"
+ROWS, CELLS = "docs/rows.md", "docs/stages.md"
 CODE, TASKS = "docs/model-code.md", "docs/tasks.md"
-#: The pages on other servers: the same model there and here.
-GUIDES = tuple(f"docs/from-{name}.md" for name in ("torchserve", "tf-serving", "triton", "litserve", "bentoml"))
 #: What the pages say in words of the model `scaled`, and a model for a file of rows whose text is a number.
 SCALED = """
 source = "model.py:build"
@@ -33,7 +30,7 @@ kwargs = { factor = 2.0 }
 inputs = [{ name = "x", datatype = "FP32", shape = [2] }]
 outputs = [{ name = "y", datatype = "FP32", shape = [2] }]
 """
-#: Models of docs/texts.md: name, the heading whose model.toml it has or its task, head of the weights, their labels.
+#: Models of several texts: name, the heading whose model.toml it has or its task, head of the weights, their labels.
 TEXTS = [
     ("vectors", "Vectors", "", "ab"),
     ("similar", "sentence-similarity", "", "ab"),
@@ -100,9 +97,8 @@ def given_file(command: Command) -> tuple[str, str] | None:
 
 
 def _given_files(folder: Path) -> None:
-    """Files that commands of the pages write, and the graph that one of them would convert from TensorFlow."""
-    half_plus_two(folder / "mine/half_plus_two/model.onnx")
-    for one in (one for page in ("docs/start.md", *GUIDES) for one in blocks(page) if one.is_shell):
+    """Files that commands of the pages write."""
+    for one in (one for page in ("docs/start.md", "docs/coming-from.md") for one in blocks(page) if one.is_shell):
         for command in commands(one):
             if found := given_file(command):
                 path = folder / found[0]
@@ -117,7 +113,7 @@ def _models(mine: Path) -> None:
     write(mine / "packed", model_py=packed(), model_toml=with_lengths())
     for name, page, heading, number in (
         ("tagger", CELLS, "Recurrent models", 1),
-        ("mean", LENGTHS, "Variable lengths", 0),
+        ("mean", ROWS, "Variable lengths", 0),
         ("shout", CODE, "Text, and your own formats", 0),
         ("boxes", CODE, "Several results a row", 0),
         ("forces", CODE, "Gradients", 0),
@@ -130,6 +126,7 @@ def _models(mine: Path) -> None:
         model_py=NUMBERS, model_toml=block(ROWS, real, "toml"), sample_json=block(ROWS, real, "json"),
     )  # fmt: skip
     labels = {0: "NEGATIVE", 1: "POSITIVE"}
+    (mine.parent / "weights").symlink_to(mine / "mood" / "weights")
     tiny.save_bert(mine / "mood" / "weights", id2label=labels)
     toml = block(TASKS, "Tasks of transformers", "toml").text.replace("256", str(tiny.MOST))
     (mine / "mood" / "model.toml").write_text(toml, encoding="utf-8")
@@ -141,18 +138,18 @@ def _models(mine: Path) -> None:
 
 
 def _texts(mine: Path) -> None:
-    """The models of docs/texts.md; small weights stand in for those that the page names."""
+    """Models of several texts; small weights stand in for those that the page names."""
     for name, told, kind, labels in TEXTS:
         toml = f'source = "hf:weights"\ntask = "{told}"\n'
         if told[0].isupper():
-            toml = block("docs/texts.md", told, "toml").text
+            toml = block(TASKS, told, "toml").text
         write(mine / name, model_toml=toml)
         tiny.save_bert(mine / name / toml.split('"')[1].removeprefix("hf:"), kind, id2label=dict(enumerate(labels)))
 
 
 def _writer(folder: Path) -> None:
-    """The model of docs/writing.md, whose weights are tiny and know no text."""
-    toml = block("docs/writing.md", "Models that write", "toml").text.replace("128", "60")
+    """The model that writes, whose weights are tiny and know no text."""
+    toml = block(TASKS, "Models that write", "toml").text.replace("128", "60")
     write(folder, model_toml=toml)
     tiny_decoders.model("gpt2").save_pretrained(folder / "weights")
     words = tiny_decoders.tokenizer()

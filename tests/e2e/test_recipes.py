@@ -29,11 +29,6 @@ NLI = {0: "contradiction", 1: "entailment"}
 #: looked for first.
 FROM_HUB: dict[str, tuple[str, dict[int, str]]] = {
     "Sentences": ("", NLI),
-    "Ranking": ("SequenceClassification", {0: "LABEL_0"}),
-    "Text pairs": ("SequenceClassification", NLI),
-    "Labels of a request": ("SequenceClassification", NLI),
-    "Masks": ("MaskedLM", NLI),
-    "Questions": ("QuestionAnswering", NLI),
 }
 KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", *FROM_HUB]
 
@@ -98,8 +93,7 @@ def test_each_recipe_answers_what_it_says(
             assert answers[name][output] == pytest.approx(value, rel=1e-3), name
         assert list(answers[name]) == list(wanted)
     assert [len(answers["Sequences"]["state"])] == [3]
-    first = {name: next(iter(answers[name])) for name in FROM_HUB}
-    assert list(first.values()) == ["object", "model", "label", "label", "masks", "answer"]
+    assert answers["Sentences"]["object"] == "list"
     (output,) = json.loads(curl(made[0].curl, server.host, tmp_path))["outputs"]
     assert output["shape"] == [1, 3]
     assert len(json.loads(curl(made[1].curl, server.host, tmp_path))["output"]) == 2 * 64 * 64

@@ -1,18 +1,15 @@
-"""Policies compared: distances to the optimum, starts, noisy profiles, and rows picked by length."""
+"""Policies compared: their distances to the optimum."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.scheduler.estimates.profile import linear
 from experiments.common.simulated import Policy, Server, stepped
-from experiments.policies import lengths, simulated, start
-from experiments.policies.lengths import Device
-from experiments.policies.noisy_profiles import Cell, simulate
+from experiments.policies import simulated
 
 # The table of distances to the optimum: its estimator, and the page from a tiny run.
 
@@ -38,54 +35,3 @@ def test_the_page_of_distances_is_made_of_a_tiny_run(tmp_path: Path, monkeypatch
     arguments = ["--seeds", "1", "--requests", "120", "--out", str(tmp_path)]
     assert simulated.EXPERIMENT.main(arguments) in (0, 1)  # so few requests may miss a target
     assert len(json.loads((tmp_path / "policies.json").read_text())["cells"]) == 2 * len(simulated.CONTENDERS)
-    assert (tmp_path / "policies.png").read_bytes()[:4] == b"\x89PNG"
-
-
-# The page of `adaptive` against `no_wait` after a start: what is met, missed and undecided.
-
-
-def a_cell(adaptive_ms: list[float], no_wait_ms: list[float]) -> dict[str, Any]:
-    cell = {"model": "mlp", "start": "quiet", "share": 0.6, "peak": 910.0}
-    ratio = start.ratio_of(adaptive_ms, no_wait_ms)
-    return {**cell, "adaptive_ms": adaptive_ms, "no_wait_ms": no_wait_ms, "ratio": ratio}
-
-
-@pytest.mark.parametrize(
-    ("adaptive_ms", "verdict", "missed"),
-    [([9.0] * 6, "met", 0), ([12.0] * 6, "**missed**", 1), ([9.0, 14.0, 10.2] * 2, "undecided", 0)],
-)
-def test_verdicts(adaptive_ms: list[float], verdict: str, missed: int) -> None:
-    data = {
-        "settings": {"rounds": 6, "seconds": 5.0, "idle": 9.0},
-        "cells": [a_cell(adaptive_ms, [10.0] * 6)],
-    }
-    (row,) = [line for line in start.PAGE.text(data).splitlines() if line.startswith("| mlp")]
-    assert row.startswith("| mlp | quiet | 60% of 910/s |")
-    assert row.endswith(f"| {verdict} |")
-    assert len(start.missed(data)) == missed
-
-
-# Profiles that are known only with noise.
-
-
-def test_no_profile_of_either_kind_is_worse_than_no_wait() -> None:
-    for found in simulate(Cell("line", linear(7, 0.6, 16), 0.5, 0.3, 0, 8.0)):
-        assert found["adaptive"]["all"] <= 1.01 * found["no_wait"]["all"]
-
-
-# Rows picked by length: the yardsticks' arithmetic, and a small closed loop.
-
-
-DEVICE = Device("d", lengths.linear(2, 1), "uniform:1:4", (2,))
-MS = 1_000_000
-
-
-def test_the_optimum_of_three_rows_is_that_of_all_orders() -> None:
-    """1 and 1 together take 4 ms, 100 after them 102; all together 302, one after another 3, 6 and 108."""
-    assert lengths.optimum([1, 100, 1], DEVICE.profile) == pytest.approx((4 + 4 + 106) / 3 * MS)
-    assert lengths.optimum([5], DEVICE.profile) == pytest.approx(7 * MS)
-
-
-def test_by_length_a_closed_loop_serves_more_than_by_count() -> None:
-    ways = lengths.ways(Device("d", lengths.linear(4, 0.15), lengths.GLUE, (16,)))
-    assert lengths.closed(ways["by length"], 300) > 1.5 * lengths.closed(ways["by count"], 300)

@@ -10,7 +10,7 @@ from loadtest.generator.report import as_json, table
 
 from .made import repeat, result
 
-DOCS = Path(__file__).parents[2] / "docs" / "bench.md"
+DOCS = Path(__file__).parents[2] / "docs" / "measure.md"
 
 
 def test_what_the_figures_do_not_show_is_said() -> None:

@@ -32,13 +32,6 @@ def linear(path: Path, batch: str | int | None = "batch", kind: int = FLOAT) -> 
     return save(path, nodes, [tensor("x", [batch, 3], kind)], [tensor("y", [batch, 2], kind)], {"weight": weight})
 
 
-def half_plus_two(path: Path) -> Path:
-    """y = x / 2 + 2, a number a row: what TensorFlow Serving ships to try."""
-    nodes = [helper.make_node("Mul", ["x", "half"], ["t"]), helper.make_node("Add", ["t", "two"], ["y"])]
-    weights = {"half": np.float32(0.5), "two": np.float32(2)}
-    return save(path, nodes, [tensor("x", ["batch"])], [tensor("y", ["batch"])], weights)
-
-
 def doubled(path: Path) -> Path:
     """Two inputs of a variable axis, an output that has it and one that has not."""
     nodes = [

@@ -77,7 +77,7 @@ def test_a_wrong_setting_is_known_before_anything_starts(serve: ModuleType) -> N
 
 def test_the_examples_of_the_documentation(serve: ModuleType) -> None:
     """Applications are made with these options; nothing is started."""
-    page = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    page = (ROOT / "examples" / "ray" / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     made: list[Any] = []
     for text in blocks:

@@ -95,7 +95,7 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
 
     Always true if times are unknown, if rows wait at earlier stages, and for a program of one unit (a decoder): the
     times of its steps do not include reading prompts, and how much a row writes is not known. Predictions from the most
-    that it may write would let fewer rows join, and delay first tokens (`python -m experiments.writing.simulated`).
+    that it may write would let fewer rows join, and delay first tokens.
     """
     latency, rows = state.latency[unit.stage], len(unit.rows)
     cell = state.program.stages[unit.stage]

@@ -1,4 +1,4 @@
-"""Clients of several models by the rules of DISB: `python -m experiments.disb.client URL FILE`. See docs/loadtest.md.
+"""Clients of several models by the rules of DISB: `python -m experiments.disb.client URL FILE`. See docs/measure.md.
 
 Prints a table, or one JSON object. The exit status is 1 if there was no right answer, 2 for a bad option, 3 if this
 client could not keep up: it prints what it measured all the same.

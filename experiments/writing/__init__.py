@@ -1,1 +1,0 @@
-"""Decoders served step by step against the same weights served as whole batches of `generate`."""
