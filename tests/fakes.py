@@ -10,7 +10,7 @@ import asyncio
 import functools
 import selectors
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor as Threads
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +20,8 @@ import torch
 from app.contract import Model
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, BatchResult, Completion, Job, Report
-from app.engine.executor import Executor
+from app.engine.device import Completion, Report
+from app.engine.executor import WHOLE, Executor, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.models.base import one_line
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
@@ -172,6 +172,7 @@ class Pushed:
 
     worker: int
     job: Job
+    stop: Stop
     at: int
     fate: Fate = Fate()
     ended: int | None = None
@@ -209,30 +210,36 @@ class TimedExecutor(CpuExecutor):
         super().__init__(model, pool)
         self.batch_ns = batch_ns
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
+    def whole(self, slots: Slots, size: int) -> Ran:
+        return self.timed(super().whole(slots, size), size)
+
+    def timed(self, ran: Ran, size: int) -> Ran:
         ns = self.batch_ns(size)
-        ran = super().run(slots, size, stage, job)
         return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
 
 
 class TimedStages(TimedExecutor, StagedExecutor):
     """The same of a model in stages: each of them takes that time."""
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
-        ran = super().run(slots, size, stage, job)
-        if stage == WHOLE:
-            return self._whole(ran, size)
+    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
+        for ran in super().run(job, stop):
+            yield ran if job.stage == WHOLE else self._by_stage(self.timed(ran, job.size), job.size)
+
+    def _by_stage(self, ran: Ran, size: int) -> Ran:
         times = [self.batch_ns(size)] * ran.steps
         times[0] -= ran.input_ns
         times[-1] -= ran.output_ns
         return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
 
-    def trial(self, slots: Slots, size: int) -> BatchResult:
-        return self._whole(super().trial(slots, size), size)
-
-    def _whole(self, ran: BatchResult, size: int) -> BatchResult:
+    def timed_whole(self, ran: Ran, size: int) -> Ran:
         times = (self.batch_ns(size),) * len(self.model.stages)
-        return BatchResult(ran.outputs, 0, sum(times), 0, stages_ns=times)
+        return Ran(ran.outputs, 0, sum(times), 0, stages_ns=times)
+
+    def whole(self, slots: Slots, size: int) -> Ran:
+        return self.timed_whole(super().whole(slots, size), size)
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        return self.timed_whole(super().trial(slots, size), size)
 
 
 def affine(size: int) -> int:
@@ -283,7 +290,7 @@ class FakeDevice:
         kind = TimedStages if model.stages else TimedExecutor
         return kind(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         assert isinstance(executor, TimedExecutor)
         with torch.inference_mode():
             return executor.trial(slots, size)
@@ -294,10 +301,10 @@ class FakeDevice:
     def free(self, executor: Executor) -> None:
         self.freed.append(executor)
 
-    def push(self, worker: int, job: Job) -> None:
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
         pool = job.executor.pool
         assert isinstance(pool, WatchedPool)
-        pushed = Pushed(worker, job, self._loop.now)
+        pushed = Pushed(worker, job, stop, self._loop.now)
         pushed.fate = self.fate(pushed)
         self.pushed.append(pushed)
         if worker in self._lost:
@@ -343,7 +350,7 @@ class FakeDevice:
 
     def _at_boundary(self, pushed: Pushed, ns: int) -> None:
         """A stage of the unit has ended: its worker takes the next one by itself, unless it was recalled."""
-        if pushed.steps < pushed.job.steps and not pushed.job.recalled and pushed.fate.fault is None:
+        if pushed.steps < pushed.job.steps and not pushed.stop.now and pushed.fate.fault is None:
             pushed.steps += 1
             self._loop.call_later(ns / 1e9, self._at_boundary, pushed, ns)
         else:
@@ -375,8 +382,7 @@ class FakeDevice:
             try:
                 with torch.inference_mode():
                     assert isinstance(job.executor, TimedExecutor)
-                    made = replace(job, steps=pushed.steps, recalled=False)
-                    ran = job.executor.run(job.slots, job.size, job.stage, made)
+                    (ran,) = job.executor.run(replace(job, steps=pushed.steps), Stop())
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, one_line(exc), exc
             except (Exception, SystemExit) as exc:

@@ -58,7 +58,8 @@ DOORS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 #: What every kind of device is made of.
 DEVICE = (
-    "app.engine.activations", "app.engine.device", "app.engine.executor", "app.engine.pool", "app.engine.tensors",
+    "app.engine.activations", "app.engine.device", "app.engine.executor", "app.engine.kept", "app.engine.pool",
+    "app.engine.step_slabs", "app.engine.tensors",
 )  # fmt: skip
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {

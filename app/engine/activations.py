@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from app.engine.kept import Kept
 from app.engine.pool import Slots
 from app.engine.tensors import indices, neighbours
 from app.models.stages.staged import SecondAxes, resized
@@ -34,25 +35,19 @@ Place = tuple[Passed, int]
 Run = tuple[Passed, int, int]  # rows from the second number up to the third
 
 
-class Activations:
-    """Of one placed model. Worker threads keep and gather rows, each its own; the event loop releases them."""
+class Activations(Kept):
+    """Of one placed model."""
 
-    copies = 2  # of a row at once: the input of a stage and its result
-    reserved = 0  # rows that memory is reserved for; 0: memory is allocated as needed
+    copies = 2  # the input of a stage and its result
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
         #: Slots of rows whose kept tensors may have been changed by a stage that failed.
         self.doubtful: set[int] = set()
-        self.row_bytes = 0  # the most that a row of any batch so far has taken between two stages
-
-    def bound(self, most: int) -> None:
-        """At most so many rows will be alive at once. Called before serving."""
 
     @property
     def rows(self) -> int:
-        """The number of rows between two stages."""
         return len(self._places)
 
     @property
@@ -159,11 +154,7 @@ class Activations:
         return passed.context if unchanged else None
 
     def release(self, slots: Slots) -> None:
-        """Forget these rows, which will not continue. Rows that are not kept are ignored."""
         for slot in slots:
             self._places.pop(slot, None)
         if self.doubtful:
             self.doubtful.difference_update(slots)
-
-    def clear(self) -> None:
-        self._places.clear()

@@ -1,4 +1,4 @@
-"""The interface of a device, and the types that it shares with the engine: Job, BatchResult, Completion.
+"""The interface of a device, and what it shares with the engine beside jobs: options and reports.
 
 A model is placed once (`Device.open` returns an `Executor`). After that the engine pushes jobs, and each is reported
 exactly once. A device knows slots and tensors, and nothing of requests.
@@ -6,24 +6,21 @@ exactly once. A device knows slots and tensors, and nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
-from app.engine.executor import Executor
+from app.engine.executor import Executor, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
 
-NO_BOUND = 1 << 30  # rows
-WHOLE = -1  # as a stage: run all stages, one after another
-TRIED_TOKENS = 8  # the most tokens that a text gets in a batch run WHOLE: later steps would show nothing new
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
@@ -53,95 +50,11 @@ class DeviceOptions:
 
 
 @dataclass(slots=True)
-class BatchResult:
-    """A finished batch. `outputs`: one array [rows, ...] per output, in memory of its own. Then nanoseconds of each
-    part.
-
-    `overlapped`: inputs and outputs were copied while the worker could compute other batches. `steps`: the stages, or
-    steps of a cell, that ran. There are no outputs if another stage follows. `stages_ns`: the time of each stage that
-    ran; of a recurrent model, of all steps together. `step_ns`: the time of one step of a model run by its cell, 0 if
-    rows only read their prompts; None for other models. `ended`: of such a model, the positions of rows that have
-    ended; only these have outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with
-    outputs]: their lengths along axes that only outputs have; None if there are none.
-    """
-
-    outputs: list[Array]
-    input_ns: int
-    infer_ns: int
-    output_ns: int
-    overlapped: bool = False
-    stages_ns: tuple[int, ...] = ()
-    step_ns: int | None = None
-    steps: int = 1
-    ended: tuple[int, ...] = ()
-    continues: bool = False
-    lengths: Array | None = None
-
-    @property
-    def busy_ns(self) -> int:
-        """How long the batch occupied its worker."""
-        return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
-
-    @property
-    def stage_parts(self) -> list[tuple[int, int, int]]:
-        """(input, model, output) nanoseconds of each stage: inputs count for the first, outputs for the last."""
-        last = len(self.stages_ns) - 1
-        return [
-            (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
-            for number, ns in enumerate(self.stages_ns)
-        ]
-
-    @property
-    def by_stage_ns(self) -> tuple[int, ...]:
-        """For a model that ran WHOLE: the time of a batch at each stage; for a recurrent one, of a step."""
-        if self.step_ns:
-            return (self.step_ns,)
-        return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
-
-
-class Piece(NamedTuple):
-    """The new part of a row's answer, see contract.Lease.on_piece. `tokens`: so far."""
-
-    slot: int
-    made: Any
-    tokens: int
-
-
-@dataclass(slots=True)
-class Job:
-    """A unit as a device sees it: the rows in `slots` of a placed model run as a batch of `size`.
-
-    The worker runs `steps` stages from `stage` on, or steps of a recurrent model, one after another by itself. WHOLE:
-    all of the model, and nothing is kept of the rows. If a later step fails, the unit ends well with the one before.
-    `best_effort`: it has no real-time rows.
-
-    The loop may write two fields while it runs. `recalled`: end with the running stage or step, and those launched
-    behind it. `continue_without`: when rows of a recurrent model end, report them and continue with the others; reset
-    to end then. The loop reads `done`, the steps made so far.
-
-    `on_pieces`: called on the worker's thread with the new parts of the answers of rows in the slots `read`.
-    """
-
-    unit_id: int
-    executor: Executor
-    slots: Slots
-    size: int
-    stage: int = WHOLE
-    steps: int = 1
-    recalled: bool = False
-    done: int = 0
-    best_effort: bool = False
-    continue_without: bool = False
-    read: frozenset[int] = frozenset()
-    on_pieces: Callable[[Sequence[Piece]], None] | None = None
-
-
-@dataclass(slots=True)
 class Completion:
     """A worker's report on a job: the outcome for the scheduler, and outputs or an error for the callers."""
 
     outcome: Outcome
-    ran: BatchResult | None = None
+    ran: Ran | None = None
     message: str = ""
     worker: int = -1
     cause: BaseException | None = None
@@ -172,7 +85,7 @@ class Device(Protocol):
         """
         ...
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
 
         A device may run it on every worker that takes it, and return the fastest result. Raises what the model raises.
@@ -184,8 +97,8 @@ class Device(Protocol):
         """The rows in these slots have been written. Returns at once."""
         ...
 
-    def push(self, worker: int, job: Job) -> None:
-        """Hand a job to a worker. Returns at once."""
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
+        """Hand a job to a worker. Returns at once. `stop` may end it early."""
         ...
 
     def wait_until_begun(self) -> None:
@@ -239,7 +152,7 @@ def copied(value: Any, spec: TensorSpec, rows: int) -> Array:
     return np.array(value[:rows])
 
 
-def completed(unit_id: int, ran: BatchResult) -> Completion:
+def completed(unit_id: int, ran: Ran) -> Completion:
     """The report of a unit that ran well."""
     times: tuple[int, ...] = ()
     if ran.step_ns is not None:  # the rest of the time counts as hand-over

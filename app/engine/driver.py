@@ -22,7 +22,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
-from app.engine.device import Completion, Device, Job
+from app.engine.device import Completion, Device
+from app.engine.executor import Job, Stop
 from app.engine.lease import Intake, Lease
 from app.engine.memory import Memory
 from app.engine.profiling.measuring import Measuring
@@ -77,7 +78,7 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self.units: dict[int, Unit] = {}
-        self._jobs: dict[int, Job] = {}  # of units that may be recalled
+        self._stops: dict[int, Stop] = {}  # of units that may be stopped
         self.busy_ns = [0] * len(device.spec.workers)
         self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
         # the next step
@@ -149,15 +150,15 @@ class Driver:
         that has ended. It is called before answers are given, but after real-time units have been started.
         """
         self._step_due = False
-        if self._jobs:
+        if self._stops:
             self._report_progress()
         step = self.scheduler.step(self.clock(), hold=hold)
         for unit in step.recall:
-            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
-                job.recalled = True
+            if (stop := self._stops.get(unit.id)) is not None:  # else it ended after its model had been given up
+                stop.now = True
         for unit in step.end_at_next_row:
-            if (job := self._jobs.get(unit.id)) is not None:
-                job.continue_without = False
+            if (stop := self._stops.get(unit.id)) is not None:
+                stop.at_next_row = True
         # Units are in order of class, so the last one tells whether any is best effort.
         best_effort = bool(step.start) and step.start[-1].klass is Klass.BEST_EFFORT
         if step.start and not best_effort:
@@ -221,23 +222,20 @@ class Driver:
         """Hand the units of a Step to their workers."""
         for unit in units:
             self.units[unit.id] = unit
-            best_effort = unit.klass is Klass.BEST_EFFORT
-            served = self.models[unit.program]
+            served, stop = self.models[unit.program], Stop(at_next_row=not unit.continue_without)
             job = Job(
-                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size,
-                unit.stage, unit.steps, best_effort=best_effort, continue_without=unit.continue_without,
+                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.steps,
+                unit.klass is Klass.BEST_EFFORT, served.readers(unit, self._on_loop) if served.model.writes else None,
             )  # fmt: skip
-            if served.model.writes:
-                served.send_pieces(job, unit, self._on_loop)
             if unit.steps > 1 or unit.continue_without:
-                self._jobs[unit.id] = job
-            self.device.push(unit.worker, job)
+                self._stops[unit.id] = stop
+            self.device.push(unit.worker, job, stop)
 
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""
-        for unit_id, job in self._jobs.items():
-            if (unit := self.units.get(unit_id)) is not None and job.done > unit.progress:
-                self.scheduler.progressed(unit_id, job.done, self.clock())
+        for unit_id, stop in self._stops.items():
+            if (unit := self.units.get(unit_id)) is not None and stop.made > unit.progress:
+                self.scheduler.progressed(unit_id, stop.made, self.clock())
 
     def began(self, unit: Unit) -> int:
         """When a unit's worker could begin it: a unit pushed behind another began when that one ended."""
@@ -257,7 +255,7 @@ class Driver:
                 self.abort(f"the device is lost: {self.lost}")
             return
         if not outcome.continues:
-            self._jobs.pop(unit.id, None)
+            self._stops.pop(unit.id, None)
         began = max(unit.started, self._free_since[unit.worker])
         self.busy_ns[unit.worker] += now - began
         self._free_since[unit.worker] = now

@@ -1,20 +1,123 @@
-"""The base class of executors: a model placed on a device. Also what all devices do with rows and results."""
+"""A model placed on a device (Executor), the units that it runs (Job, Stop), and what comes of them (Ran)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from app.contract import Array, Model, TensorSpec
-from app.engine.activations import Activations
-from app.engine.pool import Pool
+from app.engine.kept import Kept
+from app.engine.pool import Pool, Slots
 from app.engine.tensors import pad_beyond, select_rows, stack
 from app.models.base import TORCH_DTYPES, check_shape, normalise
 from app.models.process_state import SeedWatch, Setting
 from app.models.server_inputs import with_server_inputs
+
+NO_BOUND = 1 << 30  # rows
+WHOLE = -1  # as a stage: run all stages, one after another
+TRIED_TOKENS = 8  # the most tokens that a text gets in a batch run WHOLE: later steps would show nothing new
+
+
+@dataclass(slots=True)
+class Ran:
+    """A finished batch. `outputs`: one array [rows, ...] per output, in memory of its own. Then nanoseconds of each
+    part.
+
+    `overlapped`: inputs and outputs were copied while the worker could compute other batches. `steps`: the stages, or
+    steps of a cell, that ran. There are no outputs if another stage follows. `stages_ns`: the time of each stage that
+    ran; of a recurrent model, of all steps together. `step_ns`: the time of one step of a model run by its cell, 0 if
+    rows only read their prompts; None for other models. `ended`: of such a model, the positions of rows that have
+    ended; only these have outputs. `continues`: the worker has continued with the other rows. `lengths` [rows with
+    outputs]: their lengths along axes that only outputs have; None if there are none.
+    """
+
+    outputs: list[Array]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+    overlapped: bool = False
+    stages_ns: tuple[int, ...] = ()
+    step_ns: int | None = None
+    steps: int = 1
+    ended: tuple[int, ...] = ()
+    continues: bool = False
+    lengths: Array | None = None
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the batch occupied its worker."""
+        return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
+
+    def left_of(self, slots: Slots) -> list[int]:
+        """The slots of the batch's rows that have not ended. `slots`: of all."""
+        return [slot for position, slot in enumerate(slots) if position not in self.ended]
+
+    @property
+    def stage_parts(self) -> list[tuple[int, int, int]]:
+        """(input, model, output) nanoseconds of each stage: inputs count for the first, outputs for the last."""
+        last = len(self.stages_ns) - 1
+        return [
+            (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
+            for number, ns in enumerate(self.stages_ns)
+        ]
+
+    @property
+    def by_stage_ns(self) -> tuple[int, ...]:
+        """For a model that ran WHOLE: the time of a batch at each stage; for a recurrent one, of a step."""
+        if self.step_ns:
+            return (self.step_ns,)
+        return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
+
+
+@dataclass(slots=True)
+class Stop:
+    """What the event loop and the worker of a unit share while it runs; each field has one writer.
+
+    The loop writes `now`: end with the running stage or step, and those launched behind it; and `at_next_row`: end when
+    a row ends, else report that row and continue with the others. The worker writes `made`: stages or steps made since
+    its last report.
+    """
+
+    now: bool = False
+    at_next_row: bool = True
+    made: int = 0
+
+
+class Piece(NamedTuple):
+    """The new part of a row's answer, see contract.Lease.on_piece. `tokens`: so far."""
+
+    slot: int
+    made: Any
+    tokens: int
+
+
+class Readers(NamedTuple):
+    """Who gets the new parts of answers while they are made: `send` is called with them on the worker's thread."""
+
+    slots: frozenset[int]
+    send: Callable[[Sequence[Piece]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A unit as a device sees it: the rows in `slots` of a placed model run as a batch of `size`.
+
+    The worker runs `steps` stages from `stage` on, or steps of a segment that repeats, one after another by itself; a
+    Stop ends it earlier. WHOLE: all of the model, and nothing is kept of the rows. If a later step fails, the unit ends
+    well with the one before. `best_effort`: it has no real-time rows.
+    """
+
+    unit_id: int
+    executor: Executor
+    slots: Slots
+    size: int
+    stage: int = WHOLE
+    steps: int = 1
+    best_effort: bool = False
+    readers: Readers | None = None
 
 
 class Steps(NamedTuple):
@@ -28,7 +131,7 @@ class Steps(NamedTuple):
 class Executor:
     """A model placed on a device.
 
-    `activations`: the tensors of rows between two stages; None if the device runs the model whole. `steps`: of a
+    `activations`: what is kept of rows between two units; None if the device runs the model whole. `steps`: of a
     recurrent model that the device runs step by step, known after its first trial. `keeps_memory`: the first batch of
     each size allocates memory that is kept, so every size should run before serving. `one_unit`: it can run only one
     unit at a time. `unruly`: settings of the process that its batches change, see `process_state`.
@@ -36,7 +139,7 @@ class Executor:
 
     keeps_memory = False
     one_unit = False
-    activations: Activations | None = None
+    activations: Kept | None = None
     steps: Steps | None = None
     unruly: tuple[Setting, ...] = ()
 

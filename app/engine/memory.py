@@ -21,8 +21,8 @@ from itertools import chain
 from torch import nn
 
 from app.contract import CLASSES, Model, ModelInfo
-from app.engine.activations import Activations
-from app.engine.device import NO_BOUND
+from app.engine.executor import NO_BOUND
+from app.engine.kept import Kept
 from app.engine.pool import slot_bytes
 from app.errors import ConfigError
 from app.models.decoders.texts import TextDecoder
@@ -110,7 +110,7 @@ class Memory:
         """Release what was reserved. `model`: as in the Reservation."""
         self._reserved = [one for one in self._reserved if one.model is not model]
 
-    def most_alive(self, info: ModelInfo, activations: Activations | None) -> int:
+    def most_alive(self, info: ModelInfo, activations: Kept | None) -> int:
         """The most rows that may be alive at once, so that their activations between stages fit.
 
         A row counts with the most that any has taken so far, twice if a stage's input and result exist at once.

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from app.contract import Array, FinishedBatch, ModelInfo, Times
-from app.engine.device import BatchResult
+from app.engine.executor import Ran
 from app.scheduler.types import Call, Row, RowState, Unit
 
 
@@ -27,7 +27,7 @@ class CallWithOutputs(Call):
         return any(row.state is RowState.RUNNING for row in self.rows)
 
 
-def note_stages(unit: Unit, ran: BatchResult, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
+def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
     """Record a unit of some stages. Rows at the positions `over` have ended. Returns the batches of those.
 
     Rows that were in one batch and stay together share one FinishedBatch.
@@ -46,7 +46,7 @@ def note_stages(unit: Unit, ran: BatchResult, ended: int, times: Times, over: Se
     return [batch for (_, ends), batch in batches.items() if ends]
 
 
-def note_steps(unit: Unit, ran: BatchResult, ended: int, times: Times) -> list[FinishedBatch]:
+def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[FinishedBatch]:
     """Record a unit of steps of a cell: rows end one by one, and only rows that have ended have outputs.
 
     Rows may join at each step, so the times of each row are added up in a FinishedBatch of its own.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from app.contract import CLASSES, FinishedBatch, Model, ModelCall, SampleRow, Times
-from app.engine.device import BatchResult, Completion, Job, Piece
-from app.engine.executor import Executor
+from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
+from app.engine.device import Completion
+from app.engine.executor import Executor, Piece, Ran, Readers
 from app.engine.lease import Intake, Lease, PlacedModel
 from app.engine.outputs import note_stages, note_steps, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
@@ -130,15 +130,13 @@ class ServedModel(PlacedModel):
 
     # units, called by the driver
 
-    def send_pieces(self, job: Job, unit: Unit, on_loop: Callable[[Callable[[], None]], None]) -> None:
-        """Have the worker of this job pass on what rows make while it runs, for the calls that have an `on_piece`.
+    def readers(self, unit: Unit, on_loop: Callable[[Callable[[], None]], None]) -> Readers | None:
+        """Those of the unit's calls that have an `on_piece`, which get what their rows make while it runs.
 
         `on_loop` is called on the worker's thread, with what the event loop is to call.
         """
-        readers = {row.slot: row for row in unit.rows if cast("Lease", row.call).on_piece is not None}
-        if readers:
-            job.read = frozenset(readers)
-            job.on_pieces = lambda pieces: on_loop(lambda: _give(readers, pieces))
+        rows = {row.slot: row for row in unit.rows if cast("Lease", row.call).on_piece is not None}
+        return Readers(frozenset(rows), lambda pieces: on_loop(lambda: _give(rows, pieces))) if rows else None
 
     def unit_ended(self, unit: Unit, completion: Completion, ended: int) -> None:
         """A unit has ended: store its rows' outputs, or its error, and free slots."""
@@ -151,7 +149,7 @@ class ServedModel(PlacedModel):
             log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
         self.free_rows(unit.rows)
 
-    def _ran(self, unit: Unit, ran: BatchResult, ended: int) -> None:
+    def _ran(self, unit: Unit, ran: Ran, ended: int) -> None:
         times = (ran.input_ns, ran.infer_ns, ran.output_ns)
         klass = CLASSES[unit.klass]
         rows = unit.rows
@@ -171,7 +169,7 @@ class ServedModel(PlacedModel):
         if on_rows is not None and rows:
             on_rows([row.slot for row in rows if row.slot >= 0])
 
-    def _stages_ran(self, unit: Unit, ran: BatchResult, ended: int, times: Times, klass: str) -> list[Row]:
+    def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
         if self._cell:
             over: Sequence[int] = ran.ended
@@ -202,10 +200,10 @@ class ServedModel(PlacedModel):
         return True
 
 
-def _give(readers: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
-    """Give each call what its rows have made. `readers`: by slot."""
+def _give(rows: Mapping[int, Row], pieces: Sequence[Piece]) -> None:
+    """Give each call what its rows have made. `rows`: by slot."""
     for piece in pieces:
-        row = readers[piece.slot]
+        row = rows[piece.slot]
         lease = cast("Lease", row.call)
         if lease.alive and lease.on_piece is not None:
             lease.began()

@@ -13,7 +13,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -27,10 +27,9 @@ from app.contract import Array, Model, ModelCall, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import WHOLE, BatchResult, Job
 from app.engine.engine import Engine
-from app.engine.executor import Executor
-from app.engine.pool import Pool, Slots
+from app.engine.executor import Executor, Job, Ran, Stop
+from app.engine.pool import Pool
 from app.engine.profiling.service import Profiling
 from app.models.loading import load
 from app.models.placement import AS_LOADED, place
@@ -64,7 +63,7 @@ class Notes:
         self.stages.clear()
         self.starts.clear()
 
-    def ran(self, job: Job, ran: BatchResult, ended: int) -> None:
+    def ran(self, job: Job, ran: Ran, ended: int) -> None:
         """A unit has ended at `ended`."""
         if not job.best_effort:
             return
@@ -88,14 +87,12 @@ class Notes:
 class _Noting(CpuExecutor):
     notes: Notes
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
-        if job is None:  # tried before serving
-            return super().run(slots, size, stage)
+    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
         if not job.best_effort and job.stage <= 0:
             self.notes.begun.append(time.monotonic_ns())
-        ran = super().run(slots, size, stage, job)
-        self.notes.ran(job, ran, time.monotonic_ns())
-        return ran
+        for ran in super().run(job, stop):
+            self.notes.ran(job, ran, time.monotonic_ns())
+            yield ran
 
 
 class _NotingWhole(_Noting):

@@ -28,8 +28,9 @@ from app import process
 from app.contract import ModelSource, Served
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import run_unit
-from app.engine.device import Job, Report
+from app.engine.device import Report
 from app.engine.engine import Engine
+from app.engine.executor import Job, Stop
 from app.engine.profiling.service import Profiling
 from app.http.asgi import HttpApp
 from app.http.auth import Auth
@@ -55,13 +56,13 @@ class OnLoop(CpuDevice):
         self._loop = asyncio.get_running_loop()
         self._heard = report
 
-    def push(self, worker: int, job: Job) -> None:
-        self._loop.call_soon(self._run, worker, job)
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
+        self._loop.call_soon(self._run, worker, job, stop)
 
-    def _run(self, worker: int, job: Job) -> None:
-        completion = run_unit(job)
-        completion.worker = worker
-        self._heard(completion)
+    def _run(self, worker: int, job: Job, stop: Stop) -> None:
+        for completion in run_unit(job, stop):
+            completion.worker = worker
+            self._heard(completion)
 
     def dead(self) -> str | None:
         return None

@@ -14,8 +14,8 @@ import torch
 
 from app.contract import UNBOUNDED, Array, Model, ModelCall, awaited
 from app.engine.cpu.device import CpuDevice
-from app.engine.device import Job
 from app.engine.engine import Engine
+from app.engine.executor import Job
 from app.engine.memory import Memory
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel

@@ -11,7 +11,7 @@ import pytest
 from fakes import MS, Fate, virtual
 
 from app.contract import Answer, ModelCall, awaited
-from app.engine.device import Piece
+from app.engine.executor import Piece
 from app.errors import DeadlineExceeded, StarlingError
 from app.scheduler.record import Entry, RecordingScheduler
 from planner.replay import replay
@@ -178,8 +178,8 @@ async def test_an_answer_that_is_read_piece_by_piece_is_to_begin_in_time_and_to_
             if piece_ms is not None:
                 await rig.loop.until(begin + piece_ms * MS)
                 job = fake.pushed[-1].job
-                assert job.on_pieces is not None
-                job.on_pieces([Piece(job.slots[0], [], 1)])
+                assert job.readers is not None
+                job.readers.send([Piece(job.slots[0], [], 1)])
             (end,) = await asyncio.gather(answer, return_exceptions=True)
             assert (ended, isinstance(end, Answer)) == ([ends_ms * MS], answered)
             assert answered or isinstance(end, DeadlineExceeded)

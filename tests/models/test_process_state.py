@@ -11,7 +11,8 @@ import torch
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import run_unit
-from app.engine.device import Completion, Job
+from app.engine.device import Completion
+from app.engine.executor import Job, Stop
 from app.engine.profiling.warmup import warm_up
 from app.models.checks.calling import on_thread
 from app.models.loading import load
@@ -87,7 +88,7 @@ def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said
 def run_one(executor):
     with torch.inference_mode():
         state = ProcessState()
-        assert run_unit(Job(1, executor, [0], 1)).cause is None
+        assert [one.cause for one in run_unit(Job(1, executor, [0], 1), Stop())] == [None]
         assert state.put_back() == []
 
 
@@ -116,11 +117,11 @@ def test_what_made_a_batch_fail_is_put_back(tmp_path, caplog):
     come = threading.Semaphore(0)
     device.start(lambda completion: (reported.append(completion), come.release()))
     try:
-        device.push(0, Job(1, executor, [0], 1))
+        device.push(0, Job(1, executor, [0], 1), Stop())
         come.acquire()
         torch.set_default_dtype(torch.float64)
         for unit in (2, 3):
-            device.push(0, Job(unit, executor, [0], 1))
+            device.push(0, Job(unit, executor, [0], 1), Stop())
             come.acquire()
     finally:
         torch.set_default_dtype(torch.float32)

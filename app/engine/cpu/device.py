@@ -23,8 +23,8 @@ from app.engine.cpu.cells import CellExecutor
 from app.engine.cpu.decoding import DecodingExecutor
 from app.engine.cpu.executor import CpuExecutor, run_unit
 from app.engine.cpu.staged import StagedExecutor
-from app.engine.device import NO_BOUND, BatchResult, DeviceOptions, Job, Report, push_depth
-from app.engine.executor import Executor
+from app.engine.device import DeviceOptions, Report, push_depth
+from app.engine.executor import NO_BOUND, Executor, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.models.decoders.texts import TextDecoder
 from app.models.placement import place
@@ -48,7 +48,7 @@ class Worker:
         self.index = index
         self._threads = threads
         self._report = report
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job, Stop] | None] = queue.SimpleQueue()
         self._idle = True  # written by the thread
         self._awaited = False  # it was idle when handed its last unit, and the loop has not waited for it to begin
         self._begun = threading.Lock()  # free once the thread has begun a unit, until the loop has waited for that
@@ -61,11 +61,11 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def push(self, job: Job) -> None:
+    def push(self, job: Job, stop: Stop) -> None:
         """Hand over a unit. Returns at once."""
         self._begun.acquire(blocking=False)  # the loop may not have waited for the last one
         self._awaited = self._idle
-        self._jobs.put(job)
+        self._jobs.put((job, stop))
 
     def wait_until_begun(self) -> None:
         """Return when the thread has begun the unit that it was handed while idle, or after 0.2 ms."""
@@ -83,24 +83,20 @@ class Worker:
         torch.set_num_threads(self._threads)
         with torch.inference_mode():
             state = ProcessState()
-            while (job := self._jobs.get()) is not None:
+            while (given := self._jobs.get()) is not None:
                 self._idle = False
                 if self._begun.locked():
                     self._begun.release()
-                completion = run_unit(job)
-                completion.worker = self.index
-                while completion.outcome.continues:
-                    self._report(completion)
-                    completion = run_unit(job)
+                for completion in run_unit(*given):
                     completion.worker = self.index
-                self._idle = True
-                if completion.cause is not None:
-                    _put_back(state, job)
-                self._report(completion)
+                    self._idle = not completion.outcome.continues
+                    if completion.cause is not None:
+                        _put_back(state, given[0])
+                    self._report(completion)
                 if completion.outcome.error is Fault.DEVICE:
                     return
                 # Drop the references now, not when the next unit comes: outputs belong to the callers.
-                del job, completion
+                del given, completion
 
 
 def _put_back(state: ProcessState, job: Job) -> None:
@@ -158,7 +154,7 @@ class CpuDevice:
             return DecodingExecutor(place(model, self._placement), pool)
         return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """Runs on the caller's thread, because the workers may be serving other models."""
         assert isinstance(executor, CpuExecutor)
         with torch.inference_mode():
@@ -167,8 +163,8 @@ class CpuDevice:
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """Does nothing: the model reads the slot itself."""
 
-    def push(self, worker: int, job: Job) -> None:
-        self._workers[worker].push(job)
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
+        self._workers[worker].push(job, stop)
 
     def wait_until_begun(self) -> None:
         for worker in self._workers:

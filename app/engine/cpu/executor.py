@@ -8,16 +8,16 @@ which does not run again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import WHOLE, BatchResult, Completion, Job, completed, copied, failed, fault_of
-from app.engine.executor import Executor, gather_rows
-from app.engine.pool import Pool, Slots
+from app.engine.device import Completion, completed, copied, failed, fault_of
+from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
+from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
 from app.models.base import TORCH_DTYPES
 from app.models.process_state import ProcessState
@@ -25,34 +25,48 @@ from app.models.process_state import ProcessState
 _NO_LENGTHS: dict[str, Any] = {}
 
 
-def run_unit(job: Job) -> Completion:
-    """Run a unit of a model on this thread. Whatever it raises becomes an Outcome."""
-    executor = job.executor
+def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
+    """Run a unit on this thread. Yields a report each time that rows have ended, the last one when the unit has.
+
+    Whatever the model raises becomes an Outcome.
+    """
+    executor, slots = job.executor, job.slots
     assert isinstance(executor, CpuExecutor)  # the device placed it
-    state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
-    try:
-        ran = executor.in_named_frame(executor.run, job.slots, job.size, job.stage, job)
-    except BaseException as exc:
-        executor.note_failure(job.slots)
-        return failed(job.unit_id, fault_of(exc), exc)
-    finally:
-        if state is not None:
-            state.put_back()
-    return completed(job.unit_id, ran)
+    runs, continues = executor.run(job, stop), True
+    while continues:
+        state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
+        before = executor.versions() if len(slots) > 1 else None
+        try:
+            if executor.pool.spoiled:
+                executor.refuse_spoiled(slots)
+            ran = executor.in_named_frame(next, runs)
+        except BaseException as exc:
+            if before is not None:
+                executor.note_failure(slots, before, exc)
+            cause = exc.__cause__ if isinstance(exc.__cause__, StopIteration) else exc  # else a generator has hidden it
+            yield failed(job.unit_id, fault_of(cause), cause)
+            return
+        finally:
+            if state is not None:
+                state.put_back()
+        continues = ran.continues
+        if continues:
+            slots = ran.left_of(slots)
+        yield completed(job.unit_id, ran)
 
 
-def _named_frame(name: str) -> Callable[..., BatchResult]:
+def _named_frame(name: str) -> Callable[..., Ran]:
     """A function that calls its first argument with the others, from a source file of this name.
 
     If native code crashes, only the stack traces of `faulthandler` are left. There the file name tells whose batch ran.
     """
-    found: dict[str, Callable[..., BatchResult]] = {}
+    found: dict[str, Callable[..., Ran]] = {}
     exec(compile("def run(call, *given):\n    return call(*given)\n", f"<{name}>", "exec"), found)
     return found.pop("run")  # not kept in its own globals: it goes with its executor
 
 
 class CpuExecutor(Executor):
-    """For a model that runs whole. Two threads may call `run` at once only if the model allows it."""
+    """For a model that runs whole. Two threads may run it at once only if the model allows it."""
 
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
@@ -60,11 +74,16 @@ class CpuExecutor(Executor):
         self._plain_input = len(pool.specs) == len(model.info.inputs) and not model.takes_parameters
         self._plain_output = len(model.info.returned) == 1 and model.info.returned[0].fixed
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
-        """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
+    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
+        """Run a unit: yields when rows end, and returns when the unit does. Raises whatever the model raises.
 
-        Here the whole model is one stage. `job`: for subclasses, how many stages or steps to run.
+        A step that fails after others ran well ends the unit. So what is raised, was raised by the first step since the
+        last Ran. Here the whole model is one stage.
         """
+        yield self.whole(job.slots, job.size)
+
+    def whole(self, slots: Slots, size: int) -> Ran:
+        """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
@@ -73,11 +92,16 @@ class CpuExecutor(Executor):
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
         outputs = self._scatter(result, len(slots), size, longest)
-        return BatchResult(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
+        return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
-    def trial(self, slots: Slots, size: int) -> BatchResult:
-        """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
-        return self.run(slots, size)
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """Like `whole`, but also detects a model that writes into its inputs."""
+        before = self.versions(), self._contents(slots)
+        ran = self.whole(slots, size)
+        # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
+        if (self.versions(), self._contents(slots)) != before:
+            self.copies = True
+        return ran
 
     def note_failure(self, slots: Slots) -> None:
         """A batch of these rows raised. For what subclasses keep of them."""

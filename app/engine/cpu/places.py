@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.engine.activations import Activations
+from app.engine.kept import Rows
 from app.engine.pool import Slots
 from app.models.decoders.texts import Text
 
@@ -34,10 +34,8 @@ class Written:
     read: int = 0
 
 
-class Places(Activations):
+class Places(Rows[Written]):
     """Of one decoder. There is a slab for what rows write, and with an encoder another for what they have read."""
-
-    copies = 1  # a step writes into the place itself
 
     def __init__(self, decoder: DecoderModel, longest: int, read: int) -> None:
         """`longest`: the most columns of a row. A place has half as many more, so that rows can grow before they move.
@@ -48,8 +46,7 @@ class Places(Activations):
         self._decoder = decoder
         self._columns = longest + longest // 2 + 1
         self._read_columns = read
-        self.row_bytes = (self._columns + read) * decoder.shape.column_bytes
-        self._rows: dict[int, Written] = {}  # by slot
+        self.row_bytes = self.place_bytes = (self._columns + read) * decoder.shape.column_bytes
         self._gone: deque[Written] = deque()  # released by the loop, places not freed yet
         #: Slots of rows that read their prompts together; empty once the loop has released one of them.
         self.reading: frozenset[int] = frozenset()
@@ -66,25 +63,13 @@ class Places(Activations):
         self._read = self._decoder.slab(most, self._read_columns) if self._read_columns else None
         self.cache = self._decoder.cache(self._own, self._read)
 
-    @property
-    def rows(self) -> int:
-        return len(self._rows)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._rows) * self.row_bytes
-
-    def known(self, slot: int) -> Written | None:
-        """The row in this slot, if it has begun."""
-        return self._rows.get(slot)
-
     def release(self, slots: Slots) -> None:
-        for slot in slots:
-            row = self._rows.pop(slot, None)
-            if row is not None:
-                self._gone.append(row)
-            elif slot in self.reading:  # the slot may get another row
-                self.reading = frozenset()
+        super().release(slots)
+        if not self.reading.isdisjoint(slots):  # the slot may get another row
+            self.reading = frozenset()
+
+    def _left(self, row: Written) -> None:
+        self._gone.append(row)
 
     # called by the worker
 
@@ -169,15 +154,16 @@ class Places(Activations):
                 row.end = longest
             end = longest
         rows = []
-        for index, (slot, text) in enumerate(zip(slots, texts, strict=True)):
+        for index, text in enumerate(texts):
             place = len(running) + index
             row = Written(text, place, end, begun.written[index], begun.has_read[index])
             if begun.own is not None:
                 self._own.copy(place, end, begun.own, index, begun.own.columns, row.written)
             if self._read is not None and begun.read is not None:
                 self._read.copy(place, row.read, begun.read, index, row.read, row.read)
-            self._at[place] = self._rows[slot] = row
+            self._at[place] = row
             rows.append(row)
+        self.join(slots, rows)
         return rows
 
     def leave(self, row: Written) -> None:

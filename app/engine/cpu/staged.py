@@ -8,15 +8,15 @@ on it gets copies. One may do so for some rows only: after a failure the stages 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import WHOLE, BatchResult, Job
+from app.engine.cpu.executor import CpuExecutor, InputsWritten
+from app.engine.executor import WHOLE, Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.stages.staged import passed_on
@@ -50,18 +50,19 @@ class StagedExecutor(CpuExecutor):
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> BatchResult:
-        """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
-
-        The result is kept for the next stage, unless it is the last. With `job` the batch passes unchanged through
-        `job.steps` stages, until the job is recalled or a stage fails: then it ends with the stage before. Only the
-        result of the last one is kept. WHOLE: run all stages and keep nothing.
+    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
+        """The batch passes unchanged through `job.steps` stages, until it is stopped or a stage fails: then it ends
+        with the stage before. Only the result of the last one is kept, unless the model ends with it.
         """
-        if stage == WHOLE:
-            return self._run(slots, size, 0, len(self.model.stages), None, self._call)
-        return self._run(slots, size, stage, 1 if job is None else job.steps, job, self._call)
+        if job.stage == WHOLE:
+            yield self.whole(job.slots, job.size)
+        else:
+            yield self._run(job.slots, job.size, job.stage, job.steps, stop, self._call)
 
-    def trial(self, slots: Slots, size: int) -> BatchResult:
+    def whole(self, slots: Slots, size: int) -> Ran:
+        return self._run(slots, size, 0, len(self.model.stages), None, self._call)
+
+    def trial(self, slots: Slots, size: int) -> Ran:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
         return self._run(slots, size, 0, len(self.model.stages), None, self._try)
 
@@ -71,8 +72,8 @@ class StagedExecutor(CpuExecutor):
         """
         self.activations.doubtful.update(slots)
 
-    def _run(self, slots: Slots, size: int, stage: int, steps: int, job: Job | None, call: _Call) -> BatchResult:
-        """`steps` stages from `stage` on. Without a job, none may fail."""
+    def _run(self, slots: Slots, size: int, stage: int, steps: int, stop: Stop | None, call: _Call) -> Ran:
+        """`steps` stages from `stage` on. Without a Stop none may fail."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
@@ -82,7 +83,7 @@ class StagedExecutor(CpuExecutor):
         result, first_ns = call(stage, arguments, keywords)
         times, sound = [first_ns], True
         if steps > 1:
-            result, sound = self._pass_on(stage, steps, job, result, batch, times, call)
+            result, sound = self._pass_on(stage, steps, stop, result, batch, times, call)
         inferred = time.perf_counter_ns()
         stage += len(times) - 1
         outputs: list[Array] = []
@@ -96,17 +97,17 @@ class StagedExecutor(CpuExecutor):
             if not sound:
                 self.activations.doubtful.update(slots)
         output_ns = time.perf_counter_ns() - inferred
-        infer_ns = sum(times) if job is None else inferred - gathered  # a trial does more than compute
-        return BatchResult(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
+        infer_ns = sum(times) if stop is None else inferred - gathered  # a trial does more than compute
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
 
     def _pass_on(
-        self, first: int, steps: int, job: Job | None, result: Any, batch: _Batch, times: list[int], call: _Call
+        self, first: int, steps: int, stop: Stop | None, result: Any, batch: _Batch, times: list[int], call: _Call
     ) -> tuple[Any, bool]:
         """Run further stages of an unchanged batch. `result`: of the first stage. Returns that of the last one, and
         whether it is sound: a stage that failed may have changed it.
         """
         given: Sequence[Any] = ()
-        while len(times) < steps and not (job is not None and job.recalled):
+        while len(times) < steps and not (stop is not None and stop.now):
             stage = first + len(times)
             passed: Sequence[Any] = passed_on(result, stage - 1, len(batch.rows))
             self.activations.learn(stage - 1, passed, batch.longest, batch.context)
@@ -116,7 +117,7 @@ class StagedExecutor(CpuExecutor):
             try:
                 result, ns = call(stage, [*passed, *(given[place] for place in again)], {})
             except Exception:  # the next unit of these rows begins with this stage, and will raise it again
-                if job is None:
+                if stop is None:
                     raise
                 return result, False
             times.append(ns)

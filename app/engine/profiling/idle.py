@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from app.contract import Array, SampleRow
-from app.engine.device import TRIED_TOKENS, Device
+from app.engine.device import Device
+from app.engine.executor import TRIED_TOKENS
 from app.engine.pool import Slots
 from app.engine.profiling.measuring import MeasuredBatch, Measuring, median_of
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, first_profile, now_utc, workers_for

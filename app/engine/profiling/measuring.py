@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from app.engine.device import Completion, Device, Job
-from app.engine.executor import Executor
+from app.engine.device import Completion, Device
+from app.engine.executor import Executor, Job, Stop
 from app.engine.pool import Slots
 
 
@@ -100,7 +100,7 @@ class Measuring:
             self._number -= 1
             end = self._running[self._number] = loop.create_future()
             ends.append(asyncio.shield(end))
-            self._device.push(worker, Job(self._number, executor, slots, len(slots)))
+            self._device.push(worker, Job(self._number, executor, slots, len(slots)), Stop())
         return await asyncio.gather(*ends)
 
     async def repeated(self, executor: Executor, worker: int, slots: Slots, least_ns: int = 0) -> UnitTime:

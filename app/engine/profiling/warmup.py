@@ -11,8 +11,8 @@ from time import perf_counter_ns
 import numpy as np
 
 from app.contract import SampleRow
-from app.engine.device import BatchResult, Device
-from app.engine.executor import Executor
+from app.engine.device import Device
+from app.engine.executor import Executor, Ran
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import UnitTime
 from app.engine.profiling.profiled_model import first_profile
@@ -74,7 +74,7 @@ def run_on(device: Device, executor: Executor) -> Run:
     return lambda rows, size: run_rows(device, executor, rows, size).outputs
 
 
-def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> BatchResult:
+def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
     """Write the rows into the first slots, run them as a batch of `size` and check the outputs. Blocks.
 
     Raises what the model raises, and ConfigError when it does not return what it declares.
@@ -134,7 +134,7 @@ def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
     return tuple(map(int, interpolate(measured_once(times), range(1, max_batch + 1))))
 
 
-def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> BatchResult:
+def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
     """Run a batch of these rows."""
     try:
         return run_rows(device, executor, list(islice(cycle(rows), size)), size)

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model
-from app.engine.activations import Activations
 from app.engine.executor import Steps
+from app.engine.kept import Rows
 from app.engine.pool import Allocate, Slots
+from app.engine.step_slabs import StepSlabs
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.tensors import pad_beyond, padded
+from app.engine.tensors import padded
 from app.errors import ConfigError
 from app.models.recurrent.cells import CellModel, CellStart, CellStep
 
@@ -42,52 +43,23 @@ def stepwise(model: Model) -> bool:
     return cell.axis.most is not None or not cell.axis.name
 
 
-class Slabs:
-    """Device memory of rows: [places + 1, steps, ...] for inputs and outputs, and two places per row for each state.
+class CellSlabs(StepSlabs):
+    """Device memory of rows, with an additional place for padding: also two places per row for each state.
 
-    The additional place is for padding.
+    `last`: by output, places for those of which only the last step is kept.
     """
 
     def __init__(
-        self, places: int, steps: int, begun: CellStart, stepped: CellStep, cell: CellModel, empty: Allocate
+        self, rows: int, steps: int, begun: CellStart, stepped: CellStep, cell: CellModel, empty: Allocate
     ) -> None:
         """`begun`, `stepped`: of some rows, for shapes. `empty` allocates device memory. Raises OutOfMemoryError."""
-        rows = places + 1
-        self.steps = steps
-        self.state = [empty((2 * rows, *value.shape[1:]), value.dtype) for value in stepped.state]
-        self.x = None if begun.x is None else empty((rows, steps, *begun.x.shape[2:]), begun.x.dtype)
-        #: By output: slabs of outputs kept of every step, and of those kept of the last step only.
-        self.every = {
-            place: empty((rows, steps, *y.shape[1:]), y.dtype)
-            for place, y in enumerate(stepped.ys)
-            if cell.keeps(place)
-        }
+        places, every = rows + 1, {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
+        super().__init__(places, steps, None if begun.x is None else begun.x[:, 0], every, empty)
+        self.state = [empty((2 * places, *value.shape[1:]), value.dtype) for value in stepped.state]
         self.last = {
-            place: empty((rows, *y.shape[1:]), y.dtype) for place, y in enumerate(stepped.ys) if not cell.keeps(place)
+            place: empty((places, *y.shape[1:]), y.dtype) for place, y in enumerate(stepped.ys) if place not in every
         }
-        slabs = [*self.state, *self.every.values(), *self.last.values(), *([] if self.x is None else [self.x])]
-        self.row_bytes = sum(slab.nbytes for slab in slabs) // rows
-
-
-class SlabRows(Activations):
-    """Rows that have begun, with the steps that each has `made`. `nbytes`: of a row in the slabs."""
-
-    def __init__(self, nbytes: int) -> None:
-        super().__init__()
-        self.made: dict[int, int] = {}
-        self._each = nbytes
-
-    @property
-    def rows(self) -> int:
-        return len(self.made)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.made) * self._each
-
-    def release(self, slots: Slots) -> None:
-        for slot in slots:
-            self.made.pop(slot, None)
+        self.row_bytes += sum(value.nbytes for value in (*self.state, *self.last.values())) // places
 
 
 class CellStreamExecutor(StreamExecutor):
@@ -100,8 +72,8 @@ class CellStreamExecutor(StreamExecutor):
         self.flags = False  # the cell itself decides which rows end
         self.graphs, self.padded_axis = graphs, None  # what a step computes has no length
         self._slots = slots
-        self._slabs: Slabs | None = None
-        self.rows = SlabRows(0)
+        self._slabs: CellSlabs | None = None
+        self.rows = Rows[int]()  # the steps that each row has made
         self._first = 1 + len(self.axes)  # the first row of the index that is used for a cell
 
     @property
@@ -109,7 +81,7 @@ class CellStreamExecutor(StreamExecutor):
         return super().index_rows + 8
 
     @property
-    def slabs(self) -> Slabs:
+    def slabs(self) -> CellSlabs:
         assert self._slabs is not None  # it has been tried
         return self._slabs
 
@@ -124,9 +96,9 @@ class CellStreamExecutor(StreamExecutor):
         begun = self._begin(index, 1, self.longest(slots[:1]), **self.keywords(slots[:1]))
         stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
         steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
-        self._slabs = Slabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
+        self._slabs = CellSlabs(self._slots, steps, begun, stepped, cell, self.runtime.empty)
         self.flags = stepped.ended is not None
-        self.activations = self.rows = SlabRows(self._slabs.row_bytes)
+        self.activations, self.rows.place_bytes = self.rows, self._slabs.row_bytes
         self.steps = Steps(cell.axis.most or 0, begun.x is None)
 
     def rehearse(self, index: torch.Tensor, slots: Slots, size: int, longest: Mapping[str, int]) -> list[Any]:
@@ -180,9 +152,8 @@ class CellStreamExecutor(StreamExecutor):
     def begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> None:
         """The first `size` rows of the index begin: write their inputs and their first state to their places."""
         begun, slabs, slots = self._begin(index, size, longest, **keywords), self.slabs, index[0, :size]
-        if slabs.x is not None and begun.x is not None:
-            length = min(begun.x.shape[1], slabs.steps)
-            slabs.x[:, :length].index_copy_(0, slots, begun.x[:, :length])
+        if begun.x is not None:
+            slabs.fill(slots, begun.x)
         for slab, value in zip(slabs.state, begun.state, strict=True):
             slab.index_copy_(0, 2 * slots, value)
 
@@ -192,17 +163,16 @@ class CellStreamExecutor(StreamExecutor):
     def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:
         """One step of the first `size` rows of the index. Returns the cell's flags (bool [size]), if any."""
         slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
-        x = None if slabs.x is None else slabs.x.flatten(0, 1).index_select(0, x_at)
-        stepped = self.cell.step(x, tuple(slab.index_select(0, read) for slab in slabs.state))
+        stepped = self.cell.step(slabs.read(x_at), tuple(slab.index_select(0, read) for slab in slabs.state))
         if (stepped.ended is not None) != self.flags:
             raise ConfigError("step: expected `ended` of each step or of none")
         for slab, value in zip(slabs.state, stepped.state, strict=True):
             slab.index_copy_(0, write, value)
         for place, y in enumerate(stepped.ys):
-            if place in slabs.every:
-                slabs.every[place].flatten(0, 1).index_copy_(0, y_at, y)
-            else:
+            if place in slabs.last:
                 slabs.last[place].index_copy_(0, keep, y)
+            else:
+                slabs.write(place, y_at, y)
         return [] if stepped.ended is None else [stepped.ended]
 
     def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
@@ -213,12 +183,10 @@ class CellStreamExecutor(StreamExecutor):
     def _finish(self, ends: torch.Tensor, steps: int) -> list[torch.Tensor]:
         slots, states, lengths = ends
         slabs = self.slabs
-        ys = []
-        for place in range(len(slabs.every) + len(slabs.last)):
-            if place in slabs.last:
-                ys.append(slabs.last[place].index_select(0, slots))
-                continue
-            batch = slabs.every[place][:, :steps].index_select(0, slots)
-            pad_beyond(batch, 1, lengths, 0)  # an earlier row's values may be there
-            ys.append(batch)
+        ys = [
+            slabs.last[place].index_select(0, slots)
+            if place in slabs.last
+            else slabs.written(place, slots, steps, lengths)
+            for place in range(len(slabs.ys) + len(slabs.last))
+        ]
         return self.cell.finished(tuple(slab.index_select(0, states) for slab in slabs.state), ys, lengths, steps)

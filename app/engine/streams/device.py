@@ -29,8 +29,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.contract import Model
-from app.engine.device import NO_BOUND, BatchResult, Completion, Device, DeviceOptions, Job, Report, failed, push_depth
-from app.engine.executor import Executor
+from app.engine.device import Completion, Device, DeviceOptions, Report, failed, push_depth
+from app.engine.executor import NO_BOUND, Executor, Job, Ran, Stop
 from app.engine.pool import Slots
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import InStream
@@ -126,7 +126,7 @@ class StreamDevice:
             self._host.start(self._report)
         return self._host.open(model, slots)
 
-    def trial(self, executor: Executor, slots: Slots, size: int) -> BatchResult:
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         if isinstance(executor, StreamExecutor):
             return self._loader.trial(executor, slots, size, self._run)
         assert self._host is not None  # it placed this model
@@ -135,7 +135,7 @@ class StreamDevice:
     def _run(self, worker: StreamWorker, job: Job) -> Completion:
         """Have a worker run a job, and wait for it."""
         done: Future[Completion] = Future()
-        self._submit(worker, job, done.set_result)
+        self._submit(worker, job, Stop(), done.set_result)
         return self._wait_for(done)
 
     def _wait_for(self, done: Future[Completion]) -> Completion:
@@ -147,16 +147,16 @@ class StreamDevice:
             executor.pool.arrive(slots)
             self.copier.send(executor.pool.copy_arrived)
 
-    def push(self, worker: int, job: Job) -> None:
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
         """Hand over a unit. Returns at once. Rows that were not announced by `arrive` are copied at its launch."""
         if isinstance(job.executor, StreamExecutor):
-            self._submit(self.workers[worker], job, self._report)
+            self._submit(self.workers[worker], job, stop, self._report)
         else:
             assert self._host is not None  # it placed this model
-            self._host.push(worker, job)
+            self._host.push(worker, job, stop)
 
-    def _submit(self, worker: StreamWorker, job: Job, report: Report) -> None:
-        if not worker.launcher.send(UnitRun(job, worker, report, self.spec.push_ahead_ns).launch):
+    def _submit(self, worker: StreamWorker, job: Job, stop: Stop, report: Report) -> None:
+        if not worker.launcher.send(UnitRun(job, stop, worker, report, self.spec.push_ahead_ns).launch):
             completion = failed(job.unit_id, Fault.DEVICE, RuntimeError(CLOSED))
             completion.worker = worker.index
             report(completion)

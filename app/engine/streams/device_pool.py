@@ -11,7 +11,7 @@ Rules
        slots.
     3. A staging row is not reused before its in-event has fired, nor a device row before its unit's out-event has. If
        a slot is given back earlier, because the call has left, it is kept until then.
-    4. Results are not written into slots: see `step.py`.
+    4. Results are not written into slots: see `launch.py`.
 """
 
 from __future__ import annotations

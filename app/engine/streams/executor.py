@@ -32,6 +32,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.activations import Activations
 from app.engine.executor import Executor, gather_rows
+from app.engine.kept import Kept
 from app.engine.pool import Slots
 from app.engine.streams.cuda import CudaRuntime
 from app.engine.streams.device_pool import StreamPool
@@ -133,7 +134,7 @@ class StreamExecutor(Executor):
         self.runtime = runtime
         self.calls = model.stages or (model.call,)
         self.last = len(self.calls) - 1
-        self.activations = Activations() if model.stages else None
+        self.activations: Kept | None = Activations() if model.stages else None
         #: Names of the variable axes, in the order of the rows of a unit's index.
         self.axes = sorted(pool.lengths)
         self.padded_axis = variable_axis(model)  # along which graphs pad
@@ -179,7 +180,7 @@ class StreamExecutor(Executor):
     @property
     def kept(self) -> Activations:
         """The activations of a model that has stages."""
-        assert self.activations is not None
+        assert isinstance(self.activations, Activations)
         return self.activations
 
     def reads(self, stage: int) -> bool:

@@ -78,7 +78,7 @@ def lengths_of(bound: int, buckets: tuple[int, ...], sizes: int) -> list[int]:
     return sorted({length for length in halves if length >= _SHORTEST} | {bound})
 
 
-class Piece(NamedTuple):
+class StageGraph(NamedTuple):
     """The captured graph of a stage: how to replay it, and the tensors that it writes and reads at each replay.
 
     The first stage reads slots, and has no `inputs`.
@@ -90,7 +90,7 @@ class Piece(NamedTuple):
 
 
 class WorkerGraphs:
-    """The graphs of one worker and model: by shape, ascending, a Piece for each stage.
+    """The graphs of one worker and model: by shape, ascending, a StageGraph for each stage.
 
     They do not run at the same time, so they share a memory `pool`. The `stream` that they are captured on is used for
     nothing else. `kept`: everything captured, even if unused, because none may be freed before the others. `tried`:
@@ -105,7 +105,7 @@ class WorkerGraphs:
         self.stream = stream
         self.kept: list[Any] = []
         self.tried: set[Shape] = set()
-        self.pieces: dict[Shape, list[Piece]] = {}
+        self.pieces: dict[Shape, list[StageGraph]] = {}
         self._inputs: dict[int, list[torch.Tensor]] = {}  # by stage
 
     def find(self, size: int, length: int, most: int) -> Shape | None:
@@ -120,14 +120,14 @@ class WorkerGraphs:
             kept = self._inputs[stage] = [empty(tuple(value.shape), value.dtype) for value in like]
         return [one.view(-1)[: value.numel()].view(value.shape) for one, value in zip(kept, like, strict=True)]
 
-    def capture(self, runtime: CudaRuntime, work: Batch, inputs: Sequence[torch.Tensor]) -> Piece:
+    def capture(self, runtime: CudaRuntime, work: Batch, inputs: Sequence[torch.Tensor]) -> StageGraph:
         """Capture a stage that reads `inputs`. Raises what `work` raises."""
         with self.lock, _uncollected():
-            piece = Piece(*runtime.capture(self.stream, self.pool, work, self.kept), inputs)
+            piece = StageGraph(*runtime.capture(self.stream, self.pool, work, self.kept), inputs)
         self.kept.append(piece)
         return piece
 
-    def add(self, shape: Shape, pieces: list[Piece]) -> None:
+    def add(self, shape: Shape, pieces: list[StageGraph]) -> None:
         self.pieces = dict(sorted({**self.pieces, shape: pieces}.items()))
 
     def clear(self) -> None:

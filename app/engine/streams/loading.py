@@ -31,12 +31,13 @@ from weakref import WeakSet
 import torch
 
 from app.contract import Array, Model
-from app.engine.device import BatchResult, Completion, Job, copied, fault_of
+from app.engine.device import Completion, copied, fault_of
+from app.engine.executor import Job, Ran
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor, stepwise
 from app.engine.streams.device_pool import InStream, StreamPool
 from app.engine.streams.executor import StreamExecutor, WorkerMemory
-from app.engine.streams.graphs import Piece, Shape, WorkerGraphs
+from app.engine.streams.graphs import Shape, StageGraph, WorkerGraphs
 from app.engine.streams.stream_allocator import StreamAllocator
 from app.engine.streams.threads import StreamWorker
 from app.engine.streams.unit import most_steps
@@ -147,7 +148,7 @@ class Loader:
 
     def trial(
         self, executor: StreamExecutor, slots: Slots, size: int, run: Callable[[StreamWorker, Job], Completion]
-    ) -> BatchResult:
+    ) -> Ran:
         """Run the rows in `slots` as a batch of `size`: its outputs, and its times as it will be served.
 
         Each worker that takes the batch runs it twice, because first runs have extra costs; `run` has a worker run a
@@ -178,7 +179,7 @@ class Loader:
             for worker in workers:
                 self._capture_size(executor, slots, executor.memories[worker.index], size)
         executor.pool.renew(slots)
-        seconds: list[BatchResult] = []
+        seconds: list[Ran] = []
         try:
             for worker in workers:
                 _, second = [_ran(run(worker, Job(-1, executor, slots, size))) for _ in range(2)]
@@ -246,7 +247,7 @@ class Loader:
 
     def _capture(
         self, executor: StreamExecutor, slots: Slots, index: torch.Tensor, graphs: WorkerGraphs, shape: Shape
-    ) -> list[Piece] | None:
+    ) -> list[StageGraph] | None:
         """A graph of each stage; None if one cannot be captured: then the model gets no more graphs.
 
         Each is replayed once, because the first run of a graph has extra costs.
@@ -254,7 +255,7 @@ class Loader:
         longest, size = executor.padded_to(shape, executor.longest(slots)), shape.size
         seen: list[list[torch.Tensor]] = []
         self.perform(lambda: seen.extend(executor.rehearse(index, slots, size, longest)))
-        pieces: list[Piece] = []
+        pieces: list[StageGraph] = []
         for stage in range(executor.last + 1):
             inputs = graphs.inputs(stage, seen[stage - 1], self._runtime.empty) if stage else []
             self.perform(partial(_fill, inputs, seen[stage - 1] if stage else ()))
@@ -281,7 +282,7 @@ def _fill(targets: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
         target.copy_(value)
 
 
-def _ran(completion: Completion) -> BatchResult:
+def _ran(completion: Completion) -> Ran:
     """The result of a unit. Raises what its model raised."""
     if completion.ran is None:
         raise completion.cause or ConfigError(completion.message)

@@ -23,10 +23,11 @@ from statistics import median
 from traceback import clear_frames
 from typing import NamedTuple
 
-from app.engine.device import NO_BOUND, WHOLE, BatchResult, Job, Report, completed, failed, fault_of
+from app.engine.device import Report, completed, failed, fault_of
+from app.engine.executor import NO_BOUND, WHOLE, Job, Ran, Stop
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.step import CellStep, Plan, Step
+from app.engine.streams.launch import CellLaunch, Launch, Planned
 from app.engine.streams.threads import CLOSED, StreamWorker
 from app.scheduler.types import Fault
 
@@ -39,7 +40,7 @@ def most_steps(units: int) -> int:
 
 
 class Failed(NamedTuple):
-    """The result of a step that failed, in place of a `BatchResult`."""
+    """The result of a step that failed, in place of a `Ran`."""
 
     fault: Fault
     error: BaseException
@@ -48,10 +49,10 @@ class Failed(NamedTuple):
 class UnitRun:
     """One unit. `launch` runs on its worker's launcher thread, `_complete` on its completer, once for each step."""
 
-    def __init__(self, job: Job, worker: StreamWorker, report: Report, push_ahead_ns: int) -> None:
+    def __init__(self, job: Job, stop: Stop, worker: StreamWorker, report: Report, push_ahead_ns: int) -> None:
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
-        self.job = job
+        self.job, self.stop = job, stop
         self.worker = worker
         self.executor = executor
         self._report = report
@@ -59,7 +60,7 @@ class UnitRun:
         self._cell = executor if isinstance(executor, CellStreamExecutor) else None
         # used by the launcher
         self._begun = False
-        self._last: Step | None = None
+        self._last: Launch | None = None
         self._stopped: Failed | None = None  # why the last step could not be launched
         # the next step to plan
         self._slots = list(job.slots)
@@ -70,12 +71,12 @@ class UnitRun:
         if self._whole:
             self._left = len(executor.calls) if self._cell is None else NO_BOUND
         self._done: list[int] = []  # at a cell: for each row, the steps that it will have made by then
-        self._planned: deque[Plan] = deque()  # steps not launched yet
+        self._planned: deque[Planned] = deque()  # steps not launched yet
         self._first = True
         # steps that have run
         self._under_way = 0  # steps planned and not ended
         self._step_ns = 0  # the time of the last step
-        self._rans: list[BatchResult] = []  # since the last report
+        self._rans: list[Ran] = []  # since the last report
         self._failed: Failed | None = None
 
     # planning: on the launcher's thread before the first step is launched, then on the completer's
@@ -90,28 +91,28 @@ class UnitRun:
         return planned
 
     def _ends(self) -> bool:
-        return self._failed is not None or self.job.recalled
+        return self._failed is not None or self.stop.now
 
     def _most_under_way(self) -> int:
         if (self._cell is not None and self._cell.flags) or not self._push_ahead_ns:
             return 1
         return 1 + min(MOST_AHEAD, -(-self._push_ahead_ns // self._step_ns) if self._step_ns else 1)
 
-    def _next(self) -> Plan:
+    def _next(self) -> Planned:
         self._left -= 1
         slots, size = self._slots, len(self._slots) + self._padding
         if self._cell is None:
             self._stage += 1
-            return Plan(slots, size, self._stage - 1)
+            return Planned(slots, size, self._stage - 1)
         done = self._done
         self._done = [made + 1 for made in done]
         if self._cell.flags:
-            return Plan(slots, size, 0, done)
+            return Planned(slots, size, 0, done)
         limits = self._cell.limits(slots)
         ends = [place for place, made in enumerate(self._done) if made >= limits[place]]
         if ends:
             self._leave(ends)
-        return Plan(slots, size, 0, done, ends)
+        return Planned(slots, size, 0, done, ends)
 
     def _leave(self, ends: Sequence[int]) -> None:
         """Rows at these positions end with the step planned last. The other rows continue, or the unit ends there."""
@@ -119,7 +120,7 @@ class UnitRun:
         staying = [place for place in range(len(self._slots)) if place not in gone]
         self._slots = [self._slots[place] for place in staying]
         self._done = [self._done[place] for place in staying]
-        self._left = NO_BOUND if staying and (self.job.continue_without or self._whole) else 0
+        self._left = NO_BOUND if staying and (not self.stop.at_next_row or self._whole) else 0
 
     # launching
 
@@ -132,19 +133,19 @@ class UnitRun:
         if not self._begun:
             self._begun = True
             if self._cell is not None:
-                self._done = [self._cell.rows.made.get(slot, 0) for slot in self._slots]
+                self._done = [self._cell.rows.get(slot) or 0 for slot in self._slots]
             self._plan()
         while (plan := self._take()) is not None:
             self.worker.completer.send(self._complete, self._launch(plan))
 
-    def _take(self) -> Plan | None:
+    def _take(self) -> Planned | None:
         """The next planned step. When the device is closed, two threads may call this: see `_give_up`."""
         try:
             return self._planned.popleft()
         except IndexError:
             return None
 
-    def _launch(self, plan: Plan) -> Step | None:
+    def _launch(self, plan: Planned) -> Launch | None:
         """Launch a step. None if it could not be launched; later ones cannot either."""
         health = self.worker.health
         if self._stopped is None and health.lost is not None:
@@ -153,9 +154,9 @@ class UnitRun:
             return None
         try:
             if self._cell is None:
-                step = Step(self.executor, self.worker, plan, self._last)
+                step = Launch(self.executor, self.worker, plan, self._last)
             else:
-                step = CellStep(self._cell, self.worker, plan, self._last)
+                step = CellLaunch(self._cell, self.worker, plan, self._last)
         except BaseException as exc:  # out of pinned memory, or worse
             fault = fault_of(exc)
             if fault is not Fault.OOM:
@@ -172,7 +173,7 @@ class UnitRun:
 
     # its end
 
-    def _complete(self, step: Step | None) -> None:
+    def _complete(self, step: Launch | None) -> None:
         """Wait for the end of the oldest step, then plan further steps or report the unit."""
         result = self._result(step)
         self._under_way -= 1
@@ -183,7 +184,7 @@ class UnitRun:
             step.commit()
             self._rans.append(result)
             self._step_ns = result.infer_ns
-            self.job.done = len(self._rans)
+            self.stop.made = len(self._rans)
             ended = result.ended
             if ended and self._cell is not None and self._cell.flags:
                 self._leave(ended)
@@ -205,11 +206,11 @@ class UnitRun:
         """
         while self._take() is not None:
             self._under_way -= 1
-        self.job.recalled = True
+        self.stop.now = True
         if self._whole:
             self._failed = self._failed or Failed(Fault.MODEL, RuntimeError(CLOSED))
 
-    def _result(self, step: Step | None) -> BatchResult | Failed:
+    def _result(self, step: Launch | None) -> Ran | Failed:
         health = self.worker.health
         if step is None or not step.launched:
             return self._stopped or Failed(Fault.DEVICE, RuntimeError(health.lost))
@@ -238,17 +239,17 @@ class UnitRun:
         else:
             completion = completed(self.job.unit_id, self._ran(continues=continues))
             self._rans = []
-            self.job.done = 0
-        if self._whole:
-            self.executor.kept.release(self.job.slots)
+            self.stop.made = 0
+        if self._whole and self.executor.activations is not None:
+            self.executor.activations.release(self.job.slots)
         completion.worker = self.worker.index
         self._report(completion)
 
-    def _ran(self, *, continues: bool) -> BatchResult:
+    def _ran(self, *, continues: bool) -> Ran:
         first, last, times = self._rans[0], self._rans[-1], tuple(ran.infer_ns for ran in self._rans)
         staged = self.executor.activations is not None
         silent = self._whole and self._cell is not None
-        return BatchResult(
+        return Ran(
             [] if silent else last.outputs,
             first.input_ns,
             sum(times),

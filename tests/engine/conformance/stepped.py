@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,13 +14,13 @@ from runtimes import FakeRuntime, FakeStream, Mark
 from app.contract import Model
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import run_unit
-from app.engine.device import Completion, DeviceOptions, Job, Report
-from app.engine.executor import Executor
+from app.engine.device import Completion, DeviceOptions, Report
+from app.engine.executor import Executor, Job, Stop
 from app.engine.pool import Slots
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.device_pool import StreamPool
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.step import Step
+from app.engine.streams.launch import Launch
 from app.scheduler.types import WorkerSpec
 
 
@@ -30,13 +30,13 @@ class SteppedCpu(CpuDevice):
     def __init__(self, runtime: FakeRuntime, capacities: Sequence[int]) -> None:
         super().__init__(tuple(capacities), 1, len(capacities))
         self.fake = runtime
-        self._queues: list[deque[Job]] = [deque() for _ in capacities]
+        self._queues: list[deque[Iterator[Completion]]] = [deque() for _ in capacities]
 
     def start(self, report: Report) -> None:
         self._report = report
 
-    def push(self, worker: int, job: Job) -> None:
-        self._queues[worker].append(job)
+    def push(self, worker: int, job: Job, stop: Stop) -> None:
+        self._queues[worker].append(run_unit(job, stop))
 
     def dead(self) -> str | None:
         return None
@@ -46,7 +46,7 @@ class SteppedCpu(CpuDevice):
         if busy:
             worker = self.fake.random.choice(busy)
             with torch.inference_mode():
-                completion = run_unit(self._queues[worker][0])
+                completion = next(self._queues[worker][0])
             completion.worker = worker
             if not completion.outcome.continues:
                 self._queues[worker].popleft()
@@ -85,7 +85,7 @@ class WatchedSlots(StreamPool):
 class Steps(queue.SimpleQueue):
     """What a completer waits for; `latest` is the step that was launched last. Notes which of them reads a slot."""
 
-    latest: Step | None = None
+    latest: Launch | None = None
 
     def put(self, message: Any) -> None:
         step = None if message is None else message[1][0]
@@ -106,7 +106,7 @@ class Steps(queue.SimpleQueue):
         super().put((completed, ()))
 
 
-class CellStep(StreamDevice):
+class SteppedStreams(StreamDevice):
     """Streams without threads: `turn` does one thing that a thread of the device, or a stream, might do next."""
 
     def __init__(

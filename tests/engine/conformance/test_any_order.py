@@ -17,16 +17,16 @@ from runtimes import FakeRuntime
 from app.engine.device import DeviceOptions
 
 from .models import FAILING, MODELS
-from .stepped import CellStep, SteppedCpu
+from .stepped import SteppedCpu, SteppedStreams
 from .world import World
 
 SEEDS = st.integers(0, 2**32 - 1)
 EAGER = DeviceOptions(graphs=False)
 
-DEVICES: dict[str, Callable[[FakeRuntime], CellStep | SteppedCpu]] = {
+DEVICES: dict[str, Callable[[FakeRuntime], SteppedStreams | SteppedCpu]] = {
     "cpu": lambda runtime: SteppedCpu(runtime, (4, 2)),
-    "eager": lambda runtime: CellStep(runtime, (4, 2), EAGER),
-    "graphs": lambda runtime: CellStep(runtime, (4, 3, 1)),
+    "eager": lambda runtime: SteppedStreams(runtime, (4, 2), EAGER),
+    "graphs": lambda runtime: SteppedStreams(runtime, (4, 3, 1)),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_row_that_fails_at_any_step_takes_nobody_with_it(device: str, model: s
 @settings(max_examples=10)
 def test_when_the_device_fails_each_unit_is_reported_once(model: str, seed: int, breaks_at: int) -> None:
     runtime = FakeRuntime(seed)
-    world = World(CellStep(runtime, (4, 2)), MODELS[model]()).tried()
+    world = World(SteppedStreams(runtime, (4, 2)), MODELS[model]()).tried()
     runtime.breaks_at = runtime.done + breaks_at
     world.lives(200)
     assert not world.lost or "AcceleratorError" in (world.device.dead() or "")

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, Model
-from app.engine.device import Completion, Job
+from app.engine.device import Completion
+from app.engine.executor import Job, Stop
 from app.scheduler.types import Fault
 
-from .stepped import CellStep, SteppedCpu
+from .stepped import SteppedCpu, SteppedStreams
 from .trials import try_batch
 
 
@@ -54,7 +55,7 @@ class Row:
 class Unit:
     worker: int
     rows: list[Row]
-    job: Job
+    stop: Stop
     over: bool = False
 
 
@@ -62,7 +63,7 @@ class World:
     """`answered` and `refused`: numbers of rows. `several`: units that made more than a step. `lost`: somebody has been
     told that the device is, and no more calls are taken."""
 
-    def __init__(self, device: CellStep | SteppedCpu, trips: Trips, slots: int = 16) -> None:
+    def __init__(self, device: SteppedStreams | SteppedCpu, trips: Trips, slots: int = 16) -> None:
         self.device, self.trips = device, trips
         self.executor = device.watched(trips.model, slots)
         self.axes = sorted(self.executor.pool.lengths)
@@ -124,21 +125,21 @@ class World:
         onward = self.trips.cells and self.random.random() < 0.7
         size = self.random.randint(len(chosen), capacity)
         slots = [row.slot for row in chosen]
-        job = Job(len(self.units), self.executor, slots, size, stage, steps, continue_without=onward)
+        job, stop = Job(len(self.units), self.executor, slots, size, stage, steps), Stop(at_next_row=not onward)
         for row in chosen:
             row.runs = True
-        self.units.append(Unit(worker, chosen, job))
+        self.units.append(Unit(worker, chosen, stop))
         self.flying[worker] += 1
-        self.device.push(worker, job)
+        self.device.push(worker, job, stop)
 
     def recall(self) -> None:
         """A unit that runs is to end soon."""
         if running := [unit for unit in self.units if not unit.over]:
-            job = self.random.choice(running).job
+            stop = self.random.choice(running).stop
             if self.random.random() < 0.5:
-                job.recalled = True
+                stop.now = True
             else:
-                job.continue_without = False
+                stop.at_next_row = True
 
     def leave(self) -> None:
         """Somebody goes who has not been served."""

@@ -28,9 +28,9 @@ SLABS = pytest.mark.parametrize(
 @SLABS
 def test_each_row_reads_its_own_steps(places: int, steps: int, at_once: int) -> None:
     kept = begun(places, steps)
-    rows = kept.rows_of([12, 10])
+    rows = kept.of([12, 10])
     rows[0].done = 2
-    at = kept.places(rows)
+    at = kept.steps_at(rows)
     for made in range(0, 2, at_once):
         got = kept.read(rows, at, made, at_once)
         assert got is not None
@@ -45,13 +45,12 @@ def test_each_row_reads_its_own_steps(places: int, steps: int, at_once: int) -> 
 def test_what_is_written_is_found_and_nothing_else(places: int, steps: int, at_once: int) -> None:
     """Of rows of which all have places in the slabs, some, or none; also where a row is longer than a slab."""
     kept = begun(places, steps)
-    rows = kept.rows_of([10, 13])
+    rows = kept.of([10, 13])
     for number in range(0, 3, at_once):  # another row's values lie in the slab already
-        at = kept.places(rows)
+        at = kept.steps_at(rows)
         kept.write(rows, None if at is None else at + number, number, 1, torch.full((at_once, 2, 2), 9.0))
-    kept.write(rows, kept.places(rows), 0, 1, X[None, :2, 0])
-    rows[0].done, rows[1].done = 3, 1
-    got = kept.written(rows, 1, 3)
+    kept.write(rows, kept.steps_at(rows), 0, 1, X[None, :2, 0])
+    got = kept.written(rows, 1, [3, 1])
     assert torch.equal(got[0], torch.stack([X[0, 0], torch.full((2,), 9.0), torch.full((2,), 9.0)]))
     assert torch.equal(got[1], torch.stack([X[1, 0], torch.zeros(2), torch.zeros(2)]))
 
@@ -60,9 +59,10 @@ def test_a_slab_is_no_larger_than_its_bound() -> None:
     rows = CellRows()
     rows.reserve(1 << 20, 1 << 12, torch.zeros(1, 1 << 10), {})
     rows.begin([0], torch.zeros(1, 3, 1 << 10), (torch.zeros(1, 1),), [3])
-    assert rows.rows_of([0])[0].place >= 0
-    assert rows._x is not None
-    assert rows._x.values.nbytes <= 1 << 30
+    assert rows.of([0])[0].place >= 0
+    assert rows._slabs is not None
+    assert rows._slabs.x is not None
+    assert rows._slabs.x.nbytes <= 1 << 30
 
 
 def test_rows_that_cannot_begin_take_no_place() -> None:
@@ -81,4 +81,4 @@ def test_a_place_that_another_worker_has_just_taken_is_not_missed() -> None:
     kept = begun(4)
     kept._free = Raced()
     kept.begin([20], X[:1], STATE, [6])
-    assert kept.rows_of([20])[0].place == -1
+    assert kept.of([20])[0].place == -1

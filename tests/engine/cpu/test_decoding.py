@@ -13,7 +13,7 @@ import torch
 
 from app.contract import ModelSource
 from app.engine.cpu.decoding import DecodingExecutor
-from app.engine.device import BatchResult, Job, Piece
+from app.engine.executor import Job, Piece, Ran, Readers, Stop
 from app.engine.pool import Pool
 from app.models.decoders import attention, packing
 from app.models.decoders.texts import TextDecoder
@@ -51,10 +51,11 @@ class Decoding:
         self.pool.parameters[slot] = parameters
         return slot
 
-    def run(self, slots: Sequence[int], steps: int = 1, *, continue_without: bool = False) -> BatchResult:
-        job = Job(0, self.executor, list(slots), len(slots), 0, steps, continue_without=continue_without)
+    def run(self, slots: Sequence[int], steps: int = 1) -> Ran:
+        """A unit, which ends when a row does."""
+        job = Job(0, self.executor, list(slots), len(slots), 0, steps)
         with torch.inference_mode():
-            ran = self.executor.run(job.slots, job.size, 0, job)
+            (ran,) = self.executor.run(job, Stop())
         ended = [slots[at] for at in ran.ended]
         for slot, text in zip(ended, ran.outputs[0] if ended else [], strict=True):
             self.texts[slot] = text.decode()
@@ -232,12 +233,10 @@ def test_pieces_are_whole_characters_and_make_the_text(folders: Any) -> None:
     whole = texts_of(model, {0: (ids, MOST)})[0]
     slot, stopped = decoding.add(ids), decoding.add(ids, stop=[whole[5:7], "never"])
     got: dict[int, list[Piece]] = {slot: [], stopped: []}
-    job = Job(0, decoding.executor, [slot, stopped], 2, 0, MOST, continue_without=True)
-    job.read = frozenset(job.slots)
-    job.on_pieces = lambda pieces: [got[piece.slot].append(piece) for piece in pieces]  # type: ignore[func-returns-value]
+    readers = Readers(frozenset(got), lambda pieces: [got[piece.slot].append(piece) for piece in pieces])  # type: ignore[func-returns-value,misc]
+    job = Job(0, decoding.executor, [slot, stopped], 2, 0, MOST, readers=readers)
     with torch.inference_mode():
-        while decoding.executor.run(job.slots, job.size, 0, job).continues:
-            pass
+        assert [ran.continues for ran in decoding.executor.run(job, Stop(at_next_row=False))] == [True, False]
     assert "".join(piece.made[0] for piece in got[slot]) == whole
     assert "".join(piece.made[0] for piece in got[stopped]) == whole[: whole.index(whole[5:7])]
     for pieces, reason in ((got[slot], "length"), (got[stopped], "stop")):  # each with its own text's end, and once

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app.contract import DATATYPES, UNBOUNDED, Array, Model, TensorSpec
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.cpu.staged import StagedExecutor
+from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
 from app.errors import ConfigError
 
@@ -54,8 +55,8 @@ def test_a_row_that_runs_alone_is_a_view_and_others_are_not():
     where: list[int] = []
     executor = filled(make_model(lambda x: where.append(x.data_ptr()) or x))
     slab = executor.pool.slabs[0]
-    executor.run([2], 1)
-    executor.run([2, 3], 2)
+    executor.whole([2, 3], 2)
+    executor.whole([3, 2], 2)
     assert where[0] == slab[2].data_ptr()
     assert not slab.data_ptr() <= where[1] < slab.data_ptr() + slab.nbytes
 
@@ -78,8 +79,8 @@ BUFFER, WEIGHT, KEPT = torch.zeros(2, 2), torch.nn.Parameter(torch.full((2,), 2.
 )
 def test_outputs_are_memory_of_their_own(call, by: int):
     executor = filled(make_model(call))
-    (first,) = executor.run(range(2), 2).outputs
-    executor.run(range(4, 6), 2)
+    (first,) = executor.whole(range(2), 2).outputs
+    executor.whole(range(4, 6), 2)
     executor.pool.write(range(8), 0, np.zeros((8, 2), np.float32))
     assert first.tobytes() == (rows_of(10.0, 11.0) * by).tobytes()
     first[:] = 7
@@ -103,7 +104,7 @@ def test_outputs_are_memory_of_their_own(call, by: int):
 )
 def test_what_a_model_may_not_return(call, message: str):
     with pytest.raises(ConfigError, match=message):
-        filled(make_model(call)).run(range(2), 2)
+        filled(make_model(call)).whole(range(2), 2)
 
 
 # variable lengths
@@ -141,7 +142,7 @@ def test_no_column_of_an_earlier_caller_survives(datatype: str, slots: list[int]
     for slot, length in enumerate((2, 4, 1)):
         put(executor, slot, np.full(length, slot).astype(dtype), tokens=length)
         expected[slot, :length] = slot
-    (got,) = executor.run(slots, 3).outputs
+    (got,) = executor.whole(slots, 3).outputs
     assert np.array_equal(got, expected[slots])
 
 
@@ -152,11 +153,23 @@ def test_no_column_of_an_earlier_caller_survives(datatype: str, slots: list[int]
 @pytest.mark.parametrize("call", [lambda x: x.add_(1), lambda x: x.data.mul_(2), lambda x: x.numpy().fill(0) or x])
 def test_rows_that_run_again_are_read_from_copies(call, slots: list[int]):
     executor = make(make_model(call))
-    assert executor.pool.set_apart(1) == range(7, 8)
-    executor.pool.write(range(8), 0, rows_of(*range(10, 18)))
-    first = executor.run(slots, len(slots)).outputs[0]
-    assert np.array_equal(executor.pool.views[0], rows_of(*range(10, 18)))
-    assert np.array_equal(executor.run(slots, len(slots)).outputs[0], first)
+    assert not executor.copies
+    with torch.inference_mode():
+        executor.pool.write(range(2), 0, rows_of(1, 2))
+        executor.trial(range(2), 2)
+        assert executor.copies
+        executor.pool.write(range(8), 0, rows_of(*range(10, 18)))
+        first = executor.whole(range(2, 4), 2).outputs[0]
+        assert np.array_equal(executor.pool.views[0], rows_of(*range(10, 18)))
+        assert np.array_equal(executor.whole(range(2, 4), 2).outputs[0], first)  # a retry sees the same input
+
+
+def test_a_model_that_leaves_its_input_alone_gets_views():
+    executor = make(make_model(lambda x: (x + 1).mul_(2)))
+    with torch.inference_mode():
+        executor.pool.write(range(3), 0, rows_of(1, 2, 3))
+        executor.trial(range(3), 3)
+    assert not executor.copies
 
 
 # Invariant: rows of different lengths are answered as if each had run alone, and a model knows what is padding.
@@ -191,7 +204,7 @@ def test_rows_without_bound_take_no_memory_before_they_come_and_none_after():
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     pool.set_lengths(slots, {"n": 3})
     pool.write(slots, 0, memoryview(values.tobytes()), {"n": 3})
-    assert np.array_equal(executor.run(slots, 2).outputs[0], values)
+    assert np.array_equal(executor.whole(slots, 2).outputs[0], values)
     assert np.shares_memory(pool.objects[0][0], pool.objects[0][1].base)  # one call, one array
     pool.give_back(slots)
     assert pool.objects == [[None] * 8]
@@ -222,12 +235,12 @@ def test_every_row_is_answered_as_if_it_were_alone(datatype, lengths, bounds, sh
         drawn = rng.integers(0, 2, (n, 2, m)).astype(b.dtype)
         rows[slot] = rng.integers(0, 2, (n,)), drawn.astype(bytes).astype(object) if datatype == "BYTES" else drawn
         put(executor, slot, *rows[slot], n=n, m=m)
-    totals, same = executor.run(slots, len(slots) + extra).outputs
+    totals, same = executor.whole(slots, len(slots) + extra).outputs
     for position, (slot, (n, m)) in enumerate(zip(slots, lengths, strict=True)):
         first, second = rows[slot]
         assert totals[position] == first.sum() * 10 + m
         assert np.array_equal(same[position, :n, :, :m], second)
-        alone = executor.run([slot], 1).outputs
+        alone = executor.whole([slot], 1).outputs
         assert (alone[0][0], alone[1].shape) == (totals[position], (1, n, 2, m))
         assert np.array_equal(alone[1][0], second)
 
@@ -242,7 +255,7 @@ def test_an_output_as_long_as_its_inputs_or_none(change):
     with pytest.raises(
         ConfigError, match=r"output 'y': expected the length 3 that the inputs have along axis 'n', got"
     ):
-        executor.run([0], 1)
+        executor.whole([0], 1)
 
 
 # What stages on a CPU do to memory; conformance/test_any_order.py has the answers of rows in any batches.
@@ -260,13 +273,13 @@ def test_a_stage_that_writes_into_what_came_through_unchanged_leaves_the_slots_a
     executor = filled_stages(lambda x: (x, x * 2), lambda x, y: x.zero_() + y + 1)
     executor.trial([0], 1)
     before = executor.pool.views[0].copy()
-    executor.run(range(4), 4, 0)
-    executor.run(range(4), 4, 1)
+    for stage in (0, 1):
+        list(executor.run(Job(stage, executor, range(4), 4, stage), Stop()))
     assert np.array_equal(executor.pool.views[0], before)
 
 
 def test_what_a_stage_must_not_pass_on_fails_its_unit():
     executor = filled_stages(lambda x: x[:1], lambda x: x + 1)
     with pytest.raises(ConfigError, match="stage 0: value 0: expected 2 rows first"):
-        executor.run([0, 1], 2, 0)
+        list(executor.run(Job(0, executor, [0, 1], 2, 0), Stop()))
     assert executor.activations.rows == 0

@@ -12,7 +12,8 @@ import torch
 
 from app.engine.cpu.device import CpuDevice, Worker
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import Completion, Job
+from app.engine.device import Completion
+from app.engine.executor import Job, Stop
 from app.engine.pool import Pool
 from app.scheduler.types import Fault
 
@@ -38,7 +39,7 @@ class Desk:
         pool = Pool(model.info.inputs, 1)
         pool.write(range(1), 0, rows_of(10.0))
         self._units += 1
-        self.worker.push(Job(self._units, CpuExecutor(model, pool), [0], 1))
+        self.worker.push(Job(self._units, CpuExecutor(model, pool), [0], 1), Stop())
 
     def run(self, call) -> Completion:
         self.push(call)
@@ -184,7 +185,7 @@ def test_workers_have_their_threads():
     for worker in range(2):
         executor = device.open(model, 1)
         executor.pool.write(executor.pool.take(1), 0, rows_of(10.0))
-        device.push(worker, Job(worker, executor, [0], 1))
+        device.push(worker, Job(worker, executor, [0], 1), Stop())
     assert {reports.get(timeout=WAIT_S).worker for _ in range(2)} == {0, 1}
     assert seen == [2, 2]
     assert torch.get_num_threads() == 2  # here too, where warm-up is started

@@ -11,7 +11,7 @@ import torch
 from app.contract import Model, SampleRow
 from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
-from app.engine.device import BatchResult
+from app.engine.executor import Ran
 from app.engine.pool import Pool
 from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
@@ -32,7 +32,7 @@ class Timed(CpuDevice):
     def trial(self, executor, slots, size):
         ran = super().trial(executor, slots, size)
         self.asked.append(size)
-        return ran if self.table is None else BatchResult(ran.outputs, 0, self.table[size], 0)
+        return ran if self.table is None else Ran(ran.outputs, 0, self.table[size], 0)
 
 
 def warm(model: Model, device: Timed | None = None) -> ModelProfile:

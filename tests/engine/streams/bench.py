@@ -9,10 +9,11 @@ from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
 from app.contract import Array, Model
-from app.engine.device import Completion, DeviceOptions, Job
+from app.engine.device import Completion, DeviceOptions
+from app.engine.executor import Job, Stop
 from app.engine.streams.graphs import Shape
 
-from ..conformance.stepped import CellStep
+from ..conformance.stepped import SteppedStreams
 from ..conformance.trials import try_batch
 from ..rig import make_model, rows_of
 
@@ -39,7 +40,7 @@ class Bench:
     ) -> None:
         """`tried`: the sizes of batches that have run before it serves."""
         self.runtime = FakeRuntime(seed)
-        self.device = CellStep(self.runtime, capacities or (4,), options)
+        self.device = SteppedStreams(self.runtime, capacities or (4,), options)
         if not isinstance(model, Model):
             model = make_model(model or Double(), max_batch=4)
         self.executor = self.device.watched(model, 8)
@@ -66,7 +67,7 @@ class Bench:
         return list(slots)
 
     def push(self, slots: list[int], worker: int = 0, unit: int = 0, stage: int = -1, steps: int = 1) -> None:
-        self.device.push(worker, Job(unit, self.executor, slots, len(slots), stage, steps))
+        self.device.push(worker, Job(unit, self.executor, slots, len(slots), stage, steps), Stop())
 
     def ran(self, slots: list[int], **options: int) -> Completion:
         """What a unit gives when all has ended."""

@@ -17,7 +17,8 @@ from runtimes import FakeRuntime, HostRuntime, InlineRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.device import Completion, DeviceOptions, Job
+from app.engine.device import Completion, DeviceOptions
+from app.engine.executor import Job, Stop
 from app.engine.streams.device import StreamDevice
 from app.engine.streams.executor import StreamExecutor
 from app.engine.streams.graphs import Shape, WorkerGraphs
@@ -25,7 +26,7 @@ from app.errors import ConfigError
 from app.scheduler.types import WorkerSpec
 
 from ..conformance.models import plain, sums
-from ..conformance.stepped import CellStep
+from ..conformance.stepped import SteppedStreams
 from ..conformance.trials import try_batch
 from ..conformance.world import World
 from ..rig import answers, make_model, rows_of, tensor
@@ -97,7 +98,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
         trial = threading.Thread(target=try_batch, args=(device, loading, 2, {}), daemon=True)
         trial.start()
         assert gate.reached.wait(10)
-        device.push(0, Job(7, serving, [0], 1))
+        device.push(0, Job(7, serving, [0], 1), Stop())
         assert reports.get(timeout=10).outcome.unit_id == 7
         gate.opened.set()
         trial.join(10)
@@ -120,9 +121,9 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(
     assert (other.graphs, blocking.graphs) == (graphs, False)
     assert ("model reads: runs without further CUDA graphs" in caplog.text) == graphs
     reads.armed = True
-    device.push(0, Job(1, blocking, [0], 1))
+    device.push(0, Job(1, blocking, [0], 1), Stop())
     assert reads.reached.wait(10)
-    device.push(1, Job(2, other, [0], 1))
+    device.push(1, Job(2, other, [0], 1), Stop())
     assert reports.get(timeout=10).outcome.unit_id == 2
     assert not device.close(0.01)
     reads.opened.set()
@@ -136,7 +137,7 @@ def test_a_model_that_waits_for_the_device_does_not_hold_up_other_workers(
 @settings(max_examples=10)
 def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
     """In any order; the runtime notices work on a stream that graphs are captured on."""
-    world = World(CellStep(FakeRuntime(seed), (4, 2)), plain()).tried()
+    world = World(SteppedStreams(FakeRuntime(seed), (4, 2)), plain()).tried()
 
     class Beside(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,7 +166,7 @@ class Waits(nn.Module):
 
 def test_a_model_that_cannot_be_captured_serves_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
     runtime = FakeRuntime()
-    device = CellStep(runtime, (4,))
+    device = SteppedStreams(runtime, (4,))
     executor = device.open(make_model(Waits(runtime), max_batch=4), 8)
     for size in (1, 2):
         try_batch(device, executor, size, {})
@@ -190,7 +191,7 @@ def test_nothing_is_captured_while_a_model_is_loaded_that_draws_random_numbers(
 ) -> None:
     """Where the runtime counts them: there its batches would fail while a capture is open."""
     runtime = FakeRuntime()
-    device = CellStep(runtime, (4,))
+    device = SteppedStreams(runtime, (4,))
 
     def load(name: str, model: nn.Module) -> StreamExecutor:
         executor = device.watched(make_model(model, name=name, max_batch=4), 8)
@@ -252,7 +253,7 @@ def test_trials_return_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("when", ["placed", "tried"])
 def test_a_model_that_does_not_fit_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = CellStep(FakeRuntime(), (4,))
+    device = SteppedStreams(FakeRuntime(), (4,))
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("full")

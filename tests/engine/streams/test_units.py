@@ -13,7 +13,8 @@ from runtimes import TICK_NS
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.engine.device import WHOLE, DeviceOptions, Job
+from app.engine.device import DeviceOptions
+from app.engine.executor import WHOLE, Job, Stop
 from app.engine.streams import device_pool
 from app.scheduler.types import AT_ONCE, Fault
 
@@ -262,8 +263,8 @@ def test_a_unit_of_several_steps_ends_when_the_device_is_closed(
     """A row ends with its first step; the others of the unit are not reported again, nor for ever under way."""
     bench = Bench(model=(counts() if itself else sums()).model, tried=(1,))
     rows = np.array([0, 6]) if itself else [np.ones(length, np.float32) for length in (1, 6)]
-    job = Job(0, bench.executor, bench.arrive_rows(rows), 2, stage, 5, continue_without=True)
-    bench.device.push(0, job)
+    job = Job(0, bench.executor, bench.arrive_rows(rows), 2, stage, 5)
+    bench.device.push(0, job, Stop(at_next_row=False))
     bench.launch()
     bench.device.close(0)
     bench.settle()

@@ -17,17 +17,18 @@ import torch
 
 from app.contract import Array
 from app.engine.activations import Passed, Place
-from app.engine.device import BatchResult, copied
+from app.engine.device import copied
+from app.engine.executor import Ran
 from app.engine.pool import Slots
 from app.engine.streams.cells import CellStreamExecutor
 from app.engine.streams.executor import StreamExecutor
-from app.engine.streams.graphs import Piece
+from app.engine.streams.graphs import StageGraph
 from app.engine.streams.threads import StreamWorker
 from app.engine.tensors import padded
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Planned:
     """A step to launch: the rows in `slots` run as a batch of `size` at `stage`.
 
     At a cell also `done`, the steps that each row has made before, and `ends`, the positions of the rows that end with
@@ -41,17 +42,17 @@ class Plan:
     ends: Sequence[int] = ()
 
 
-class Step:
+class Launch:
     """A launched step. `error` is set on the stream where it occurs."""
 
-    def __init__(self, executor: StreamExecutor, worker: StreamWorker, plan: Plan, before: Step | None) -> None:
+    def __init__(self, executor: StreamExecutor, worker: StreamWorker, plan: Planned, before: Launch | None) -> None:
         """`before`: the step of the same unit behind which it is launched. Raises if pinned memory runs out."""
         self.executor, self.worker, self.plan, self.before = executor, worker, plan, before
         self.begun = worker.clock()
         self.slots, self.stage = plan.slots, plan.stage
         self.memory = memory = executor.memories[worker.index]
         self.size, self.longest = plan.size, executor.longest(self.slots)
-        self.piece: Piece | None = None  # the graph that it replays, if any
+        self.piece: StageGraph | None = None  # the graph that it replays, if any
         shape = executor.shape(worker.index, plan.size, self.longest)
         if shape is not None and memory.graphs is not None:
             self.piece = memory.graphs.pieces[shape][self.stage]
@@ -173,7 +174,7 @@ class Step:
     def conclude(self) -> None:
         """Finish the step's work, if some is left."""
 
-    def result(self) -> BatchResult:
+    def result(self) -> Ran:
         """The result of the step, with times.
 
         Computing and copying outputs are timed by events on the device. The rest counts as input time: from the launch,
@@ -186,7 +187,7 @@ class Step:
         waited = max(0, computed - infer - max(self.begun, worker.computed))
         worker.computed = computed
         outputs, lengths = self._answers()
-        return BatchResult(outputs, waited, infer, worker.clock() - computed, overlapped=True, lengths=lengths)
+        return Ran(outputs, waited, infer, worker.clock() - computed, overlapped=True, lengths=lengths)
 
     def _answers(self) -> tuple[list[Array], Array | None]:
         if self.passed is not None:
@@ -206,7 +207,7 @@ class Step:
         self.memory.spare.append(self.buffers)
 
 
-class CellStep(Step):
+class CellLaunch(Launch):
     """A step of a cell. New rows begin first; rows that end are finished, and only their outputs are copied to the
     host.
 
@@ -216,7 +217,9 @@ class CellStep(Step):
 
     executor: CellStreamExecutor
 
-    def __init__(self, executor: CellStreamExecutor, worker: StreamWorker, plan: Plan, before: Step | None) -> None:
+    def __init__(
+        self, executor: CellStreamExecutor, worker: StreamWorker, plan: Planned, before: Launch | None
+    ) -> None:
         super().__init__(executor, worker, plan, before)
         self.size = len(self.slots) if self.piece is None else self.size
         self.ended: Sequence[int] = ()  # positions of rows that end with it
@@ -276,7 +279,7 @@ class CellStep(Step):
         self.outputs = self._finished(index)
         self._copy_out()
 
-    def result(self) -> BatchResult:
+    def result(self) -> Ran:
         ran = super().result()
         ran.ended = tuple(self.ended)
         return ran
@@ -285,4 +288,4 @@ class CellStep(Step):
         return super()._answers() if self.ended else ([], None)
 
     def commit(self) -> None:
-        self.executor.rows.made.update((slot, made + 1) for slot, made in zip(self.slots, self.plan.done, strict=True))
+        self.executor.rows.join(self.slots, [made + 1 for made in self.plan.done])

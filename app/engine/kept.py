@@ -1,0 +1,86 @@
+"""What a device keeps of rows between two units. Worker threads write it, each for its own rows; the event loop
+releases rows that have ended or left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from app.engine.pool import Slots
+
+Row = TypeVar("Row")
+
+
+class Kept:
+    """Of one placed model. A row is known by its slot, which it has until it ends.
+
+    `row_bytes`: the most that a row has taken so far; 0: memory for all slots is reserved. `copies`: how often a row
+    may exist at once. `reserved`: rows that memory is reserved for; 0: it is allocated as needed.
+    """
+
+    copies = 1
+    reserved = 0
+    row_bytes = 0
+
+    def bound(self, most: int) -> None:
+        """At most so many rows will be alive at once. Called before serving."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of which something is kept."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept."""
+        raise NotImplementedError
+
+    def release(self, slots: Slots) -> None:
+        """Forget these rows, which will not continue. Rows that are not kept are ignored."""
+        raise NotImplementedError
+
+
+class Rows(Kept, Generic[Row]):
+    """Rows that have joined a segment that repeats, and have not left it: by slot, what is known of each.
+
+    `place_bytes`: of a row's place in slabs.
+    """
+
+    place_bytes = 0
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Row] = {}
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._rows) * self.place_bytes
+
+    def missing(self, slots: Slots) -> list[int]:
+        """Those of these slots whose rows have not joined."""
+        return [slot for slot in slots if slot not in self._rows]
+
+    def get(self, slot: int) -> Row | None:
+        """The row in this slot, if it has joined."""
+        return self._rows.get(slot)
+
+    def of(self, slots: Slots) -> list[Row]:
+        """The rows in these slots, which have joined."""
+        return [self._rows[slot] for slot in slots]
+
+    def join(self, slots: Slots, rows: Iterable[Row]) -> None:
+        """Rows join, or what is known of them changes."""
+        self._rows.update(zip(slots, rows, strict=True))
+
+    def release(self, slots: Slots) -> None:
+        for slot in slots:
+            row = self._rows.pop(slot, None)
+            if row is not None:
+                self._left(row)
+
+    def _left(self, row: Row) -> None:
+        """A row was released. On the event loop."""
