@@ -14,7 +14,7 @@ import pytest
 
 from app.contract import ModelCall, ModelSource, awaited
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.places import Places
+from app.engine.cpu.text_rows import TextRows
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
@@ -74,7 +74,7 @@ async def test_texts_under_load_with_calls_that_leave(
         assert running - {"1"}
         assert await ask(served, [5, 6]) == words.decode(tiny_decoders.generated(made, [5, 6], MOST), True)
         places = served.activations
-        assert isinstance(places, Places)
+        assert isinstance(places, TextRows)
         assert places.rows == 0
 
 

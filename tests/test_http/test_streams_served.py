@@ -15,7 +15,7 @@ import pytest
 
 from app.contract import ModelSource
 from app.engine.cpu.device import CpuDevice
-from app.engine.cpu.places import Places
+from app.engine.cpu.text_rows import TextRows
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
@@ -62,8 +62,8 @@ class World:
         return Reader(self.served)  # type: ignore[arg-type]
 
     @property
-    def places(self) -> Places:
-        assert isinstance(self.served.activations, Places)
+    def places(self) -> TextRows:
+        assert isinstance(self.served.activations, TextRows)
         return self.served.activations
 
     async def idle(self) -> None:

@@ -13,8 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from app.contract import Array, Model
-from app.engine.cpu.places import Places, Written
 from app.engine.cpu.repeating import RepeatingExecutor, Together
+from app.engine.cpu.text_rows import TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
@@ -37,7 +37,7 @@ class _Reading:
 class DecodingExecutor(RepeatingExecutor):
     """For a model whose `call` is a TextDecoder. One thread runs it at a time."""
 
-    activations: Places
+    activations: TextRows
     one_unit = True  # the rows of a unit must be at the front of the one slab
 
     def __init__(self, model: Model, pool: Pool) -> None:
@@ -47,7 +47,7 @@ class DecodingExecutor(RepeatingExecutor):
         self._call = call
         encodes = call.decoder.encodes
         bounds = call.bounds
-        self.activations = Places(call.decoder, bounds.both or bounds.text + 1, bounds.prompt if encodes else 0)
+        self.activations = TextRows(call.decoder, bounds.both or bounds.text + 1, bounds.prompt if encodes else 0)
         pieces = call.decoder.encoder_layers or -(-bounds.prompt // prefill.LEAST)
         self.steps = Steps(bounds.text + pieces, True)
         self._reading: _Reading | None = None
@@ -83,7 +83,7 @@ class DecodingExecutor(RepeatingExecutor):
 
     # prompts
 
-    def read(self, new: Sequence[int], going: list[Written]) -> list[Written]:
+    def read(self, new: Sequence[int], going: list[TextRow]) -> list[TextRow]:
         """Have new rows read their prompts: at least one piece, and as much as the budget allows. Returns all rows that
         have read theirs, those of `going` first."""
         self._budget.start(self.last_ns)
@@ -94,7 +94,9 @@ class DecodingExecutor(RepeatingExecutor):
             begun = reading.pieces.advance(prefill.each(tokens, rows))
             if begun is not None:
                 self._reading = None
-                going = [*going, *self.activations.begin(reading.slots, reading.texts, begun, going)]
+                joined = self.activations.places.begin(reading.texts, begun, going)
+                self.activations.join(reading.slots, joined)
+                going = [*going, *joined]
                 new = [slot for slot in new if slot not in reading.slots]
             self._budget.took(rows * (before - reading.pieces.left), time.perf_counter_ns() - begin)
         return going
@@ -126,9 +128,9 @@ class DecodingExecutor(RepeatingExecutor):
 
     # steps
 
-    def step(self, rows: Sequence[Written]) -> None:
+    def step(self, rows: Sequence[TextRow]) -> None:
         """Write one more token for each of these rows, which are at the first places."""
-        begin, places = time.perf_counter_ns(), self.activations
+        begin, places = time.perf_counter_ns(), self.activations.places
         places.make_room(rows)
         texts: list[Text] = [row.text for row in rows]
         written, read = [row.written for row in rows], [row.read for row in rows]
@@ -144,11 +146,9 @@ class _TextSteps(Together):
     def __init__(
         self, executor: DecodingExecutor, slots: Slots, most: int, readers: Readers | None, stop: Stop
     ) -> None:
-        self._executor, self._places = executor, executor.activations
+        self._executor, self._rows = executor, executor.activations
         self._slots, self._most, self._readers, self._stop = slots, most, readers, stop
-        self._new = self._places.missing(slots)
-        going = [row for slot in slots if (row := self._places.get(slot)) is not None]
-        self._going = self._places.arrange(going, len(self._new))
+        self._new, self._going = self._rows.missing(slots), self._rows.arrange(slots)
         self._times: list[int] = []
 
     @property
@@ -173,14 +173,14 @@ class _TextSteps(Together):
     def _step(self) -> None:
         executor = self._executor
         self._going = executor.read(self._new, self._going)
-        self._new = self._new and self._places.missing(self._new)
+        self._new = self._new and self._rows.missing(self._new)
         if self._going:
             executor.step(self._going)
             self._times.append(executor.last_ns)
 
     def _send(self, readers: Readers) -> None:
         """What was written, for calls that stream."""
-        rows = ((slot, self._places.get(slot)) for slot in readers.slots.intersection(self._slots))
+        rows = ((slot, self._rows.get(slot)) for slot in readers.slots.intersection(self._slots))
         texts = [(slot, row.text) for slot, row in rows if row is not None]
         pieces = [
             Piece(slot, (text.piece(), text.reason, text.prompt, text.tokens), text.tokens) for slot, text in texts
@@ -190,10 +190,10 @@ class _TextSteps(Together):
             readers.send(pieces)
 
     def end(self) -> tuple[list[int], list[Array], Array | None]:
-        rows = list(map(self._places.get, self._slots))
+        rows = list(map(self._rows.get, self._slots))
         ended = [at for at, row in enumerate(rows) if row is not None and row.text.reason]
         over = [row for row in rows if row is not None and row.text.reason]
         outputs = self._executor.answers_of([row.text for row in over])
         for row in over:
-            self._places.leave(row)
+            self._rows.places.leave(row)
         return ended, outputs, None

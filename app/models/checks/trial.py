@@ -9,7 +9,7 @@ That is `Unfit`, and the caller decides what to do. With real rows it is an erro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import torch
@@ -20,8 +20,8 @@ from app.errors import ConfigError
 from app.models.base import V2_DATATYPES, device_of, one_line, with_place
 from app.models.checks.advice import advice_on, is_about_shapes
 from app.models.checks.calling import exit_as_error, on_thread
-from app.models.checks.cell_check import check_cell
-from app.models.checks.decoder_check import check_decoder
+from app.models.checks.cell_segments import cell_segments
+from app.models.checks.decoder_segments import decoder_segments
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.checks.samples import (
     example_row,
@@ -32,7 +32,8 @@ from app.models.checks.samples import (
     stack,
     stretched,
 )
-from app.models.checks.stage_check import check_stages
+from app.models.checks.segment_check import Segment, check_segments
+from app.models.checks.stage_segments import stage_segments
 from app.models.recurrent.cells import CellModel
 from app.models.recurrent.rnn_graph import holds_layer
 from app.user_code import place_of
@@ -175,11 +176,12 @@ def check_independence(model: Model, run: Run) -> str | None:
     rows = row_check_rows(model.info, model.samples)
     try:
         tolerance = tolerance_of(model)
-        # for a decoder, check_decoder covers all of this
+        # for a decoder, the check of its segments covers all of this
         finding = None if model.writes else check_rows(model.info, rows, run, tolerance)
         if finding is None or finding.cause is not Cause.RANDOM:
             with torch.inference_mode(), exit_as_error():
-                finding = _at_boundaries(model, rows, tolerance) or finding
+                found = check_segments(_segments(model, rows), tolerance, model.info.batching.max_batch)
+                finding = found or finding
     except ConfigError:
         raise
     except Exception as error:
@@ -200,13 +202,15 @@ def check_independence(model: Model, run: Run) -> str | None:
     )
 
 
-def _at_boundaries(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
-    """Between stages, or between the steps of a cell or a decoder: where a batch may change."""
+def _segments(model: Model, rows: Sequence[SampleRow]) -> Iterable[Segment]:
+    """The segments between which a batch may change: stages, or steps of a cell or a decoder."""
+    if model.info.batching.max_batch < 2:
+        return ()
     if model.stages:
-        return check_stages(model, rows, tolerance)
+        return stage_segments(model, rows)
     if model.writes:
-        return check_decoder(model, rows, tolerance)
-    return check_cell(model, rows, tolerance) if isinstance(model.call, CellModel) else None
+        return decoder_segments(model, rows)
+    return cell_segments(model, rows) if isinstance(model.call, CellModel) else ()
 
 
 def finding_warning(finding: Finding) -> str:

@@ -41,8 +41,8 @@ class Decoding:
     @property
     def free(self) -> int:
         """Places that no row has."""
-        places = self.executor.activations
-        return sum(row is None or row.place < 0 for row in places._at)
+        self.executor.activations.arrange([])
+        return self.executor.activations.places.free
 
     def add(self, ids: Sequence[int], **parameters: Any) -> int:
         (slot,) = self.pool.take(1)

@@ -1,8 +1,5 @@
-"""Whether rows are independent at every boundary of a model in stages, where batches change.
-
-Each row first runs alone. Then, for each stage, rows that ran alone so far share a batch from that stage on, padded
-with 0 as the server does, and the results of that stage and all later ones are compared. Also, the other rows of the
-batch are replaced by NaN and infinity before each stage.
+"""The stages of a model as segments to check. Rows that ran alone so far share a batch from a stage on, padded with 0
+as the server does; the results of that stage and all later ones are compared.
 
 The stages run on the caller's thread, each on copies of its arguments, on the device where the weights are.
 """
@@ -18,36 +15,28 @@ import torch
 
 from app.contract import Model, SampleRow, TensorSpec
 from app.models.base import device_of, normalise
-from app.models.checks.parts import LoneRow, Part, SharedBatch, Tensors, spec_of
-from app.models.checks.row_check import Cause, Finding, Tolerance
+from app.models.checks.row_check import Cause
 from app.models.checks.samples import keywords, longest, stack
+from app.models.checks.segment_check import LoneRow, Segment, Shared, Tensors, spec_of
 from app.models.stages.staged import SecondAxes, passed_on, resized
 
 _ROWS = 4  # that share a batch
 
 
-def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
-    """The first stage found whose results depend on a row's batch, if there is one; its name is in the difference.
+def stage_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
+    """A segment for each stage. `rows` may share a batch, the longest first.
 
-    `rows` may share a batch, the longest first. Raises what a stage raises, and ConfigError where one passes on what it
-    must not.
+    Raises what a stage raises, and ConfigError where one passes on what it must not.
     """
-    if model.info.batching.max_batch < 2:
-        return None
-    runner = _StageRunner(model, rows)
+    runner = _Stages(model, rows)
     for stage in range(len(model.stages)):
-        part = Part(runner.specs(stage), partial(runner.run, stage), tolerance, model.info.batching.max_batch)
-        if found := part.compare_beside_nan(runner.alone(stage, 0), f"at stage {stage}"):
-            return Finding(Cause.COMPANY, found)
-        for batch, cause in runner.batches(stage):
-            if found := part.compare_shared([batch]):
-                return Finding(cause, found)
-    return None
+        run, lone = partial(runner.run, stage), [(runner.alone(stage, 0), f"at stage {stage}")]
+        yield Segment(runner.specs(stage), runner.shared(stage), run=run, lone=lone)
 
 
-class _StageRunner:
-    """A model in stages and rows to check it with. A part is a stage and all later ones. Its tensors are those that the
-    stage before passed on, if there is one, then the inputs and their context, which stages may take again.
+class _Stages:
+    """A segment's tensors are those that the stage before passed on, if there is one, then the inputs and their
+    context, which stages may take again.
     """
 
     def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
@@ -55,7 +44,7 @@ class _StageRunner:
         self._rows = rows
         self._device = device_of(model.call)
         self._inputs = [self._context([row]) for row in rows]
-        self._results = [self._staged(0, given, [row]) for given, row in zip(self._inputs, rows, strict=True)]
+        self._results = [self._from(0, given, [row]) for given, row in zip(self._inputs, rows, strict=True)]
         self._axes = SecondAxes()
         for row, results in zip(rows, self._results, strict=True):
             for stage, passed in enumerate(results):
@@ -63,24 +52,23 @@ class _StageRunner:
 
     def run(self, stage: int, given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
         """The results of a stage and of all later ones."""
-        return list(chain.from_iterable(self._staged(stage, given, rows)))
+        return list(chain.from_iterable(self._from(stage, given, rows)))
 
     def alone(self, stage: int, place: int) -> LoneRow:
-        """The part from this stage on, of one row."""
         given = [*self._passed(stage, place), *self._inputs[place]]
         return LoneRow(self._rows[place], given, list(chain.from_iterable(self._results[place][stage:])))
 
-    def batches(self, stage: int) -> Iterator[tuple[SharedBatch, Cause]]:
+    def shared(self, stage: int) -> Iterator[Shared]:
         """Rows of one length that share a batch from this stage on, and then some beside shorter ones."""
         most, places = min(_ROWS, self._model.info.batching.max_batch), range(len(self._rows))
         same = [place for place in places if self._rows[place].lengths == self._rows[0].lengths]
-        yield self._together(stage, same[:most] if len(same) > 1 else [0, 0], ""), Cause.COMPANY
+        yield self._together(stage, same[:most] if len(same) > 1 else [0, 0], "", Cause.COMPANY)
         if len(same) < len(places):  # the last rows are the shortest
-            mixed = [0, *places[1:][1 - most :]]
-            yield self._together(stage, mixed, ", where what it brings is padded with 0,"), Cause.PADDING
+            padded = ", where what it brings is padded with 0,"
+            yield self._together(stage, [0, *places[1:][1 - most :]], padded, Cause.PADDING)
 
     def specs(self, stage: int) -> list[TensorSpec]:
-        """Of what the part from this stage on returns, with the stage in each name."""
+        """Of the results from this stage on, with the stage in each name."""
         *inner, last = range(len(self._model.stages))
         found = []
         for number in inner[stage:]:
@@ -90,16 +78,15 @@ class _StageRunner:
                 found.append(spec_of(name, value, self._axes.of(number, place)))
         return [*found, *(replace(spec, name=f"stage {last}, {spec.name}") for spec in self._model.info.outputs)]
 
-    def _together(self, stage: int, places: Sequence[int], padded: str) -> SharedBatch:
-        """These rows, which ran alone so far, in one batch."""
+    def _together(self, stage: int, places: Sequence[int], padded: str, cause: Cause) -> Shared:
         rows = [self._rows[place] for place in places]
         passed = []
         for number, pieces in enumerate(zip(*(self._passed(stage, place) for place in places), strict=True)):
             axis = self._axes.of(stage - 1, number)
             passed.append(torch.cat([resized(piece, longest(rows)[axis]) for piece in pieces] if axis else pieces))
-        alone = [self.alone(stage, place) for place in places]
+        run = partial(self.run, stage, [*passed, *self._context(rows)], rows)
         how = f"in company that it joins at stage {stage}{padded}"
-        return SharedBatch(alone, [*passed, *self._context(rows)], [how] * len(places))
+        return Shared([self.alone(stage, place) for place in places], run, [how] * len(places), cause)
 
     def _passed(self, stage: int, place: int) -> Tensors:
         """The tensors that the stage before passed on for a row."""
@@ -111,7 +98,7 @@ class _StageRunner:
         context = self._model.context
         return inputs if context is None else [*inputs, *context(*(value.clone() for value in inputs))]
 
-    def _staged(self, first: int, given: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
+    def _from(self, first: int, given: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
         """The results of each stage from `first` on, copied."""
         model, info = self._model, self._model.info
         inputs = given[-len(self._inputs[0]) :]

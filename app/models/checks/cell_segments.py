@@ -1,65 +1,53 @@
-"""Whether rows are independent at every step of a recurrent model, where others join them and leave.
+"""The steps of a recurrent model as segments to check, where rows join others and leave.
 
-The row check runs rows that begin together. In a server the other rows of a batch are at other steps, and change. So a
-few rows first run alone, and the tensors that each step takes and returns are kept. Then the same steps run in shared
-batches: rows begin one after another, among them one of the longest length and one of length 1, and leave as they end.
-Last, the other rows are replaced by NaN and infinity: before the first step, at some steps, and after the last.
+A few rows run alone, and the tensors of each step are kept. The same steps then run in shared batches: rows begin one
+after another, among them one of the longest length and one of length 1, and leave as they end. What comes before the
+first step and after the last is run beside NaN.
 
 The cell runs on the caller's thread, on the device where its weights are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
 from app.contract import Model, SampleRow, TensorSpec
-from app.models.checks.parts import LoneRow, Part, SharedBatch, Tensors, spec_of
-from app.models.checks.row_check import Cause, Finding, Tolerance
+from app.models.checks.row_check import Cause
 from app.models.checks.samples import keywords, stack, stretched
+from app.models.checks.segment_check import LoneRow, Segment, Shared, Tensors, alone_again, spec_of
 from app.models.recurrent.cells import CellModel, CellStart, CellStep
 
 _ROWS = 3  # run alone, then in shared batches
 _STEPS = 32  # of a row, at most: a cell that feeds itself may make many more, which show nothing new
 
 
-def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
-    """The largest difference between a step made alone and in company, which names the step; None within `tolerance`.
+def cell_segments(model: Model, rows: Sequence[SampleRow]) -> Iterator[Segment]:
+    """A step, then the start and the finish. `rows` may share a batch, the longest first. Raises what the cell raises.
 
-    `rows` may share a batch, the longest first. Raises what the cell raises. Not for a model that answers the same rows
-    differently twice.
+    Not for a model that answers the same rows differently twice.
     """
-    most = model.info.batching.max_batch
-    if most < 2:
-        return None
-    runner = _CellRunner(model, tolerance)
-    steps = [runner.run(rows[0]), *runner.of_one_step(rows[0])]
-    steps += [runner.run(row) for row in rows[:0:-1]][: _ROWS - len(steps)]  # the last is shorter
-    part = runner.part(runner.specs, runner.step)
+    cell = _Cell(model)
+    steps = [cell.alone(rows[0]), *cell.of_one_step(rows[0])]
+    steps += [cell.alone(row) for row in rows[:0:-1]][: _ROWS - len(steps)]  # the last is shorter
     longest = steps[0]
-    found = part.compare_shared(_shared_batches(steps, most))
-    for place in sorted({0, len(longest) // 2, len(longest) - 1}):
-        found = found or part.compare_beside_nan(longest[place], f"at step {place + 1}")
-    if found is not None:
-        return Finding(Cause.MEMORY if part.changes_when_repeated(longest) else Cause.COMPANY, found)
-    for end, one, where in (runner.start(rows[0]), *runner.finish(rows[0], longest)):
-        if found := end.compare_beside_nan(one, where):
-            return Finding(Cause.COMPANY, found)
-    return None
+    lone = [(longest[at], f"at step {at + 1}") for at in sorted({0, len(longest) // 2, len(longest) - 1})]
+    shared = cell.shared(steps, model.info.batching.max_batch)
+    yield Segment(cell.specs, shared, alone_again(cell.step, longest), Cause.MEMORY, cell.step, lone)
+    yield cell.start(rows[0])
+    yield from cell.finish(rows[0], longest)
 
 
-class _CellRunner:
+class _Cell:
     """Runs rows alone. `specs` describe the tensors that a step returns, from the first step on."""
 
-    def __init__(self, model: Model, tolerance: Tolerance) -> None:
+    def __init__(self, model: Model) -> None:
         assert isinstance(model.call, CellModel)
-        self._model, self._cell, self._tolerance = model, model.call, tolerance
+        self._model, self._cell = model, model.call
         self._ys = self._states = 0  # how many tensors of both a step returns
         self.specs: list[TensorSpec] = []
-
-    def part(self, specs: Sequence[TensorSpec], run: Callable[[Tensors, Sequence[SampleRow]], Tensors]) -> Part:
-        return Part(specs, run, self._tolerance, self._model.info.batching.max_batch)
 
     def of_one_step(self, row: SampleRow) -> list[list[LoneRow]]:
         """The steps of the row cut to one. Empty where lengths do not differ, or the model takes none so short."""
@@ -67,11 +55,11 @@ class _CellRunner:
         if row.lengths.get(axis, 1) == 1:
             return []
         try:
-            return [self.run(stretched(self._model.info.client_inputs, row, {**row.lengths, axis: 1}))]
+            return [self.alone(stretched(self._model.info.client_inputs, row, {**row.lengths, axis: 1}))]
         except Exception:  # a convolution before the cell, for example, may need more values than one
             return []
 
-    def run(self, row: SampleRow) -> list[LoneRow]:
+    def alone(self, row: SampleRow) -> list[LoneRow]:
         """The steps of a row."""
         begun, limit = self._begin(self._inputs(row), [row])
         state, self._states = begun.state, len(begun.state)
@@ -89,8 +77,24 @@ class _CellRunner:
         """One step of some rows. `given`: their x, unless the cell feeds itself, and their states."""
         return _made(self._stepped(given))
 
-    def start(self, row: SampleRow) -> tuple[Part, LoneRow, str]:
-        """The part before the first step of a row, its tensors, and its place in words."""
+    def shared(self, steps: Sequence[Sequence[LoneRow]], most: int) -> Iterator[Shared]:
+        """Batches of steps: first the first step of all rows; then each row begins one step after the row before it,
+        and is alternately before and behind it in the batch.
+        """
+        ends = [row + len(own) for row, own in enumerate(steps)]
+        batches = [[(row, 0) for row in range(len(steps))]]
+        for now in range(1, max(ends)):
+            going = [(row, now - row) for row, end in enumerate(ends) if row <= now < end][:most]
+            batches += [going[::-1] if now % 2 else going] if len(going) > 1 else []
+        for places in batches:
+            lone = [steps[row][step] for row, step in places[:most]]
+            at = [step for _, step in places[:most]]
+            how = [_at(step, [*at[:own], *at[own + 1 :]]) for own, step in enumerate(at)]
+            given = list(map(torch.cat, zip(*(one.given for one in lone), strict=True)))
+            yield Shared(lone, partial(self.step, given, [one.row for one in lone]), how)
+
+    def start(self, row: SampleRow) -> Segment:
+        """What comes before the first step of a row."""
 
         def run(given: Tensors, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
             begun, _ = self._begin(given, rows)
@@ -100,10 +104,10 @@ class _CellRunner:
         made = run(inputs, [row])
         names = [f"state[{place}]" for place in range(self._states)]
         specs = list(map(spec_of, ["x", *names] if len(made) > self._states else names, made))
-        return self.part(specs, run), LoneRow(row, inputs, made), "before step 1"
+        return Segment(specs, run=run, lone=[(LoneRow(row, inputs, made), "before step 1")])
 
-    def finish(self, row: SampleRow, steps: Sequence[LoneRow]) -> Iterator[tuple[Part, LoneRow, str]]:
-        """As `start`, of the part after the last step. Nothing without `finish`, or if `steps` are not all of them."""
+    def finish(self, row: SampleRow, steps: Sequence[LoneRow]) -> Iterator[Segment]:
+        """What comes after the last step. Nothing without `finish`, or if `steps` are not all of them."""
         cell, states = self._cell, self._states
         if not cell.finishes or len(steps) == _STEPS < self._begin(self._inputs(row), [row])[1]:
             return
@@ -116,7 +120,7 @@ class _CellRunner:
         given = [*steps[-1].made[self._ys :][:states], *ys]
         made = run(given, [row])
         specs = [spec_of(spec.name, value) for spec, value in zip(self._model.info.outputs, made, strict=True)]
-        yield self.part(specs, run), LoneRow(row, given, made), "after its last step"
+        yield Segment(specs, run=run, lone=[(LoneRow(row, given, made), "after its last step")])
 
     def _inputs(self, row: SampleRow) -> list[torch.Tensor]:
         return [torch.as_tensor(value).to(self._cell.device) for value in stack(self._model.info.inputs, [row])]
@@ -144,22 +148,6 @@ class _CellRunner:
 
 def _made(stepped: CellStep) -> list[torch.Tensor]:
     return [*stepped.ys, *stepped.state, *([] if stepped.ended is None else [stepped.ended])]
-
-
-def _shared_batches(steps: Sequence[Sequence[LoneRow]], most: int) -> Iterator[SharedBatch]:
-    """Batches of steps: first the first step of all rows; then each row begins one step after the row before it, and is
-    alternately before and behind it in the batch.
-    """
-    ends = [row + len(own) for row, own in enumerate(steps)]
-    shared = [[(row, 0) for row in range(len(steps))]]
-    for now in range(1, max(ends)):
-        going = [(row, now - row) for row, end in enumerate(ends) if row <= now < end][:most]
-        shared += [going[::-1] if now % 2 else going] if len(going) > 1 else []
-    for places in shared:
-        made = [steps[row][step] for row, step in places[:most]]
-        at = [step for _, step in places[:most]]
-        how = [_at(step, [*at[:own], *at[own + 1 :]]) for own, step in enumerate(at)]
-        yield SharedBatch(made, list(map(torch.cat, zip(*(one.given for one in made), strict=True))), how)
 
 
 def _at(step: int, others: Sequence[int]) -> str:
