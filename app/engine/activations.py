@@ -1,11 +1,10 @@
 """The tensors of rows between two stages of a model: for each row, the batch that returned them and its position there.
 
 Nothing is copied when a batch ends. A unit whose rows are neighbours in one batch reads a view of it; other rows are
-gathered. The memory of a batch is freed when its last row has continued, ended or been released. A row is identified by
-its slot, which it keeps until it ends.
+gathered. The memory of a batch is freed when its last row has continued, ended or been released.
 
 For rows of different lengths, the second axis of a tensor is cut or padded with 0 if it has always been as long as a
-variable axis of its batch. Warm-up runs two lengths to detect that (see `SecondAxes`).
+variable axis of its batch (`SecondAxes`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Divides memory among models: slots for waiting and running rows, and activations of rows between stages.
+"""Divides memory among models: slots for waiting and running rows, and what is kept of rows between units.
 
 In a container all of this must fit:
 
-    resident    memory of the process before models are loaded
+    resident    memory of the process before
     weights     of all models on a CPU
     bodies      of requests: `max_inflight_mib`, at most a quarter of what is not resident
     batches     running batches and answers: a quarter of what is neither resident nor weights
-    models      slots and activations: the rest
+    models      slots and activations: the rest, at most an equal part for each model loaded at the start
 
-Each model loaded at the start gets at most an equal part of the rest. Queues are shortened to fit. A model whose
-shortest possible queue does not fit is refused.
+Queues are shortened to fit. A model whose shortest queue does not fit is refused.
 """
 
 from __future__ import annotations

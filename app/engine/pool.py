@@ -1,13 +1,10 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
 Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
-order, so rows that arrive one after another are adjacent. They are freed in any order. On a CPU a row is copied once if
-it runs alone, which reads the slab itself, and twice in a batch.
+order, so that rows which arrived together are a view of the slab, and freed in any order. A pool that is unused for a
+minute gives its pages of memory back to the system.
 
-Pages of memory are assigned at the first write. A pool that is unused for a minute gives them back to the system.
-
-Text and inputs without a largest length have no slab. Their slots refer to each row's own array while the call has
-them.
+Text and inputs without a largest length have no slab. Their slots refer to each row's own array.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """The CPU as a device: worker threads that run models on the slots to which requests were written.
 
-A worker runs one unit after another and reports each once. It gets units through one queue and reports through one
-callback. It knows nothing of calls.
-
-The loop also waits for an idle worker to begin (`wait_until_begun`) before it answers calls, because answering holds
-the interpreter lock. Otherwise the waking thread would find the lock taken. It can request the lock after the switch
-interval, but that wait starts again each time the loop releases the lock for an instant, as each write to a socket
-does. When this was written, units on two cores began up to 0.9 ms after they were handed over (90th percentile, batches
-of 14 calls). Waiting takes about 0.05 ms, during which the device would be idle anyway.
+A worker runs one unit after another. It gets them through one queue and reports through one callback. It knows nothing
+of calls. The loop waits for an idle worker to begin before it answers calls: why is in docs/theory/steps.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Profiles kept on disk between runs: one JSON file per model, device and number of threads.
 
-Errors are logged once; the profile is then measured again. The file name is a digest of all that batch times depend on:
-the model's name and architecture, the device, threads, and torch's version. The largest batch is not in it: a profile
-of more rows than needed is cut, one of fewer is not used.
-
-A second file for each profile holds pairs: how much the model is slowed beside others. Each pair names the other's
-architecture; device, threads and torch's version are the same for both. A new profile does not change the pairs.
+Errors are logged once; the profile is then measured again. The file name is a digest of all that batch times depend on.
+The largest batch is not in it: a profile of more rows than needed is cut, one of fewer is not used. A second file for
+each profile holds pairs: how much the model is slowed beside others, by their architecture. A new profile does not
+change the pairs.
 """
 
 from __future__ import annotations

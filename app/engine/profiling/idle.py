@@ -1,16 +1,11 @@
-"""Measures a model's profile while the server is idle. It replaces the rough one of warm-up.
+"""Measures a model's profile while the server is idle. It replaces that of warm-up.
 
-Rules
-    1. The workers that serve also measure, between calls, so that a model only runs where it runs anyway.
-    2. A batch is measured only after an idle time of several times its own, so that few calls coincide with one. A call
-       that does waits for that batch at most. A batch that would take too long is never measured.
-    3. Measured batches are pushed and reported as live ones are, so that the time beyond computing is measured too.
-    4. Measured rows have slots of their own, which calls never get.
-    5. A model in stages runs whole: each visit gives the time of each stage, and no activations are kept.
-    6. The scheduler gets the profile once, at the end, as an input (`reprofile`).
+The workers that serve measure, between calls: after an idle time of several times that of the batch, so that a call
+that comes waits for one batch at most. Measured batches are pushed as live ones are, on slots of their own. The
+scheduler gets the profile once, at the end (`reprofile`).
 
-A model that raised on made-up rows is measured with the first rows that it ran without a fault. Before that the row
-check compares their answers. The model already serves then, so a finding is only a warning.
+A model that raised on made-up rows is measured with the first rows that it ran without a fault, after the row check has
+compared their answers; a finding is then only a warning.
 """
 
 from __future__ import annotations

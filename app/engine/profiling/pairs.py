@@ -1,10 +1,9 @@
 """Measures two models side by side: how much batches of the other model slow those of the first.
 
-The first model runs on one worker, and the other repeatedly on another, as best-effort units run beside real-time ones:
-the event loop hands each worker its next batch when the last has ended.
+The first model runs on one worker, and the other repeatedly on another, as best-effort units run beside real-time ones.
 A visit times one combination of sizes: the first model alone, and both side by side; which comes first alternates. Its
-result is the ratio of the two times, which follow one another, so that a drift of the machine's speed between visits
-does not matter. The result for a pair is the median of these ratios.
+result is the ratio of the two times, so that a drift of the machine's speed between visits does not matter. The result
+for a pair is the median of these ratios.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 steps.
 
 The inputs, states and outputs of rows are in slabs with a place for each slot, so one graph per size serves any rows.
-Each row has two places for its state, which are read and written alternately, so a failed step can run again from the
-place that it has read. Padding reads the last row again and writes to a spare place.
-
-How many steps a row makes is known on the host from its length. A cell that ends rows itself returns a flag for each
-row, which is copied to the host behind the step; no launch waits for it.
+Each row has two places for its state, read and written alternately. How many steps a row makes is known on the host
+from its length, unless the cell ends rows itself: then it returns a flag for each row, which is copied to the host
+behind the step.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 The tests have runtimes with the same methods that need no GPU: one runs streams in every order that events allow and
 detects forbidden accesses, others simply run.
 
-Only `synchronize` waits, on an event that blocks instead of spinning. Nothing runs on the default stream, which would
-be a barrier for other streams. Memory used by several streams lives until all of them have passed the model's last
-unit, so the caching allocator never hands it from one stream to another.
+Only `synchronize` waits, on an event that blocks instead of spinning. Nothing runs on the default stream.
 """
 
 from __future__ import annotations

@@ -1,22 +1,8 @@
-"""A device of streams: copies, batches and results that overlap, kept in order by events (Ebird, sections V and VI).
+"""A device of streams: copies, batches and results that overlap, kept in order by events (docs/theory/streams.md).
 
-Threads
-    The event loop announces rows (`arrive`) and units (`push`); both are messages to a launcher (`threads.py`). One
-    launcher copies rows as they arrive. Each worker has a launcher, which enqueues its units, and before each of them
-    the copies that are still missing. It also has a completer, which blocks on the out-event of the oldest step, has
-    the launcher launch the unit's next step (`unit.py`), and reports the unit when its last step has ended. A single
-    completer for all workers would make one stream's result wait for another's. A host function on the stream would
-    need the interpreter lock on a driver thread, and block the stream meanwhile. Blocking on an event needs neither the
-    lock nor a core, and nothing polls. Models are loaded on the caller's thread, beside the launchers (`loading.py`).
-Streams
-    One in-stream for all real-time rows that arrive; per worker a stream to compute on, where best-effort rows are
-    copied too, and an out-stream for its results.
-Bounds
-    The queues hold at most a message for each waiting call, and for each worker `push_depth` units, a unit that is
-    measured, and the planned steps of one unit.
-Failure
-    A model's error fails its unit. Any error of the runtime means that the device is lost: all units in flight and all
-    later ones are reported as lost, each once. So are units pushed after `close`; running units then end early.
+The event loop announces rows (`arrive`) and units (`push`), messages to launchers, which enqueue work on streams; a
+completer of each worker waits for its steps and reports its units. A model's error fails its unit. Any error of the
+runtime means that the device is lost: all units in flight and all later ones are reported as lost, each once.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""The slots of a model on a device of streams (Ebird, section V).
+"""The slots of a model on a device of streams, by these rules (docs/theory/streams.md has the reasons):
 
-Rules
-    1. Each input has one contiguous device buffer with a row for each slot. A row is copied there when its request
-       arrives, on the single in-stream, and the slot's in-event is recorded behind the copy. Rows that arrive before a
-       launcher gets to them share an event, and adjacent ones share a copy. Rows of best-effort requests are copied
-       when their unit is launched, on its own stream: streams share the copy engine whatever their priority, so the
-       in-stream is left to real-time rows, and large copies are made in pieces that others get between.
-    2. Copies on the in-stream run in the order in which they were enqueued. Slots are reused in any order, so each
-       group of rows copied together has a number. A unit waits only for the in-event of the highest number among its
-       slots.
-    3. A staging row is not reused before its in-event has fired, nor a device row before its unit's out-event has. If
-       a slot is given back earlier, because the call has left, it is kept until then.
-    4. Results are not written into slots: see `launch.py`.
+1. Rows are copied when they arrive, on the single in-stream, with an in-event behind; those of best-effort requests
+   when their unit is launched, on its own stream.
+2. Each group of rows copied together has a number, in the order of the in-stream. A unit waits only for the
+   in-event of the highest number among its slots.
+3. A staging row is not reused before its in-event has fired, nor a device row before its unit's out-event has.
 """
 
 from __future__ import annotations

@@ -1,20 +1,8 @@
 """Runs batches of a model on a device of streams: gathers rows, runs the model or a stage, checks results.
 
-A batch runs on a stream, inside a closure passed to the runtime. So it runs in the stream's order and not in the
-launcher's. On CUDA these are the same, on the runtimes of the tests they are not.
-
-Rows of inputs without a largest length have no memory on the device. Each unit puts them together on the host and
-copies them on its worker's stream, and its launcher waits for that.
-
-Each worker has CUDA graphs of some batches, captured at load (`graphs.py`): one call instead of hundreds, so launchers
-hardly need the interpreter lock. Models that take parameters run without graphs, and so do some of variable length, see
-`variable_axis`.
-
-A model in stages runs one stage at a time, on rows that may come from several batches of the stage before. A model in
-one piece has one stage.
-
-A stage gets copies, and its results are copied. So it may write into its arguments, although a failed unit runs again
-from the same rows, and it may return the same memory for each batch.
+A batch runs on a stream, inside a closure passed to the runtime: in the stream's order and not in the launcher's. A
+stage gets copies, and its results are copied. A model in one piece has one stage. Some batches have CUDA graphs; models
+that take parameters run without, and so do some of variable length, see `variable_axis`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,8 @@
-"""CUDA graphs: which batches of a model get one, and the graphs of a worker.
+"""CUDA graphs: which batches of a model get one, and the graphs of a worker (docs/theory/streams.md, Graphs).
 
-A graph has one shape. Other batches are padded to the next larger shape, in rows and in length. That requires a model
-whose answers do not depend on padding. The row check at load compares rows in batches of their own length and of longer
-ones; a model that is served without this check has no graphs of variable length. Rows are never padded beyond the end
-of their length bucket, by graphs neither, so a model whose `length_buckets` list every length is never padded.
-
-Every graph takes memory and time to capture, on each worker. So one worker and model have at most `_MOST`: 64 are two
-seconds of loading if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable axis has
-fewer sizes, and for each size the ends of its buckets, the shortest first, since short batches have the largest share
-of launch costs. Without buckets the lengths are the bound and repeated halves of it, so that rows are padded to less
-than twice their length.
-
-A model in stages has a graph for each stage, captured together: a batch has all of them or none. The input of a stage
-is copied to a fixed place, the same for all graphs of the worker, since only one of them runs at a time.
-
-A graph reads and writes the same memory at each replay, while the next step is prepared and the results of the one
-before leave. So three copies are not part of it: that of the index, which the launcher writes for the next step while
-this one waits; that of the results to memory of the step, so that the next replay need not wait until they are on the
-host; and that to the host, on another stream. In the graph they would take one graph for each step under way.
+A graph has one shape. Other batches are padded to the next larger shape, in rows and in length, but never beyond the
+end of their length bucket. A batch of a model in stages has a graph for each stage, or none. A replay reads and writes
+the same memory each time, so the copies of the index and of the results are not part of the graph.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """One launch on the streams of a worker, from launch to results: a whole batch, one stage of it, or one step of a cell.
 
-A unit of several stages or steps launches several of these, one behind another on one stream (`unit.py`). A step behind
-another reads its rows from where that one will leave them. If the step before it fails, it does nothing and fails too.
-
-Results are copied into pinned memory lent to the step, and from there into arrays that belong to the callers. So a slot
-is free as soon as its unit has ended, and a slow reader keeps no pinned memory.
+A unit of several stages or steps makes several, one behind another on one stream (`unit.py`). One that is behind
+another reads its rows from where that one will leave them; if that one fails, it does nothing and fails too. Results
+are copied into pinned memory lent to the launch, and from there into arrays that belong to the callers.
 """
 
 from __future__ import annotations

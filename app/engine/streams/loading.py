@@ -1,21 +1,8 @@
 """Loads a model on a device of streams: places it, captures its graphs, and runs every size on every worker.
 
-Models are loaded while others serve, so launchers only get batches of sizes that have run before.
-    1. A batch of a new size runs first on the loading thread and its stream. Compiling may take minutes; allocating
-       memory, loading kernels and planning in libraries takes milliseconds.
-    2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; work of other
-       threads on other streams runs as usual. The capture is thread-local: calls that a capture forbids, such as
-       waiting or freeing memory, are forbidden on this thread only. torch's allocator chooses the graph's memory pool
-       by the stream, so allocations of other threads stay out of it. While a capture is open other threads cannot
-       return cached memory to the driver: a batch that then runs out of memory fails, and is tried again with fewer
-       rows. Before torch 2.13 whatever draws random numbers raises while a capture is open, so nothing is captured
-       while a model is loaded that does.
-    3. A model that waits for the device while it is launched, to read a value, cannot be captured. It runs without
-       graphs.
-    4. Weights come from pageable memory, which the driver copies through small buffers of its own: rows of other models
-       get between. Pinned memory for steps is allocated in trials, because a launcher would wait for the driver.
-    5. Batches never run on a capture stream. They would use the same cuBLAS workspace as graphs captured there before,
-       which may be running on their worker.
+Models are loaded while others serve, so launchers only get batches of sizes that have run before, and what may wait for
+the driver runs here, on the loading thread and its stream. Batches never run on a capture stream. The reasons are in
+docs/theory/streams.md, Loading.
 """
 
 from __future__ import annotations

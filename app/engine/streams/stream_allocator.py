@@ -1,14 +1,7 @@
-"""Hands out the streams of a device: to work on, and to capture graphs on.
+"""Hands out the streams of a device: to work on, and to capture graphs on (docs/theory/streams.md, Which streams).
 
-torch has 32 streams of each priority and hands them out in turn. Beyond 32, and to models that create streams
-themselves, it returns the same streams again. For ordinary work that only costs overlap. For capturing it matters,
-because a graph keeps the address of its capture stream's cuBLAS workspace. So
-
-    1. graphs that may run at the same time must not have been captured on the same stream;
-    2. a graph that is destroyed frees the workspace of its capture stream, also for others that were captured there.
-
-Each model therefore has its own capture stream for each worker, and its graphs there are freed together. The streams
-suffice for 28 models on one worker, or 13 on two. Further models run without graphs, which is logged.
+torch has 32 of each priority. Streams to work on may be shared; a capture stream never is, since graphs use its cuBLAS
+workspace: each model has its own for each worker, while there are some, and its graphs there are freed together.
 """
 
 from __future__ import annotations

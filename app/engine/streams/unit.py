@@ -1,18 +1,9 @@
 """Plans, launches and reports the steps of one unit on a device of streams: its stages, or its steps of a cell.
 
-The next step is launched while one runs, so that the stream can begin it at once. How far ahead is bounded (Late
-Batching, L4): behind the running step no more steps are launched than take `push_ahead`, because a recall, or a row
-that wants to join, must wait for all of them. The order of the stream keeps the steps in order.
-
-Steps are planned when the unit begins and each time one of them has ended; recalls are checked then. A planned step is
-always launched. If the cell itself says which rows end with a step, the rows of the next one are not known before, so
-it is planned only after that step has ended.
-
-When rows end, the unit ends, or reports them and continues without them. If a step fails, those launched behind it do
-nothing. The unit then ends with the step before it, or fails if there is none.
-
-To measure a model, a batch runs WHOLE: all stages, or all steps of its rows, as one unit that reports the times of all
-steps. It fails if any step fails. Nothing is kept of its rows, and for a cell it has no outputs.
+The next step is launched while one runs, but no more of them than take `push_ahead`. Steps are planned when the unit
+begins and each time one has ended; a stop is checked then. When rows end, the unit ends, or reports them and continues
+without them. If a step fails, the unit ends with the step before it, or fails if there is none. A batch that
+runs WHOLE fails if any step fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whether a row's answer depends on its batch: rows run alone, in company, reordered and padded, and compared.
 
-A server puts rows of different clients into one batch and pads them. That is only correct for a model that computes
-each row from that row alone, and no file guarantees this: a recurrent layer runs over padding, softmax along dimension
-0 normalises over other rows, BatchNorm in training mode takes their mean.
+A server puts rows of different clients into one batch and pads them, and no file guarantees that a model computes each
+row from that row alone.
 
 `comparisons` runs nothing itself. It yields each batch to run, (rows, size), and is sent its outputs, one array each,
 whose first `len(rows)` entries are the answers. The caller fills the batch up to `size` with copies of the last row.

@@ -1,9 +1,8 @@
 """A decoder of transformers, run step by step for rows at any positions: transformers' forward, our cache and mask.
 
-A row is first prefilled, with other rows of about its length and in pieces. An encoder reads the input, some of its
-layers at a time. Without one, the decoder reads all tokens of the prompt but the last, some of them at a time. Each
-`step` then reads one token of every row and returns the logits of the next; rows may be at different steps. `sampling`
-chooses the tokens. The caller decides which rows run together and where they are in the slabs.
+A row is first prefilled, with other rows of about its length and in pieces: some layers of an encoder at a time, or
+some tokens of the prompt without its last. Each `step` then reads one token of every row and returns the logits of the
+next; rows may be at different steps. `sampling` chooses the tokens, `places` where rows are in the slabs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Keys and values of rows, one place each, read by transformers' own attention as views.
 
-A slab is one tensor, [layers, 2, places, heads, columns, size]. The rows that run together are at its first places. In
-the slab of the decoder all of them end at one column: a step writes the next one for every row at once, and attention
-reads a view that begins where the longest row does. A mask hides the columns before a shorter row, as in a batch padded
-on the left, or attention skips them (`attention`). In the slab of the encoder's output rows begin at the first column.
+A slab is one tensor, [layers, 2, places, heads, columns, size]. The rows that run together are at its first places and
+end at one column: a step writes the next one for every row, and attention reads a view that begins where the longest
+row does. In the slab of an encoder's output rows begin at the first column.
 """
 
 from __future__ import annotations

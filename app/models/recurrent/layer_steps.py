@@ -1,32 +1,8 @@
 """Steps of an nn.LSTM by oneDNN's own layer, of an nn.GRU by packed weights, or of any layer by torch's cells.
 
-An ordinary product packs its weights each time (`packed_weights`). A whole sequence pays for that once, but a step of a
-few rows pays more for packing than for the product: two LSTM layers of 512 take 1.5 to 2 times as long as with weights
-packed beforehand, from 2 rows to 64, and steps of a GRU 1.5 to 1.9 times.
-
-A step by torch's operations takes about six a layer, each of which releases the interpreter lock and takes it again.
-oneDNN's LSTM layer is one operation; it multiplies input and state together and keeps the gates in the cache. It also
-makes several steps in one call: with few rows a step then costs half, because the weights are read from nearer memory,
-and with many an eighth less. Two layers of 512 on one core, microseconds a step:
-
-    rows                                    1     2     4     8    16    32    64
-    operations on packed weights          543   666   791  1335  1739  3396  6562
-    a call for each step                  448   449   786   988  1878  3128  6174
-    8 steps in a call                     176   437   440   748  1470  3324  5438
-
-A row that arrives during a call waits until it ends. While the first row has many steps left, a call is therefore no
-longer than a step of a large batch. When that row ends within _NEAR steps, more than _FEW rows make them in one call of
-up to _ROW_STEPS rows times steps: a row that joined them would slow each of them for about as long as it saves itself.
-Simulated with times of a core, policy `adaptive`, Poisson arrivals of rows of 20 steps, the median latency in ms. In
-the last line the medians are without the bound of _ROW_STEPS, and the most rows/s with it.
-
-    rows/s                                        181    301    422    500    most rows/s
-    short calls throughout                       16.8   19.1   22.6   26.7            727
-    long ones near the end, of any rows          17.7   19.7   21.0   22.0            829
-    long ones near the end, of more than _FEW    16.4   17.5   18.5   19.4            805
-
-OneDnnSteps and PackedGruSteps keep a packed copy of the weights as they are at construction. Their constructors raise
-AttributeError or RuntimeError if torch's build or the processor does not support it.
+docs/theory/steps.md says what each costs, and how many steps one call makes. OneDnnSteps and PackedGruSteps keep a
+packed copy of the weights as they are at construction. Their constructors raise AttributeError or RuntimeError if
+torch's build or the processor does not support it.
 """
 
 from __future__ import annotations
