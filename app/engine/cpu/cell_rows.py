@@ -9,7 +9,8 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -25,13 +26,12 @@ _SLAB_BYTES = 1 << 30  # of address space; only written pages take memory
 
 @dataclass(slots=True, eq=False)
 class CellRow:
-    """A row that has begun: `done` of at most `limit` steps. `place` in the slabs, or tensors of its own."""
+    """A row that has begun: `done` of at most `limit` steps, in a place of some slabs."""
 
     limit: int
-    place: int = -1
+    slabs: StepSlabs
+    place: int
     done: int = 0
-    x: torch.Tensor | None = None  # [limit, ...]
-    ys: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 class CellRows(Rows[CellRow]):
@@ -43,63 +43,60 @@ class CellRows(Rows[CellRow]):
         super().__init__()
         self._states = Activations()
         self._free: list[int] = []
-        self._steps = 0  # of each place
-        self._step_bytes = 0  # of what a row reads and gives out at a step
-        self._slabs: StepSlabs | None = None
+        self._like: tuple[torch.Tensor | None, Mapping[int, torch.Tensor]]  # the values of one step of some rows
+        self._slabs: StepSlabs  # that rows share
 
     def reserve(self, places: int, steps: int, x: torch.Tensor | None, ys: Mapping[int, torch.Tensor]) -> None:
         """Allocate slabs. Called before serving, with the input `x` and outputs `ys` of one step of some rows.
 
         `steps`: the most steps of a row; 0: unbounded, then each row has memory of its own.
         """
-        self._step_bytes = step_bytes([*([] if x is None else [x]), *ys.values()])
-        row = steps * self._step_bytes
-        self.row_bytes += row
+        self._like = x, ys
+        row = steps * step_bytes([*([] if x is None else [x]), *ys.values()])
         places = min(places, _SLAB_BYTES // row) if row else 0
+        self.row_bytes += row
         self._free = list(reversed(range(places)))
-        self._steps = steps
-        if places:
-            self._slabs = StepSlabs(places, steps, x, ys, pageable)
-            self.place_bytes = self._slabs.row_bytes
+        self._slabs = StepSlabs(places, steps, x, ys, pageable)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that have begun, their places in the slabs included."""
-        return super().nbytes + self._states.nbytes
+        """Bytes of the rows that have begun."""
+        return sum(row.slabs.row_bytes for row in list(self._rows.values())) + self._states.nbytes
 
     def begin(self, slots: Slots, x: torch.Tensor | None, state: Sequence[torch.Tensor], limits: Sequence[int]) -> None:
         """Begin rows: store their inputs `x` [rows, length, ...], if any, and their first state. If this raises, no row
         has begun and no place is taken."""
-        rows = [CellRow(limit, self._take(limit)) for limit in limits]
+        rows = [self._placed(limit) for limit in limits]
         try:
             if x is not None:
-                self._copy(rows, x)
+                self._fill(rows, x)
         except BaseException:
-            self._free.extend(row.place for row in rows if row.place >= 0)
+            for row in rows:
+                self._left(row)
             raise
         self.keep_state(slots, range(len(rows)), tuple(state))
         self.join(slots, rows)
-        longest = max((row.limit for row in rows if row.place < 0), default=0)
-        if longest > self._steps:
-            taken = sum(value.nbytes for value in state) // len(rows) + longest * self._step_bytes
-            self.row_bytes = max(self.row_bytes, taken)
+        own = max((row.slabs.row_bytes for row in rows if row.slabs is not self._slabs), default=0)
+        self.row_bytes = max(self.row_bytes, own and own + sum(value.nbytes for value in state) // len(rows))
 
-    def _take(self, steps: int) -> int:
-        """A place for a row of so many steps; -1 if it is too long or no place is free."""
-        try:
-            return self._free.pop() if steps <= self._steps else -1
-        except IndexError:  # another worker may have taken the last one just now
-            return -1
+    def _placed(self, limit: int) -> CellRow:
+        """A row of so many steps, in memory of its own if it is too long or no place is free."""
+        if limit <= self._slabs.steps:
+            with suppress(IndexError):  # another worker may have taken the last one just now
+                return CellRow(limit, self._slabs, self._free.pop())
+        return CellRow(limit, StepSlabs(1, limit, *self._like, pageable), 0)
 
-    def _copy(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
-        """Copy the inputs of these rows into their places, or into memory of their own."""
-        placed = [position for position, row in enumerate(rows) if row.place >= 0]
+    def _fill(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
+        """Copy the inputs of these rows into their places."""
+        if self._shared(rows):
+            self._slabs.fill(indices([row.place for row in rows]), x)
+            return
         for row, own in zip(rows, x, strict=True):
-            if row.place < 0:
-                row.x = own[: row.limit].clone()
-        if placed and self._slabs is not None:
-            places = indices([rows[position].place for position in placed])
-            self._slabs.fill(places, x if len(placed) == len(rows) else x[placed])
+            row.slabs.fill(indices([row.place]), own[None])
+
+    def _shared(self, rows: Sequence[CellRow]) -> bool:
+        """Whether all of these rows are in the slabs that rows share."""
+        return all(row.slabs is self._slabs for row in rows)
 
     def keep_state(self, slots: Slots, positions: Sequence[int], state: tuple[torch.Tensor, ...]) -> None:
         """Keep the state of these rows between two steps: they are at `positions` of `state`."""
@@ -111,62 +108,51 @@ class CellRows(Rows[CellRow]):
         return tuple(state if own else (value.clone() for value in state))
 
     def steps_at(self, rows: Sequence[CellRow]) -> torch.Tensor | None:
-        """The index of each row's next step in the flat slabs; None if a row has memory of its own."""
-        if any(row.place < 0 for row in rows):
+        """The index of each row's next step in the shared slabs; None if a row has memory of its own."""
+        if not self._shared(rows):
             return None
-        steps = self._steps
+        steps = self._slabs.steps
         return indices([row.place * steps + row.done for row in rows])
 
-    def reads(self, rows: Sequence[CellRow]) -> bool:
+    @property
+    def reads(self) -> bool:
         """Whether the cell reads inputs; False for a cell that only feeds itself."""
-        return (self._slabs is not None and self._slabs.x is not None) or rows[0].x is not None
+        return self._slabs.x is not None
 
     def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int = 1) -> torch.Tensor | None:
         """The inputs of the next `steps` steps, [steps, rows, ...]. `made`: steps made since `row.done` was updated."""
-        if not self.reads(rows):
-            return None
-        slab = None if self._slabs is None else self._slabs.x
-        if at is not None and self._slabs is not None:
+        if at is not None:
             values = self._slabs.read(_following(at, steps))
             return None if values is None else values.view(steps, len(rows), *values.shape[1:])
-        own = (row.x if row.x is not None or slab is None else slab[row.place] for row in rows)
-        return torch.stack(
-            [value[row.done + made :][:steps] for value, row in zip(own, rows, strict=True) if value is not None], 1
-        )
+        own = [row.slabs.x[row.place, row.done + made :][:steps] for row in rows if row.slabs.x is not None]
+        return torch.stack(own, 1) if own else None
 
     def write(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, output: int, y: torch.Tensor) -> None:
         """Store one output of these steps, [steps, rows, ...], if all steps of it are wanted."""
-        if at is not None and self._slabs is not None:
+        if at is not None:
             self._slabs.write(output, _following(at, len(y)), y.flatten(0, 1))
             return
         for row, value in zip(rows, y.unbind(1), strict=True):
-            if (self._slabs is None or row.place < 0) and output not in row.ys:
-                row.ys[output] = value.new_empty((row.limit, *value.shape[1:]))
-            self._own(row, output)[row.done + made :][: len(value)] = value
+            row.slabs.ys[output][row.place, row.done + made :][: len(value)] = value
 
     def written(self, rows: Sequence[CellRow], output: int, lengths: Sequence[int]) -> torch.Tensor:
         """The whole output of these rows, [rows, longest, ...], with zeros beyond the `lengths` of shorter ones."""
         steps = max(lengths)
-        if self._slabs is not None and all(row.place >= 0 for row in rows):
+        if self._shared(rows):
             beyond = None if min(lengths) == steps else indices(lengths)
             return self._slabs.written(output, indices([row.place for row in rows]), steps, beyond)
-        values = [self._own(row, output) for row in rows]
-        batch = values[0].new_zeros((len(rows), steps, *values[0].shape[1:]))
-        for into, value, length in zip(batch, values, lengths, strict=True):
-            into[:length] = value[:length]
+        first = rows[0].slabs.ys[output]
+        batch = first.new_zeros((len(rows), steps, *first.shape[2:]))
+        for into, row, length in zip(batch, rows, lengths, strict=True):
+            into[:length] = row.slabs.ys[output][row.place, :length]
         return batch
-
-    def _own(self, row: CellRow, output: int) -> torch.Tensor:
-        """All steps of an output of a row, in the slab or in memory of its own."""
-        slabs = self._slabs
-        return slabs.ys[output][row.place] if slabs is not None and row.place >= 0 else row.ys[output]
 
     def release(self, slots: Slots) -> None:
         super().release(slots)
         self._states.release(slots)
 
     def _left(self, row: CellRow) -> None:
-        if row.place >= 0:
+        if row.slabs is self._slabs:
             self._free.append(row.place)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.cpu.cell_rows import CellRow, CellRows
-from app.engine.cpu.repeating import RepeatingExecutor, Together
+from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
@@ -35,7 +35,7 @@ class _Leaving(NamedTuple):
         return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
 
 
-class CellExecutor(RepeatingExecutor):
+class CellExecutor(SegmentExecutor):
     """For a model whose `call` is a CellModel."""
 
     activations: CellRows
@@ -58,12 +58,12 @@ class CellExecutor(RepeatingExecutor):
     def whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
-        lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
-        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        lengths, longest = self.lengths_of(rows) if self.pool.lengths else ({}, {})
+        inputs, keywords = self.gather(slots, rows, lengths, longest)
         gathered = time.perf_counter_ns()
         values, made = self.cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
-        outputs, own = self.answers(self._scatter(values, len(slots), size, longest))
+        outputs, own = self.answers(self.scatter(values, len(slots), size, longest))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
         return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
@@ -71,8 +71,8 @@ class CellExecutor(RepeatingExecutor):
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
         new = self.activations.missing(slots)
         if new:
-            lengths, longest = self._lengths(new) if self.pool.lengths else ({}, {})
-            inputs, keywords = self._gather(new, new, lengths, longest)
+            lengths, longest = self.lengths_of(new) if self.pool.lengths else ({}, {})
+            inputs, keywords = self.gather(new, new, lengths, longest)
             given, own = self.cell.taken(inputs)
             begun = self.cell.begin(given, own, **keywords)
             self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun, own))
@@ -83,14 +83,14 @@ class CellExecutor(RepeatingExecutor):
     ) -> tuple[list[Array], Array | None]:
         """The outputs of rows that have ended, after so many steps each, and Ran.lengths."""
         values = self.cell.finished(state, ys, indices(made), max(made))
-        _, longest = self._lengths(slots) if self._varies else ({}, {})
-        return self.answers(self._scatter(values, len(slots), len(slots), longest))
+        _, longest = self.lengths_of(slots) if self._varies else ({}, {})
+        return self.answers(self.scatter(values, len(slots), len(slots), longest))
 
     def _probe(self, slots: Slots) -> None:
         """Run the first step of a row, to learn what memory to reserve for what rows read and output."""
         cell, axis = self.cell, self.cell.axis
-        lengths, longest = self._lengths(list(slots[:1])) if self.pool.lengths else ({}, {})
-        inputs, keywords = self._gather(slots[:1], list(slots[:1]), lengths, longest)
+        lengths, longest = self.lengths_of(list(slots[:1])) if self.pool.lengths else ({}, {})
+        inputs, keywords = self.gather(slots[:1], list(slots[:1]), lengths, longest)
         begun = cell.begin(*cell.taken(inputs), **keywords)
         x = None if begun.x is None else begun.x[:, 0]
         stepped = cell.step(x, begun.state)
@@ -114,7 +114,6 @@ class _CellSteps(Together):
         self._rows = self._kept.of(slots)
         self._most = min(most, *(row.limit - row.done for row in self._rows))
         self._strides = True  # make several steps in one call of the cell if it can
-        self._ns = 0
         self._state = self._kept.state(slots)
         self._reset()
 
@@ -124,10 +123,6 @@ class _CellSteps(Together):
         self._staying = list(range(len(self._rows)))  # positions of the rows that have not ended
         self._places: Sequence[int] = self._staying  # and their positions in the last step
         self._last: CellStep
-
-    @property
-    def step_ns(self) -> int:
-        return self._ns // self.made
 
     def steps(self) -> Iterator[int]:
         begin, bound = time.perf_counter_ns(), NO_BOUND
@@ -143,7 +138,7 @@ class _CellSteps(Together):
                 else:
                     raise
                 self._again()
-        self._ns = time.perf_counter_ns() - begin
+        self.step_ns = (time.perf_counter_ns() - begin) // self.made
 
     def _again(self) -> None:
         self._reset()
@@ -186,7 +181,7 @@ class _CellSteps(Together):
         at = kept.steps_at(rows)
         if at is not None:
             at += self.made
-        strides = self._strides and kept.reads(rows)
+        strides = self._strides and kept.reads
         while True:
             left = most - self.made
             steps = min(left, cell.longest_stride(len(rows), NO_BOUND if self._hurried else left)) if strides else 1

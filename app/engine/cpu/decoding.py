@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from app.contract import Array, Model
-from app.engine.cpu.repeating import RepeatingExecutor, Together
+from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.cpu.text_rows import TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
@@ -34,7 +34,7 @@ class _Reading:
     pieces: Encoding | Prompts
 
 
-class DecodingExecutor(RepeatingExecutor):
+class DecodingExecutor(SegmentExecutor):
     """For a model whose `call` is a TextDecoder. One thread runs it at a time."""
 
     activations: TextRows
@@ -58,8 +58,8 @@ class DecodingExecutor(RepeatingExecutor):
         """A few steps of the rows, as one batch of `size`."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
-        lengths, longest = self._lengths(rows)
-        (ids, *_), keywords = self._gather(slots, rows, lengths, longest)
+        lengths, longest = self.lengths_of(rows)
+        (ids, *_), keywords = self.gather(slots, rows, lengths, longest)
         tokens = min(TRIED_TOKENS, self._call.bounds.text)
         given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
         texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
@@ -118,8 +118,8 @@ class DecodingExecutor(RepeatingExecutor):
         return reading
 
     def _start_reading(self, new: list[int]) -> _Reading:
-        lengths, longest = self._lengths(new)
-        (ids, *_), keywords = self._gather(new, new, lengths, longest)
+        lengths, longest = self.lengths_of(new)
+        (ids, *_), keywords = self.gather(new, new, lengths, longest)
         own = lengths[TOKENS].tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
         texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
@@ -149,11 +149,7 @@ class _TextSteps(Together):
         self._executor, self._rows = executor, executor.activations
         self._slots, self._most, self._readers, self._stop = slots, most, readers, stop
         self._new, self._going = self._rows.missing(slots), self._rows.arrange(slots)
-        self._times: list[int] = []
-
-    @property
-    def step_ns(self) -> int:
-        return sum(self._times) // max(1, len(self._times))
+        self._step_times: list[int] = []
 
     def steps(self) -> Iterator[int]:
         while True:
@@ -176,7 +172,7 @@ class _TextSteps(Together):
         self._new = self._new and self._rows.missing(self._new)
         if self._going:
             executor.step(self._going)
-            self._times.append(executor.last_ns)
+            self._step_times.append(executor.last_ns)
 
     def _send(self, readers: Readers) -> None:
         """What was written, for calls that stream."""
@@ -190,6 +186,7 @@ class _TextSteps(Together):
             readers.send(pieces)
 
     def end(self) -> tuple[list[int], list[Array], Array | None]:
+        self.step_ns = sum(self._step_times) // max(1, len(self._step_times))
         rows = list(map(self._rows.get, self._slots))
         ended = [at for at, row in enumerate(rows) if row is not None and row.text.reason]
         over = [row for row in rows if row is not None and row.text.reason]

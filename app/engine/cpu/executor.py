@@ -17,6 +17,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.device import Completion, completed, copied, failed, fault_of
 from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
+from app.engine.kept import Rows
 from app.engine.pool import Pool, Slots, adjacent
 from app.engine.tensors import indices, padded
 from app.models.base import TORCH_DTYPES
@@ -86,12 +87,12 @@ class CpuExecutor(Executor):
         """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""
         begin = time.perf_counter_ns()
         rows = slots if size == len(slots) else padded(slots, size)
-        lengths, longest = self._lengths(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
-        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
+        inputs, keywords = self.gather(slots, rows, lengths, longest)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
-        outputs = self._scatter(result, len(slots), size, longest)
+        outputs = self.scatter(result, len(slots), size, longest)
         return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
     def trial(self, slots: Slots, size: int) -> Ran:
@@ -103,10 +104,36 @@ class CpuExecutor(Executor):
             self.copies = True
         return ran
 
-    def note_failure(self, slots: Slots) -> None:
-        """A batch of these rows raised. For what subclasses keep of them."""
+    # a batch that failed, whose rows will run again
 
-    def _lengths(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
+    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
+        """A batch of these rows raised. `before`: the `versions` at its start.
+
+        A model may write into its inputs for some rows only, which warm-up cannot notice. Another batch that ran at the
+        same time moves the counters, too; then rows are given up that could have run again. Writes through numpy move
+        none, so a model that has raised gets copies from now on, whatever it wrote.
+        """
+        wrote = self.versions() != before
+        if wrote:
+            what = one_line(exc)
+            self.pool.spoiled.update(dict.fromkeys(self.read_from_slots(slots), what))
+            log.warning("model %s: it writes into its inputs for some rows: it gets copies now", self.model.info.name)
+        self.copies = True
+
+    def read_from_slots(self, slots: Slots) -> Slots:
+        """Those of these rows that a unit reads from their slots: not those that have joined a segment that repeats."""
+        return self.activations.missing(slots) if isinstance(self.activations, Rows) else slots
+
+    def refuse_spoiled(self, slots: Slots) -> None:
+        """Raise InputsWritten if one of these rows was changed by a batch that failed."""
+        for slot in slots:
+            if (what := self.pool.spoiled.get(slot)) is not None:
+                raise InputsWritten(
+                    f"the model wrote into its inputs and then raised {what}, so that the other rows of the batch "
+                    "cannot run again: send the call again, and have the model write into copies"
+                )
+
+    def lengths_of(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
         if len(rows) == 1:
             (row,) = rows
@@ -115,7 +142,7 @@ class CpuExecutor(Executor):
         lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
         return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
-    def _gather(
+    def gather(
         self, slots: Slots, rows: Slots, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any]]:
         """The model's arguments and keywords. `rows`: the slots of the batch with padding, of these `lengths`."""
@@ -145,7 +172,7 @@ class CpuExecutor(Executor):
             return inputs, {}
         return self.complete(inputs, of_rows, longest), self.keywords(rows)
 
-    def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
+    def scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
         """Copy the model's outputs into memory of their own, without the padding rows.
 
         It always copies: an identity model returns the slots themselves, and a model that reuses its output buffer

@@ -1,4 +1,5 @@
-"""A model in stages on a CPU: a unit runs one stage, of rows that may come from several batches of the stage before.
+"""A model in stages on a CPU: a unit runs one stage, of rows that may come from several batches of the stage before,
+and may pass unchanged through further ones. Only the result of the last is kept.
 
 A failed unit runs again, so a stage must not write into its arguments. `trial` detects a stage that does, and from then
 on it gets copies. One may do so for some rows only: after a failure the stages before run again, from the rows' slots.
@@ -9,14 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.executor import CpuExecutor, InputsWritten
-from app.engine.executor import WHOLE, Job, Ran, Stop
+from app.engine.cpu.executor import InputsWritten
+from app.engine.cpu.segments import SegmentExecutor, Together
+from app.engine.executor import Job, Ran, Stop
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import padded
 from app.models.stages.staged import passed_on
@@ -28,17 +30,7 @@ _TWICE = 2  # rows: up to here a trial runs each stage twice, to see whether it 
 _Call = Callable[[int, Sequence[Any], Mapping[str, Any]], tuple[Any, int]]
 
 
-class _Batch(NamedTuple):
-    """Rows that run together. `rows`: `slots` with padding; then their lengths, and the context."""
-
-    slots: Slots
-    rows: list[int]
-    lengths: Mapping[str, Array]
-    longest: Mapping[str, int]
-    context: Sequence[torch.Tensor]
-
-
-class StagedExecutor(CpuExecutor):
+class StagedExecutor(SegmentExecutor):
     """For a model in stages. Rows of different units may be at different stages at the same time."""
 
     activations: Activations
@@ -46,84 +38,55 @@ class StagedExecutor(CpuExecutor):
     def __init__(self, model: Model, pool: Pool) -> None:
         super().__init__(model, pool)
         self.activations = Activations()
-        self._last = len(model.stages) - 1
+        self.last = len(model.stages) - 1
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
 
-    def run(self, job: Job, stop: Stop) -> Iterator[Ran]:
-        """The batch passes unchanged through `job.steps` stages, until it is stopped or a stage fails: then it ends
-        with the stage before. Only the result of the last one is kept, unless the model ends with it.
-        """
-        if job.stage == WHOLE:
-            yield self.whole(job.slots, job.size)
-        else:
-            yield self._run(job.slots, job.size, job.stage, job.steps, stop, self._call)
+    def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
+        return _Stages(self, slots, job.size, range(job.stage, job.stage + most), stop, self.call)
 
     def whole(self, slots: Slots, size: int) -> Ran:
-        return self._run(slots, size, 0, len(self.model.stages), None, self._call)
+        return self._whole(slots, size, self.call)
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
-        return self._run(slots, size, 0, len(self.model.stages), None, self._try)
+        try:
+            return self._whole(slots, size, self._try)
+        finally:
+            self._tried = self.versions()
 
-    def note_failure(self, slots: Slots) -> None:
-        """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
-        counters.
+    def _whole(self, slots: Slots, size: int, call: _Call) -> Ran:
+        ran = self._ran(lambda: _Stages(self, slots, size, range(self.last + 1), None, call), Stop())
+        ran.infer_ns = sum(ran.stages_ns)  # a trial does more than compute
+        return ran
+
+    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
+        """Also: what the stage before has returned may have been changed; tensors made in inference mode have no
+        version counters.
         """
         self.activations.doubtful.update(slots)
 
-    def _run(self, slots: Slots, size: int, stage: int, steps: int, stop: Stop | None, call: _Call) -> Ran:
-        """`steps` stages from `stage` on. Without a Stop none may fail."""
-        begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
-        arguments, keywords, context = self._arguments(slots, rows, stage, lengths, longest)
-        batch = _Batch(slots, rows, lengths, longest, context)
-        gathered = time.perf_counter_ns()
-        result, first_ns = call(stage, arguments, keywords)
-        times, sound = [first_ns], True
-        if steps > 1:
-            result, sound = self._pass_on(stage, steps, stop, result, batch, times, call)
-        inferred = time.perf_counter_ns()
-        stage += len(times) - 1
-        outputs: list[Array] = []
-        if stage == self._last:
-            outputs = self._scatter(result, len(slots), size, longest)
-        else:
-            passed = passed_on(result, stage, size)
-            if self._reuses[stage]:
-                passed = tuple(tensor.clone() for tensor in passed)
-            self.activations.keep(slots, stage, passed, longest, context)
-            if not sound:
-                self.activations.doubtful.update(slots)
-        output_ns = time.perf_counter_ns() - inferred
-        infer_ns = sum(times) if stop is None else inferred - gathered  # a trial does more than compute
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=tuple(times), steps=len(times))
+    def call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """Call a stage. Returns its result and nanoseconds."""
+        before = time.perf_counter_ns()
+        if self._writes[stage]:  # into slots, into what is kept, or into what the stage before has returned
+            arguments = [argument.clone() for argument in arguments]
+        result = self.model.stages[stage](*arguments, **keywords)
+        return result, time.perf_counter_ns() - before
 
-    def _pass_on(
-        self, first: int, steps: int, stop: Stop | None, result: Any, batch: _Batch, times: list[int], call: _Call
-    ) -> tuple[Any, bool]:
-        """Run further stages of an unchanged batch. `result`: of the first stage. Returns that of the last one, and
-        whether it is sound: a stage that failed may have changed it.
-        """
-        given: Sequence[Any] = ()
-        while len(times) < steps and not (stop is not None and stop.now):
-            stage = first + len(times)
-            passed: Sequence[Any] = passed_on(result, stage - 1, len(batch.rows))
-            self.activations.learn(stage - 1, passed, batch.longest, batch.context)
-            again = self.model.again[stage]
-            if again and not given:
-                given = [*self._gather(*batch[:4])[0], *batch.context]
-            try:
-                result, ns = call(stage, [*passed, *(given[place] for place in again)], {})
-            except Exception:  # the next unit of these rows begins with this stage, and will raise it again
-                if stop is None:
-                    raise
-                return result, False
-            times.append(ns)
-        return result, True
+    def _try(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """As `call`, and detect whether the stage writes into its arguments or reuses its result's memory."""
+        arguments = [_copied(argument) for argument in arguments]
+        before = _state(arguments)
+        result, ns = self.call(stage, arguments, keywords)
+        self._writes[stage] |= before != _state(arguments)
+        if len(arguments[0]) <= _TWICE and stage < self.last:
+            # The first result is still alive, so the second is in the same memory only if the stage reuses it.
+            again, _ = self.call(stage, [_copied(argument) for argument in arguments], keywords)
+            self._reuses[stage] |= bool(_storages(result) & _storages(again))
+        return result, ns
 
-    def _arguments(
+    def arguments(
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
@@ -136,7 +99,7 @@ class StagedExecutor(CpuExecutor):
         if stage and context is None:
             context = self.activations.context(rows, longest)
         if stage == 0 or context is None or any(place < len(inputs) for place in again):
-            inputs, keywords = self._gather(slots, rows, lengths, longest)
+            inputs, keywords = self.gather(slots, rows, lengths, longest)
         if context is None:
             assert model.context is not None
             context = model.context(*inputs)
@@ -148,34 +111,81 @@ class StagedExecutor(CpuExecutor):
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """As `_arguments`, computed again: what is kept of these rows may have been changed by a stage that failed."""
-        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        if self.versions() != self._tried:
+            raise InputsWritten(
+                "a stage has failed, and its rows cannot run again: an earlier one wrote into the inputs"
+            )
+        inputs, keywords = self.gather(slots, rows, lengths, longest)
         context = () if self.model.context is None else self.model.context(*inputs)
         given, passed = [*inputs, *context], inputs
         for number in range(stage):
             arguments = [*passed, *(given[place] for place in self.model.again[number])]
-            result, _ = self._call(number, arguments, {} if number else keywords)
+            result, _ = self.call(number, arguments, {} if number else keywords)
             passed = list(passed_on(result, number, len(rows)))
         return [*passed, *(given[place] for place in self.model.again[stage])], {}, context
 
-    def _call(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """Call a stage. Returns its result and nanoseconds."""
-        before = time.perf_counter_ns()
-        if self._writes[stage]:  # into slots, into what is kept, or into what the stage before has returned
-            arguments = [argument.clone() for argument in arguments]
-        result = self.model.stages[stage](*arguments, **keywords)
-        return result, time.perf_counter_ns() - before
+    def keep(
+        self, slots: Slots, stage: int, result: Any, size: int, longest: Mapping[str, int], context: Sequence[Any]
+    ) -> None:
+        """Keep the result of a stage for the next one. Raises ConfigError if it is not what a stage passes on."""
+        passed = passed_on(result, stage, size)
+        if self._reuses[stage]:
+            passed = tuple(tensor.clone() for tensor in passed)
+        self.activations.keep(slots, stage, passed, longest, context)
 
-    def _try(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """As `_call`, and detect whether the stage writes into its arguments or reuses its result's memory."""
-        arguments = [_copied(argument) for argument in arguments]
-        before = _state(arguments)
-        result, ns = self._call(stage, arguments, keywords)
-        self._writes[stage] |= before != _state(arguments)
-        if len(arguments[0]) <= _TWICE and stage < self._last:
-            # The first result is still alive, so the second is in the same memory only if the stage reuses it.
-            again, _ = self._call(stage, [_copied(argument) for argument in arguments], keywords)
-            self._reuses[stage] |= bool(_storages(result) & _storages(again))
-        return result, ns
+
+class _Stages(Together):
+    """Rows that pass through these stages. Without a `stop` none may fail."""
+
+    def __init__(
+        self, executor: StagedExecutor, slots: Slots, size: int, stages: range, stop: Stop | None, call: _Call
+    ) -> None:
+        self._executor, self._slots, self._stages, self._stop, self._call = executor, slots, stages, stop, call
+        self._rows = rows = padded(slots, size)
+        self._lengths, self._longest = executor.lengths_of(rows) if executor.pool.lengths else ({}, {})
+        self._arguments, self._keywords, self._context = executor.arguments(
+            slots, rows, stages[0], self._lengths, self._longest
+        )
+        self._given: Sequence[Any] = ()  # what later stages may take again
+        self._result: Any = None
+        self._sound = True  # False: a stage that failed may have changed the result of the one before
+        self.times: list[int] = []
+
+    def steps(self) -> Iterator[int]:
+        for stage in self._stages:
+            if self.made:
+                if self._stop is not None and self._stop.now:
+                    return
+                self._pass_on(stage)
+            try:
+                self._result, ns = self._call(stage, self._arguments, self._keywords)
+            except Exception:  # after the first: the next unit of these rows begins here, and will raise it again
+                if not self.made or self._stop is None:
+                    raise
+                self._sound = False
+                return
+            self.times.append(ns)
+            self.made += 1
+            yield self.made
+
+    def _pass_on(self, stage: int) -> None:
+        """Make the arguments of a further stage."""
+        executor, again = self._executor, self._executor.model.again[stage]
+        passed = passed_on(self._result, stage - 1, len(self._rows))
+        executor.activations.learn(stage - 1, passed, self._longest, self._context)
+        if again and not self._given:
+            inputs, _ = executor.gather(self._slots, self._rows, self._lengths, self._longest)
+            self._given = [*inputs, *self._context]
+        self._arguments, self._keywords = [*passed, *(self._given[place] for place in again)], {}
+
+    def end(self) -> tuple[list[int], list[Array], Array | None]:
+        executor, slots, stage, size = self._executor, self._slots, self._stages[self.made - 1], len(self._rows)
+        if stage == executor.last:
+            return [], executor.scatter(self._result, len(slots), size, self._longest), None
+        executor.keep(slots, stage, self._result, size, self._longest, self._context)
+        if not self._sound:
+            executor.activations.doubtful.update(slots)
+        return [], [], None
 
 
 def _state(arguments: Sequence[torch.Tensor]) -> list[tuple[int, bytes]]:

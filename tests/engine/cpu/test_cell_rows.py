@@ -59,8 +59,7 @@ def test_a_slab_is_no_larger_than_its_bound() -> None:
     rows = CellRows()
     rows.reserve(1 << 20, 1 << 12, torch.zeros(1, 1 << 10), {})
     rows.begin([0], torch.zeros(1, 3, 1 << 10), (torch.zeros(1, 1),), [3])
-    assert rows.of([0])[0].place >= 0
-    assert rows._slabs is not None
+    assert rows.of([0])[0].slabs is rows._slabs
     assert rows._slabs.x is not None
     assert rows._slabs.x.nbytes <= 1 << 30
 
@@ -81,4 +80,4 @@ def test_a_place_that_another_worker_has_just_taken_is_not_missed() -> None:
     kept = begun(4)
     kept._free = Raced()
     kept.begin([20], X[:1], STATE, [6])
-    assert kept.of([20])[0].place == -1
+    assert kept.of([20])[0].slabs is not kept._slabs
