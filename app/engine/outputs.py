@@ -27,47 +27,24 @@ class CallWithOutputs(Call):
         return any(row.state is RowState.RUNNING for row in self.rows)
 
 
-def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
-    """Record a unit of some stages. Rows at the positions `over` have ended. Returns the batches of those.
+def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
+    """Record a unit of some stages or steps. Rows at the positions `over` have ended. Returns the batches of those.
 
-    Rows that were in one batch and stay together share one FinishedBatch.
+    Rows that have taken the same time so far share one FinishedBatch.
     """
     positions = {position: place for place, position in enumerate(over)}
-    batches: dict[tuple[int, bool], FinishedBatch] = {}
+    batches: dict[tuple[Times, bool], FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
         call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
         before, ends = call.places[row.index], position in positions
-        key = (id(before[0]) if before else 0, ends)
-        batch = batches.get(key)
-        if batch is None:
-            total = _sum(before[0].times, times) if before else times
-            batch = batches[key] = _finished(unit, ran.outputs if ends else [], ended, total)
-        call.places[row.index] = (batch, positions[position] if ends else position)
-    return [batch for (_, ends), batch in batches.items() if ends]
-
-
-def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[FinishedBatch]:
-    """Record a unit of steps of a cell: rows end one by one, and only rows that have ended have outputs.
-
-    Rows may join at each step, so the times of each row are added up in a FinishedBatch of its own.
-    """
-    positions = {position: place for place, position in enumerate(ran.ended)}
-    batches: dict[Times, FinishedBatch] = {}
-    for position, row in enumerate(unit.rows):
-        call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
-        before = call.places[row.index]
-        if position not in positions:
-            if before is None:
-                call.places[row.index] = (_finished(unit, [], ended, times), position)
-            else:
-                before[0].times = _sum(before[0].times, times)
-            continue
         total = _sum(before[0].times, times) if before else times
-        batch = batches.get(total)
+        batch = batches.get((total, ends))
         if batch is None:
-            batch = batches[total] = _finished(unit, ran.outputs, ended, total)
-        call.places[row.index] = (batch, positions[position])
-    return list(batches.values())
+            outputs = ran.outputs if ends else []
+            batch = FinishedBatch(outputs, ended, total, len(unit.rows), unit.worker, unit.reason)
+            batches[total, ends] = batch
+        call.places[row.index] = (batch, positions.get(position, position))
+    return [batch for (_, ends), batch in batches.items() if ends]
 
 
 def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Array], lengths: Array) -> None:
@@ -78,7 +55,7 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
     own = [info.has_own_length(spec) for spec in info.outputs]
     for position, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         call = cast("CallWithOutputs", row.call)
-        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # set by `note_steps`
+        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # set by `note_rows`
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
         own_batch = FinishedBatch(cut, batch.ended, batch.times, batch.size, batch.worker, batch.reason)
@@ -144,10 +121,6 @@ def _padded_rows(parts: Sequence[Array]) -> Array:
         rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
         begin += len(part)
     return rows
-
-
-def _finished(unit: Unit, outputs: list[Array], ended: int, times: Times) -> FinishedBatch:
-    return FinishedBatch(outputs, ended, times, len(unit.rows), unit.worker, unit.reason)
 
 
 def _sum(one: Times, other: Times) -> Times:

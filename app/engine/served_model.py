@@ -11,7 +11,7 @@ from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
 from app.engine.device import Completion
 from app.engine.executor import Executor, Piece, Ran, Readers
 from app.engine.lease import Intake, Lease, PlacedModel
-from app.engine.outputs import note_stages, note_steps, split_by_length
+from app.engine.outputs import note_rows, split_by_length
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
@@ -171,12 +171,10 @@ class ServedModel(PlacedModel):
 
     def _stages_ran(self, unit: Unit, ran: Ran, ended: int, times: Times, klass: str) -> list[Row]:
         """Record a unit of some stages, or of steps of a cell. Returns the rows that have ended with it."""
-        if self._cell:
-            over: Sequence[int] = ran.ended
-            batches = note_steps(unit, ran, ended, times)
-        else:
-            over = range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
-            batches = note_stages(unit, ran, ended, times, over)
+        over: Sequence[int] = ran.ended
+        if not self._cell and unit.stage + ran.steps == self._stages:
+            over = range(len(unit.rows))
+        batches = note_rows(unit, ran, ended, times, over)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
             operation = unit.operation if stage == unit.stage else Operation.CONTINUE  # later stages change no batch
             self.stats.stages[stage][klass].ran(unit.worker, unit.reason, operation, len(unit.rows), spent)

@@ -10,7 +10,7 @@ import pytest
 
 from app.contract import DATATYPES, FinishedBatch
 from app.engine.executor import Ran
-from app.engine.outputs import joined, note_stages, note_steps, split_by_length
+from app.engine.outputs import joined, note_rows, split_by_length
 from app.engine.tensors import neighbours, stack
 from app.errors import ConfigError
 from app.models.base import check_shape
@@ -35,22 +35,22 @@ def batch_of(row: Any) -> tuple[FinishedBatch, int]:
 
 def test_steps_of_rows_that_join_and_leave() -> None:
     first, second, late = rows_of(3)
-    note_steps(unit_of([first, second]), Ran([], 1, 2, 3), 10, (1, 2, 3))
+    note_rows(unit_of([first, second]), Ran([], 1, 2, 3), 10, (1, 2, 3), ())
     outputs = [np.zeros(2)]
-    over = note_steps(unit_of([first, late, second]), Ran(outputs, 1, 1, 1, ended=(0, 2)), 20, (1, 1, 1))
+    over = note_rows(unit_of([first, late, second]), Ran(outputs, 1, 1, 1), 20, (1, 1, 1), (0, 2))
     assert batch_of(first)[0] is batch_of(second)[0] is over[0]  # which are answered together
     assert [batch_of(row)[1] for row in (first, second)] == [0, 1]
     assert (over[0].times, over[0].size, len(over)) == ((2, 3, 4), 3, 1)
-    (last,) = note_steps(unit_of([late]), Ran(outputs, 5, 5, 5, ended=(0,)), 30, (5, 5, 5))
+    (last,) = note_rows(unit_of([late]), Ran(outputs, 5, 5, 5), 30, (5, 5, 5), (0,))
     assert (last.times, last.ended) == ((6, 6, 6), 30)
     assert over[0].times == (2, 3, 4)
 
 
 def test_stages_of_rows_that_meet_at_a_boundary() -> None:
     first, second = rows_of(2)
-    note_stages(unit_of([first]), Ran([], 1, 1, 1), 10, (1, 1, 1), ())
-    note_stages(unit_of([second]), Ran([], 5, 5, 5), 20, (5, 5, 5), ())
-    batches = note_stages(unit_of([first, second]), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
+    note_rows(unit_of([first]), Ran([], 1, 1, 1), 10, (1, 1, 1), ())
+    note_rows(unit_of([second]), Ran([], 5, 5, 5), 20, (5, 5, 5), ())
+    batches = note_rows(unit_of([first, second]), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
     assert [batch.times for batch in batches] == [(2, 3, 4), (6, 7, 8)]
     assert [batch_of(row) for row in (first, second)] == [(batches[0], 0), (batches[1], 1)]
 
