@@ -12,23 +12,21 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
-from app.engine.pool import Slots
+from app.engine.pool import Pool, Slots
 from app.engine.tensors import neighbours
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Drop, Klass, Reason, Row, RowState
+from app.scheduler.types import Drop, Klass, Reason, Row
 from app.values.ranges import check_range
 
 log = logging.getLogger("starling.engine")
-
-_ENDED = RowState.ENDED
 
 
 @dataclass(slots=True)
@@ -46,54 +44,20 @@ class Intake:
     refusing: str | None = None  # why all calls are refused, or None
 
 
-class PlacedModel:
-    """A model on the device, and its slots. ServedModel is the one subclass; leases need no more than this.
+class Owner(Protocol):
+    """What a lease needs of its model, which is a ServedModel."""
 
-    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
-    slot is in use.
-    """
+    model: Model
+    executor: Executor
+    pool: Pool
+    program: int
+    stats: ModelStats
+    intake: Intake
+    reserved: list[int]
+    cuts_outputs: bool
 
-    def __init__(self, model: Model, executor: Executor, program: int, stats: ModelStats, intake: Intake) -> None:
-        self.model = model
-        self.executor = executor
-        self.pool = executor.pool
-        self.activations = executor.activations
-        self.program = program
-        self.stats = stats
-        #: Whether some output has a variable length, so that it must be cut to the call's own.
-        self.cuts_outputs = not all(spec.fixed for spec in model.info.outputs)
-        self.intake = intake
-        self.reserved = [0, 0]
-        self.drained: asyncio.Future[None] | None = None
-
-    def free_rows(self, rows: Iterable[Row]) -> None:
-        """Give back the slots of those rows that have ended, which nothing reads any more."""
-        slots: list[int] = []
-        for row in rows:
-            if row.state is _ENDED and row.slot >= 0:
-                slots.append(row.slot)
-                row.slot = -1
-        if slots:
-            self.give_back(slots)
-
-    def give_back(self, slots: Slots) -> None:
-        if self.activations is not None:
-            self.activations.release(slots)
-        self.pool.give_back(slots)
-        if self.drained is not None and not self.pool.used:
-            self.give_up()
-
-    async def drain(self) -> None:
-        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
-        if self.drained is None:
-            self.drained = asyncio.get_running_loop().create_future()
-        if self.pool.used and self.intake.refusing is None:
-            await asyncio.shield(self.drained)
-
-    def give_up(self) -> None:
-        """End the wait of `drain`."""
-        if self.drained is not None and not self.drained.done():
-            self.drained.set_result(None)
+    def give_back(self, slots: Slots) -> None: ...
+    def free_rows(self, rows: Iterable[Row]) -> None: ...
 
 
 class Lease(CallWithOutputs):
@@ -107,7 +71,7 @@ class Lease(CallWithOutputs):
     def __init__(
         self,
         id: int,
-        placed: PlacedModel,
+        placed: Owner,
         slots: Slots,
         lengths: Mapping[str, int],
         klass: Klass,

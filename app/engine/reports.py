@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from app.contract import CLASSES, ModelInfo, Plan
-from app.engine.lease import Lease, PlacedModel
+from app.engine.lease import Intake, Lease
 from app.engine.profiling.profiled_model import ProfiledModel
+from app.observe.metrics import ModelStats
 from app.observe.snapshot import ActivationMemory, Gauges
 from app.scheduler.types import Klass
 
@@ -20,17 +21,20 @@ class Reports:
     1 for a recurrent model that runs by its cell.
     """
 
-    def __init__(self, info: ModelInfo, placed: PlacedModel, profiled: ProfiledModel, stages: int) -> None:
+    def __init__(
+        self, info: ModelInfo, program: int, stats: ModelStats, profiled: ProfiledModel, intake: Intake, stages: int
+    ) -> None:
+        """Without the served model: that has these reports, and would not be freed by reference counting."""
+        executor = profiled.executor
         self._info = info
-        # Parts, not the model that is placed: that has these reports, and would not be freed by reference counting.
-        self._program, self._stats = placed.program, placed.stats
-        self._pool, self._activations = placed.pool, placed.activations
-        self._clock = placed.intake.clock
+        self._program, self._stats = program, stats
+        self._pool, self._activations = executor.pool, executor.activations
+        self._clock = intake.clock
         self._profiled = profiled
         self._stages = stages
-        self._cell = placed.executor.steps is not None
-        self._scheduler = placed.intake.scheduler
-        self._state = self._scheduler.states[placed.program]
+        self._cell = executor.steps is not None
+        self._scheduler = intake.scheduler
+        self._state = self._scheduler.states[program]
 
     def gauges(self) -> Gauges:
         """The state of the model at this moment."""

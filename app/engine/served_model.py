@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from app.contract import CLASSES, FinishedBatch, Model, SampleRow, Times
+from app.contract import CLASSES, FinishedBatch, Model, ModelCall, SampleRow, Times
 from app.engine.device import Completion
 from app.engine.executor import Executor, Piece, Ran, Readers
-from app.engine.lease import Intake, Lease, PlacedModel
+from app.engine.lease import Intake, Lease
 from app.engine.outputs import note_rows, split_by_length
+from app.engine.pool import Slots
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.reports import KLASSES, Reports
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.observe.metrics import ModelStats
-from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
 
 log = logging.getLogger("starling.engine")
 
+_ENDED = RowState.ENDED
 
-class ServedModel(PlacedModel):
-    """Implements contract.Served."""
+
+class ServedModel:
+    """Implements contract.Served.
+
+    `reserved`: by class, rows leased and not yet submitted. `drained`: set once new calls are refused, and done when no
+    slot is in use.
+    """
 
     def __init__(self, model: Model, executor: Executor, program: int, profiled: ProfiledModel, intake: Intake) -> None:
         info, batching = model.info, model.info.batching
         self._cell = executor.steps is not None
         self._stages = 1 if self._cell else len(executor.model.stages)
         stats = ModelStats(info.name, info.version, self._stages, batching.default_class)
-        super().__init__(model, executor, program, stats, intake)
+        self.model, self.executor, self.program, self.stats, self.intake = model, executor, program, stats, intake
+        self.pool, self.activations = executor.pool, executor.activations
+        #: Whether some output has a variable length, so that it must be cut to the call's own.
+        self.cuts_outputs = not all(spec.fixed for spec in info.outputs)
+        self.reserved = [0, 0]
+        self.drained: asyncio.Future[None] | None = None
         #: What clients send and get; the engine uses `model.info`.
         self.info = info if model.front is None else model.front.client_info(info)
         self.profiled = profiled
         self.finish = stats.call_answered
         self.first_piece, self.next_piece = stats.first_piece, stats.next_piece
-        self.reports = Reports(self.info, self, profiled, self._stages)
+        self.reports = Reports(self.info, program, stats, profiled, intake, self._stages)
         self.statistics = self.reports.statistics
         self._row_bytes = 0 if self.activations is None else self.activations.row_bytes
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
@@ -51,6 +64,37 @@ class ServedModel(PlacedModel):
     def untried(self) -> Exception | None:
         """See contract.Served."""
         return None if self.stats.rows else self.profiled.unfit
+
+    # slots
+
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """Give back the slots of those rows that have ended, which nothing reads any more."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.give_back(slots)
+
+    def give_back(self, slots: Slots) -> None:
+        if self.activations is not None:
+            self.activations.release(slots)
+        self.pool.give_back(slots)
+        if self.drained is not None and not self.pool.used:
+            self.give_up()
+
+    async def drain(self) -> None:
+        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
+        if self.drained is None:
+            self.drained = asyncio.get_running_loop().create_future()
+        if self.pool.used and self.intake.refusing is None:
+            await asyncio.shield(self.drained)
+
+    def give_up(self) -> None:
+        """End the wait of `drain`."""
+        if self.drained is not None and not self.drained.done():
+            self.drained.set_result(None)
 
     # admission
 
