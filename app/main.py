@@ -256,7 +256,7 @@ async def _stop(engine: Engine, collector: Collector, served: Served) -> None:
     try:
         await engine.stop(served)
     finally:
-        collector.unloaded([served.model.call, *served.model.stages])
+        collector.unloaded([served.model.call, *served.model.stages.calls])
 
 
 async def _load_all(

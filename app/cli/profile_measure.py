@@ -82,7 +82,9 @@ async def loaded(engine: Engine, model: Model, length: int = 0) -> AsyncIterator
     # Other policies have tables, and solving them disturbs what is measured; nobody waits in its queue.
     batching = model.info.batching.model_copy(update={"policy": "no_wait", "max_queue": model.info.batching.max_batch})
     try:
-        served = await engine.start(replace(model, info=replace(model.info, batching=batching), profile=True))
+        served = await engine.start(
+            replace(model, info=replace(model.info, batching=batching), checks=replace(model.checks, profile=True))
+        )
     except ConfigError as exc:
         raise ConfigError(f"model {model.info.name!r}: {exc}") from exc
     profiled = served.profiled  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Data types and interfaces that HTTP, the engine and the models share. Nothing here needs torch."""
 
 from app.contract.answers import Answer, FinishedBatch, Pending, Times, Waiter, awaited, wait
-from app.contract.models import Front, Model, ModelSource, TextCut, Translated
+from app.contract.models import Checks, Front, Model, ModelSource, Stages, TextCut, Translated
 from app.contract.serving import Catalog, IndexEntry, Lease, ModelCall, Plan, Served
 from app.contract.specs import (
     CLASSES,
@@ -28,6 +28,7 @@ __all__ = [
     "Array",
     "Batching",
     "Catalog",
+    "Checks",
     "FinishedBatch",
     "Front",
     "IndexEntry",
@@ -40,6 +41,7 @@ __all__ = [
     "Plan",
     "SampleRow",
     "Served",
+    "Stages",
     "TensorSpec",
     "TextCut",
     "Times",

@@ -86,6 +86,45 @@ def _nothing() -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """The parts of a model between which rows may join and leave a batch. A model in one piece has none.
+
+    The first of `calls` takes the inputs; each next one takes what the last returned, followed by what `again` lists
+    for it: positions in the inputs, continued by the results of `context`, which takes the inputs of a batch.
+    """
+
+    calls: tuple[Callable[..., Any], ...] = ()
+    again: tuple[tuple[int, ...], ...] = ()
+    context: Callable[..., Sequence[Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def given(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs of a batch and their context: what stages may take again."""
+        return [*inputs] if self.context is None else [*inputs, *self.context(*inputs)]
+
+    def arguments(self, stage: int, passed: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        """What a stage takes: what was `passed` on, or the inputs for the first, and of what is `given` some again."""
+        return [*passed, *(given[place] for place in self.again[stage])]
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """How a model is tried before it serves.
+
+    `samples`: real rows that the owner gave. `row_check`: "refuse", "warn" or "off", see models/checks/row_check.py.
+    `profile`: it may be measured while the server is idle. `allow_untried`: it may replace a working version even if it
+    raises on every made-up row.
+    """
+
+    samples: tuple[SampleRow, ...] = ()
+    row_check: str = "refuse"
+    profile: bool = True
+    allow_untried: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One loaded version of a model.
 
@@ -96,19 +135,11 @@ class Model:
     tensor, a tuple in the order of the outputs, or a mapping by output name.
 
     `decode` and `present` are the owner's functions for the friendly route, or None. `takes_fields`: `decode` accepts a
-    keyword `fields`, the other fields of the form with the file. `takes_parameters`: `call` accepts a keyword
-    `parameters`, one mapping per row of the call's parameters that are not reserved. `read_parameters` raises
-    BadRequest that names a parameter which does not fit.
+    keyword `fields`, the other fields of the form with the file. `read_parameters`: `call` accepts a keyword
+    `parameters`, one mapping per row of the call's parameters that are not reserved; it raises BadRequest that names a
+    parameter which does not fit. None: `call` takes none.
 
     `writes`: the answer is a text that is generated token by token, so a call may stream it.
-
-    `samples`: real rows that the owner gave to try the model with. `row_check`: "refuse", "warn" or "off", see
-    models/checks/row_check.py. `profile`: it may be measured while the server is idle. `allow_untried`: it may replace
-    a working version even if it raises on every made-up row.
-
-    `stages`: the parts of `call`; between them rows may join and leave a batch. A model in one piece has none. The
-    first takes the inputs; each next one takes what the last returned, followed by what `again` lists for it. `again`
-    has positions in the inputs, continued by the results of `context`, which takes the inputs of a batch.
 
     `close` is called once it serves no more. `note`: what its load could not do; shown in the index and logged.
     """
@@ -117,20 +148,18 @@ class Model:
     call: Callable[..., Any]
     decode: Callable[..., Mapping[str, Any]] | None = None
     present: Callable[[Mapping[str, Array]], Any] | None = None
-    takes_parameters: bool = False
     takes_fields: bool = False
     read_parameters: Callable[[Mapping[str, Any]], object] | None = None
     writes: bool = False
-    samples: tuple[SampleRow, ...] = ()
-    row_check: str = "refuse"
-    profile: bool = True
-    allow_untried: bool = False
-    stages: tuple[Callable[..., Any], ...] = ()
-    again: tuple[tuple[int, ...], ...] = ()
-    context: Callable[..., Sequence[Any]] | None = None
+    checks: Checks = Checks()
+    stages: Stages = Stages()
     front: Front | None = None
     close: Callable[[], object] = _nothing
     note: str = ""
+
+    @property
+    def takes_parameters(self) -> bool:
+        return self.read_parameters is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Engine:
         suffice.
         """
         loop = asyncio.get_running_loop()
-        reserved = self._memory.reserve(model, self.device.spec, self.profiling.spare * model.profile)
+        reserved = self._memory.reserve(model, self.device.spec, self.profiling.spare * model.checks.profile)
         model = reserved.model
         with ExitStack() as undo:
             undo.callback(self._memory.release, model)

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from app.contract import Front, Model, ModelInfo, ModelSource, SampleRow
+from app.contract import Checks, Front, Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
 from app.models.base import one_line, with_place
 from app.models.checks.advice import advice_on
@@ -70,9 +70,10 @@ def _load(
         model = _of_task(info, config, source.folder)
     else:
         model = _of_tensors(info, config, source.folder)
-    model = replace(model, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
+    checks = replace(model.checks, row_check=row_check, profile=config.profile, allow_untried=config.allow_untried)
+    model = replace(model, checks=checks)
     model = _in_stages(model, config, source.folder / FILE_NAME)
-    for part in (model.call, *model.stages, model.context):
+    for part in (model.call, *model.stages.calls, model.stages.context):
         if isinstance(part, nn.Module):
             _break_cycles(part)
     return model
@@ -131,7 +132,7 @@ def _of_task(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
     path = folder / config.warmup.file
     rows = read_samples(path, model.front.client_info(model.info))
     model.front.example = rows[0]
-    return replace(model, samples=_read_by(model.front, rows, path))
+    return replace(model, checks=Checks(_read_by(model.front, rows, path)))
 
 
 def _read_by(front: Front, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
@@ -189,9 +190,13 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path) -> Model:
         decode=decode,
         takes_fields=known is not None and "fields" in known.parameters,
         present=getattr(owner, "present", None),
-        takes_parameters=takes_parameters,
-        samples=samples,
+        read_parameters=_any_parameters if takes_parameters else None,
+        checks=Checks(samples),
     )
+
+
+def _any_parameters(given: Mapping[str, Any]) -> None:
+    """The model itself looks at them."""
 
 
 # the signature of what takes the inputs
@@ -267,7 +272,7 @@ def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
             what = f"{path}: inputs[{index}].datatype"
             raise ConfigError(f"{what}: expected numbers for a model in stages, got BYTES")
     if not asked:
-        return replace(model, stages=call.stages, again=call.again, context=call.context)
+        return replace(model, stages=call.parts)
     from app.models.stages.slicing import sliced  # imports much of torch, which takes half a second
 
     with _naming(f"{path}: {'cuts' if config.cuts else 'stages'}"):

@@ -79,7 +79,10 @@ def place(model: Model, placement: Placement) -> Model:
         placement = replace(placement, compile=False)
     dtype = PRECISIONS[placement.precision]
     try:
-        for part in (module, *(one for one in (*model.stages, model.context) if isinstance(one, nn.Module))):
+        for part in (
+            module,
+            *(one for one in (*model.stages.calls, model.stages.context) if isinstance(one, nn.Module)),
+        ):
             part.to(device=placement.device, dtype=dtype)
             _move_rest(part, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
@@ -93,11 +96,12 @@ def place(model: Model, placement: Placement) -> Model:
     last = len(model.stages) - 1
     stages = tuple(
         _wrapped(stage, placement, model.info.outputs if number == last else None)
-        for number, stage in enumerate(model.stages)
+        for number, stage in enumerate(model.stages.calls)
     )
     # not compiled: it is a few operators of masks and positions
-    context = model.context and _wrapped(model.context, replace(placement, compile=False), None)
-    return replace(model, call=_wrapped(module, placement, model.info.outputs), stages=stages, context=context)
+    context = model.stages.context and _wrapped(model.stages.context, replace(placement, compile=False), None)
+    parts = replace(model.stages, calls=stages, context=context)
+    return replace(model, call=_wrapped(module, placement, model.info.outputs), stages=parts)
 
 
 def _wrapped(

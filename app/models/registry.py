@@ -231,7 +231,7 @@ class Registry:
     async def _let_serve_untried(self, served: Served, replaced: Sequence[Served | None]) -> None:
         """Stop an untried version, and raise ConfigError, if it would replace a version that works."""
         untried = served.untried
-        if served.model.allow_untried or all(old is None or old.untried is not None for old in replaced):
+        if served.model.checks.allow_untried or all(old is None or old.untried is not None for old in replaced):
             return
         await self._stop(served)
         raise ConfigError(f"{untried}. {REPLACES_NONE}") from untried

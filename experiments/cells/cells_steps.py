@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from app import process
-from app.contract import Answer, Model, ModelCall, ModelInfo, ModelSource, Served, awaited
+from app.contract import Answer, Checks, Model, ModelCall, ModelInfo, ModelSource, Served, awaited
 from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
@@ -79,10 +79,10 @@ class Network:
         self.counted = Counted(declared.cell)
         call, called_with = recurrent_model(Recurrent(self.counted, declared.state), info)
         self.call: CellModel = call.eval()
-        self.cells = Model(called_with, self.call, row_check="off")
+        self.cells = Model(called_with, self.call, checks=Checks(row_check="off"))
         # a device takes a function for a model of one piece
         whole: ModelInfo = replace(called_with, name=f"{called_with.name}-whole")
-        self.whole = Model(whole, lambda *inputs: self.call(*inputs), row_check="off")
+        self.whole = Model(whole, lambda *inputs: self.call(*inputs), checks=Checks(row_check="off"))
 
     def bare(self, ids: torch.Tensor) -> None:
         """A loop over the cell alone, with what stands before and behind it."""

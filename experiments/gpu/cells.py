@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.contract import Model
+from app.contract import Checks, Model
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.layer_steps import TorchSteps
@@ -157,4 +157,4 @@ def _model(module: Any, name: str, largest: int) -> Model:
     plain = model_of(module, inputs, outputs, name=name, policy="late", max_batch=largest)
     declared = by_its_layer(module, plain.info) if name == "lstm" else Recurrent(module, module.state)
     call, info = recurrent_model(declared, plain.info)
-    return Model(info, call, row_check="off")
+    return Model(info, call, checks=Checks(row_check="off"))

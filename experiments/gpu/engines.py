@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from app import process
-from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.engine.device import DeviceOptions
 from app.engine.device_factory import make_device
 from app.engine.engine import Engine
@@ -139,6 +139,6 @@ def model_of(
     """A model of one module, or in stages."""
     info = ModelInfo(name, version, "torch", tuple(inputs), tuple(outputs), Batching(**batching))
     if isinstance(call, nn.Module):
-        return Model(info, call.eval(), row_check=row_check)
+        return Model(info, call.eval(), checks=Checks(row_check=row_check))
     staged = Staged(call, again).eval()
-    return Model(info, staged, row_check=row_check, stages=staged.stages, again=staged.again, context=staged.context)
+    return Model(info, staged, checks=Checks(row_check=row_check), stages=staged.parts)

@@ -12,7 +12,19 @@ import numpy as np
 import torch
 from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
-from app.contract import Answer, Array, Batching, Model, ModelCall, ModelInfo, SampleRow, TensorSpec, awaited
+from app.contract import (
+    Answer,
+    Array,
+    Batching,
+    Checks,
+    Model,
+    ModelCall,
+    ModelInfo,
+    SampleRow,
+    Stages,
+    TensorSpec,
+    awaited,
+)
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.served_loads import ThreadTimes
@@ -83,12 +95,9 @@ def make_model(
     return Model(
         info,
         staged or (Affine() if call is None else call),
-        takes_parameters=takes_parameters,
-        row_check=row_check,
-        samples=tuple(samples),
-        stages=staged.stages if staged else (),
-        again=staged.again if staged else (),
-        context=staged.context if staged else None,
+        read_parameters=(lambda given: None) if takes_parameters else None,
+        checks=Checks(tuple(samples), row_check),
+        stages=staged.parts if staged else Stages(),
     )
 
 
@@ -102,7 +111,7 @@ def recurrent(
 ) -> Model:
     """A recurrent model of batches of four rows."""
     call, info = recurrent_model(declared, make_model(None, inputs, outputs, max_batch=4, **batching).info)
-    return Model(info, call, row_check=row_check)
+    return Model(info, call, checks=Checks(row_check=row_check))
 
 
 def rows_of(*values: float) -> Array:

@@ -117,7 +117,7 @@ async def test_a_model_that_goes_is_freed_without_a_garbage_collection(place: Pl
         trips = MODELS[name]()
         served = await started(engine, trips.model)
         await answered(served, trips, 100, 8)
-        parts = [weakref.ref(part) for part in (served, served.executor, served.model.call, *served.model.stages)]
+        parts = [weakref.ref(part) for part in (served, served.executor, served.model.call, *served.model.stages.calls)]
         await engine.stop(served)
         del served, trips
         await turn()

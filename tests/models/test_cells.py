@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.recurrent.cells import CellModel, recurrent_model
@@ -221,7 +221,7 @@ def model(cell: Any, *, inputs: Any = (X,), outputs: Any = (LAST,), state: Any =
           row_check: str = "refuse", max_batch: int = 8) -> Model:  # fmt: skip
     info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
     call, info = recurrent_model(Recurrent(cell, state, max_steps), info)
-    return Model(info, call, row_check=row_check)
+    return Model(info, call, checks=Checks(row_check=row_check))
 
 
 class Centred(Sum):

@@ -139,7 +139,7 @@ def made(folder: Path, kind: str, spoil: Callable[[Any], None], row_check: str =
     model = load(source_of(folder))
     call: Any = model.call
     spoil(call.decoder.model)
-    return replace(model, row_check=row_check)
+    return replace(model, checks=replace(model.checks, row_check=row_check))
 
 
 def with_positions_of_the_longest(model: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_decoder_whose_rows_are_independent_passes(kind: str, tmp_path: Path) 
 
 def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path) -> None:
     model = made(tmp_path, "gpt2", with_positions_of_the_longest)
-    alike = [row for row in model.samples if row.lengths == model.samples[0].lengths]
+    alike = [row for row in model.checks.samples if row.lengths == model.checks.samples[0].lengths]
     assert check_rows(model.info, alike, call_directly(model), tolerance_of(model)) is None, (
         "in whole batches it is right"
     )
@@ -178,8 +178,8 @@ def test_one_that_is_wrong_only_where_rows_join_others_is_refused(tmp_path: Path
     assert "by its own forward" in str(caught.value)
     assert "beside" in str(caught.value)
     assert "its positions must be those" in str(caught.value)
-    assert "depends on its company" in str(checked(replace(model, row_check="warn")))
-    assert checked(replace(model, row_check="off")) is None
+    assert "depends on its company" in str(checked(replace(model, checks=replace(model.checks, row_check="warn"))))
+    assert checked(replace(model, checks=replace(model.checks, row_check="off"))) is None
 
 
 def test_one_that_reads_what_its_mask_hides_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_module_comes_in_eval_mode_with_its_kwargs(tmp_path):
     assert isinstance(model.call, nn.Linear)
     assert model.call.bias is None
     assert not model.call.training
-    assert (model.info.name, model.profile) == ("m", False)
+    assert (model.info.name, model.checks.profile) == ("m", False)
     assert (model.decode, model.present, model.takes_parameters, model.takes_fields) == (None, None, False, False)
 
 
@@ -54,7 +54,7 @@ class Outer:
 """
     toml = TOML.replace("model.py:build", "model.py:Outer.build")
     model = load_code(tmp_path, code, toml)
-    assert model.profile
+    assert model.checks.profile
     assert model.call(3) == 6
     assert model.takes_parameters
     assert model.present({}) == "shown"

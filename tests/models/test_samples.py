@@ -240,9 +240,9 @@ def test_a_model_brings_its_samples_and_its_row_check(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", f'row_check = "warn"\n{TOML}[warmup]\nfile = "x.npz"\n')
     np.savez(folder / "x.npz", x=np.eye(3))
     model = load(source_of(folder))
-    assert listed(model.samples) == np.eye(3).tolist()
-    assert model.row_check == "warn"
-    assert load(source_of(folder), {"row_check": "off", "max_batch": 4}).row_check == "off"
-    assert load(source_of(folder), {"row_check": None}).row_check == "warn"
+    assert listed(model.checks.samples) == np.eye(3).tolist()
+    assert model.checks.row_check == "warn"
+    assert load(source_of(folder), {"row_check": "off", "max_batch": 4}).checks.row_check == "off"
+    assert load(source_of(folder), {"row_check": None}).checks.row_check == "warn"
     plain = load(source_of(write_model(tmp_path / "plain")))
-    assert (plain.samples, plain.row_check) == ((), "refuse")
+    assert (plain.checks.samples, plain.checks.row_check) == ((), "refuse")

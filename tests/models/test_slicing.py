@@ -61,11 +61,10 @@ def loaded(*args: Any, **more: Any) -> Model:
 
 
 def stage_by_stage(model: Model, *inputs: torch.Tensor):
-    inputs = (*inputs, *(model.context(*inputs) if model.context else ()))
-    result = model.stages[0](*inputs[: len(model.info.inputs)], *(inputs[place] for place in model.again[0]))
-    for stage, again in zip(model.stages[1:], model.again[1:], strict=True):
+    result: Any = inputs
+    for number, stage in enumerate(model.stages.calls):
         passed = (result,) if isinstance(result, torch.Tensor) else result
-        result = stage(*passed, *(inputs[place] for place in again))
+        result = stage(*model.stages.arguments(number, passed, model.stages.given(inputs)))
     return result
 
 
@@ -79,7 +78,7 @@ def test_cuts_after_submodules(tmp_path):
     assert len(model.stages) == 3
     for size in (1, 2, 5, 33):
         assert_same(model, torch.randn(size, 3))
-    shapes = [value.shape for value in torch.nn.Module.parameters(model.stages[0])]
+    shapes = [value.shape for value in torch.nn.Module.parameters(model.stages.calls[0])]
     assert shapes == [(8, 3), (8,)]
     assert try_out(model) == []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Staged
 from app.models.loading import load
@@ -65,9 +65,9 @@ def folder_with(tmp_path, stages: str) -> Path:
 def test_a_factory_may_return_stages(tmp_path):
     model = load(source_of(folder_with(tmp_path, "nn.Linear(2, 2), nn.Dropout(), lambda x: x")))
     assert len(model.stages) == 3
-    assert model.again == ((), (), ())
+    assert model.stages.again == ((), (), ())
     x = staged = torch.ones(4, 2)
-    for stage in model.stages:
+    for stage in model.stages.calls:
         staged = stage(staged)
     assert torch.equal(model.call(x), staged)
 
@@ -89,7 +89,7 @@ SUM = TensorSpec("y", "FP32", (), (), ())
 def model(*stages, inputs=(X,), outputs=(Y,), again=(), row_check="refuse", max_batch=8) -> Model:
     staged = Staged(stages, again)
     info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
-    return Model(info, staged, stages=staged.stages, again=staged.again, row_check=row_check)
+    return Model(info, staged, stages=staged.parts, checks=Checks(row_check=row_check))
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:

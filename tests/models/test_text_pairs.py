@@ -177,8 +177,10 @@ def test_rows_of_a_file_may_be_several_of_the_model(tmp_path: Path) -> None:
     ]
     (tmp_path / "rows.json").write_text(json.dumps({"inputs": inputs}))
     model = opened(tmp_path, "zero-shot-classification", more='warmup = { file = "rows.json" }')
-    assert [row.lengths["tokens"] for row in model.samples] == [len(row.arrays[0]) for row in model.samples]
-    assert len(model.samples) == 2
+    assert [row.lengths["tokens"] for row in model.checks.samples] == [
+        len(row.arrays[0]) for row in model.checks.samples
+    ]
+    assert len(model.checks.samples) == 2
     assert np.array_equal(model.front.example.arrays[1], np.array([b"happy", b"a good day"], object))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from app.contract import UNBOUNDED, Batching, Model, ModelInfo, SampleRow, TensorSpec
+from app.contract import UNBOUNDED, Batching, Checks, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.trial import Unfit
 
@@ -30,9 +30,10 @@ NUMBER = TensorSpec("y", "FP64", (1,), ("",), (1,))
 def model(
     call: Callable[..., Any], inputs: Any = (X,), outputs: Any = (Y,), row_check: str = "refuse", **options: Any
 ) -> Model:
-    keys = {key: options.pop(key) for key in ("samples", "takes_parameters") if key in options}
+    checks = Checks(tuple(options.pop("samples", ())), row_check)
+    read = (lambda given: None) if options.pop("takes_parameters", False) else None
     info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**{"max_batch": 8, **options}))
-    return Model(info, call, row_check=row_check, **keys)
+    return Model(info, call, read_parameters=read, checks=checks)
 
 
 class LastState(nn.Module):

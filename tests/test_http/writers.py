@@ -77,5 +77,5 @@ def read_parameters(given: Mapping[str, Any]) -> None:
 def writer() -> Writer:
     front = Words()
     plain = served("echo", (spec("lengths", "INT64"),), WRITTEN)
-    model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters, takes_parameters=True)
+    model = replace(plain.model, front=front, writes=True, read_parameters=read_parameters)
     return Writer(front.client_info(plain.info), model, lease_type=WritingLease)

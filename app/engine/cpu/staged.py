@@ -71,7 +71,7 @@ class StagedExecutor(SegmentExecutor):
         before = time.perf_counter_ns()
         if self._writes[stage]:  # into slots, into what is kept, or into what the stage before has returned
             arguments = [argument.clone() for argument in arguments]
-        result = self.model.stages[stage](*arguments, **keywords)
+        result = self.model.stages.calls[stage](*arguments, **keywords)
         return result, time.perf_counter_ns() - before
 
     def _try(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, int]:
@@ -90,39 +90,35 @@ class StagedExecutor(SegmentExecutor):
         self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
     ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
         """A stage's arguments and keywords, and the batch's context. `rows`: the slots of the batch with padding."""
-        if stage and not self.activations.doubtful.isdisjoint(slots):
-            return self._from_slots(slots, rows, stage, lengths, longest)
-        model, again = self.model, self.model.again[stage]
-        inputs: list[Any] = [None] * len(model.info.inputs)
-        keywords: dict[str, Any] = {}
-        context: Sequence[torch.Tensor] | None = None if model.context is not None else ()
-        if stage and context is None:
+        stages, count = self.model.stages, len(self.model.info.inputs)
+        doubtful = stage > 0 and not self.activations.doubtful.isdisjoint(slots)
+        context: Sequence[torch.Tensor] | None = None if stages.context is not None else ()
+        if stage and context is None and not doubtful:
             context = self.activations.context(rows, longest)
-        if stage == 0 or context is None or any(place < len(inputs) for place in again):
+        keywords: dict[str, Any] = {}
+        if stage and not doubtful and context is not None and all(place >= count for place in stages.again[stage]):
+            given: list[Any] = [*[None] * count, *context]
+        else:
             inputs, keywords = self.gather(slots, rows, lengths, longest)
-        if context is None:
-            assert model.context is not None
-            context = model.context(*inputs)
-        given = [*inputs, *context]
-        passed = self.activations.gather(rows, stage, longest)[0] if stage else inputs
-        return [*passed, *(given[place] for place in again)], {} if stage else keywords, context
+            given = stages.given(inputs) if context is None else [*inputs, *context]
+        if doubtful:
+            passed = self._again(stage, given, keywords, len(rows))
+        else:
+            passed = self.activations.gather(rows, stage, longest)[0] if stage else given[:count]
+        return stages.arguments(stage, passed, given), {} if stage else keywords, given[count:]
 
-    def _from_slots(
-        self, slots: Slots, rows: list[int], stage: int, lengths: Mapping[str, Array], longest: Mapping[str, int]
-    ) -> tuple[list[Any], dict[str, Any], Sequence[torch.Tensor]]:
-        """As `_arguments`, computed again: what is kept of these rows may have been changed by a stage that failed."""
+    def _again(self, stages: int, given: Sequence[Any], keywords: Mapping[str, Any], size: int) -> Sequence[Any]:
+        """The result of the first stages, computed again: what is kept may have been changed by a stage that failed."""
         if self.versions() != self._tried:
             raise InputsWritten(
                 "a stage has failed, and its rows cannot run again: an earlier one wrote into the inputs"
             )
-        inputs, keywords = self.gather(slots, rows, lengths, longest)
-        context = () if self.model.context is None else self.model.context(*inputs)
-        given, passed = [*inputs, *context], inputs
-        for number in range(stage):
-            arguments = [*passed, *(given[place] for place in self.model.again[number])]
+        passed: Sequence[Any] = given[: len(self.model.info.inputs)]
+        for number in range(stages):
+            arguments = self.model.stages.arguments(number, passed, given)
             result, _ = self.call(number, arguments, {} if number else keywords)
-            passed = list(passed_on(result, number, len(rows)))
-        return [*passed, *(given[place] for place in self.model.again[stage])], {}, context
+            passed = passed_on(result, number, size)
+        return passed
 
     def keep(
         self, slots: Slots, stage: int, result: Any, size: int, longest: Mapping[str, int], context: Sequence[Any]
@@ -170,13 +166,13 @@ class _Stages(Together):
 
     def _pass_on(self, stage: int) -> None:
         """Make the arguments of a further stage."""
-        executor, again = self._executor, self._executor.model.again[stage]
+        executor, stages = self._executor, self._executor.model.stages
         passed = passed_on(self._result, stage - 1, len(self._rows))
         executor.activations.learn(stage - 1, passed, self._longest, self._context)
-        if again and not self._given:
+        if stages.again[stage] and not self._given:
             inputs, _ = executor.gather(self._slots, self._rows, self._lengths, self._longest)
             self._given = [*inputs, *self._context]
-        self._arguments, self._keywords = [*passed, *(self._given[place] for place in again)], {}
+        self._arguments, self._keywords = stages.arguments(stage, passed, self._given), {}
 
     def end(self) -> tuple[list[int], list[Array], Array | None]:
         executor, slots, stage, size = self._executor, self._slots, self._stages[self.made - 1], len(self._rows)

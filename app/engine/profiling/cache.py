@@ -186,7 +186,7 @@ def architecture_of(model: Model) -> str:
     else:
         parts.append(getattr(call, "__qualname__", type(call).__qualname__))
     if model.stages:  # where it is cut
-        parts.append([_shape_of(stage) for stage in model.stages])
+        parts.append([_shape_of(stage) for stage in model.stages.calls])
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -66,7 +66,7 @@ class IdleMeasurement:
     async def check(self) -> None:
         """The row check of a model that serves; logs a finding."""
         placed = self._model.executor.model
-        if placed.row_check == "off":
+        if placed.checks.row_check == "off":
             return
         comparing = comparisons(placed.info, row_check_rows(placed.info, self._model.rows), tolerance_of(placed))
         outputs: Sequence[Array] | None = None

@@ -51,7 +51,7 @@ def warm_up(device: Device, executor: Executor) -> tuple[ModelProfile, tuple[Sam
     for short, size in batches_of_size_one(model, row):
         with suppress(Exception):  # the model may not take rows so short
             run([short], size)
-    rows = model.samples or (row,)
+    rows = model.checks.samples or (row,)
     timed: dict[int, UnitTime] = {}
     for size in range(1, max_batch + 1):
         over = perf_counter_ns() - begin > _BUDGET_NS

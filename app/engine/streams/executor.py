@@ -120,7 +120,7 @@ class StreamExecutor(Executor):
     def __init__(self, model: Model, pool: StreamPool, runtime: CudaRuntime, graphs: bool) -> None:
         super().__init__(model, pool)
         self.runtime = runtime
-        self.calls = model.stages or (model.call,)
+        self.calls = model.stages.calls or (model.call,)
         self.last = len(self.calls) - 1
         self.activations: Kept | None = Activations() if model.stages else None
         #: Names of the variable axes, in the order of the rows of a unit's index.
@@ -173,7 +173,7 @@ class StreamExecutor(Executor):
 
     def reads(self, stage: int) -> bool:
         """Whether a stage gets inputs."""
-        return stage == 0 or bool(self.model.again[stage])
+        return stage == 0 or bool(self.model.stages.again[stage])
 
     def whole(
         self,
@@ -216,12 +216,10 @@ class StreamExecutor(Executor):
         **keywords: Any,
     ) -> list[torch.Tensor]:
         """Run one stage on what the stage before has `passed` on. Raises what it raises."""
-        model = self.model
-        again = model.again[stage] if model.stages else ()
-        given = inputs
-        if model.context is not None and any(place >= len(inputs) for place in again):
-            given = [*inputs, *model.context(*inputs)]
-        arguments = [*(passed if stage else inputs), *(given[place] for place in again)]
+        stages, arguments = self.model.stages, list(passed if stage else inputs)
+        if stages:
+            takes_context = any(place >= len(inputs) for place in stages.again[stage])
+            arguments = stages.arguments(stage, arguments, stages.given(inputs) if takes_context else inputs)
         result = self.calls[stage](*arguments, **keywords)
         if stage == self.last:
             return self.outputs(result, size, longest)

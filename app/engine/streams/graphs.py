@@ -40,7 +40,7 @@ def variable_axis(model: Model) -> tuple[str, int] | None:
     """
     inputs = model.info.client_inputs
     bounds = axis_bounds(inputs)
-    if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.row_check != "refuse":
+    if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.checks.row_check != "refuse":
         return None
     return next(iter(bounds.items()))
 

@@ -106,7 +106,7 @@ def _tried(model: Model, replaces: bool) -> tuple[list[str], Unfit | None]:
     try:
         return try_model(model, call_directly(model)), None
     except Unfit as error:
-        if not model.allow_untried and (replaces or error.never_fits):
+        if not model.checks.allow_untried and (replaces or error.never_fits):
             raise ConfigError(f"{error}. {REPLACES_NONE}" if replaces else str(error)) from error
         return [f"{error}; it would serve as untried, and replace no version that works"], error
 

@@ -95,8 +95,7 @@ class _Stages:
     def _context(self, rows: Sequence[SampleRow]) -> list[torch.Tensor]:
         """The rows as a batch, and its context."""
         inputs = [torch.as_tensor(value).to(self._device) for value in stack(self._model.info.inputs, rows)]
-        context = self._model.context
-        return inputs if context is None else [*inputs, *context(*(value.clone() for value in inputs))]
+        return [*inputs, *self._model.stages.given([value.clone() for value in inputs])[len(inputs) :]]
 
     def _from(self, first: int, given: Tensors, rows: Sequence[SampleRow]) -> list[list[torch.Tensor]]:
         """The results of each stage from `first` on, copied."""
@@ -105,9 +104,9 @@ class _Stages:
         passed = inputs[: len(info.inputs)] if first == 0 else given[: -len(inputs)]
         results = []
         for stage in range(first, len(model.stages)):
-            arguments = [*passed, *(inputs[place] for place in model.again[stage])]
+            arguments = model.stages.arguments(stage, passed, inputs)
             named = keywords(model, rows, len(rows)) if stage == 0 else {}
-            result = model.stages[stage](*(value.clone() for value in arguments), **named)
+            result = model.stages.calls[stage](*(value.clone() for value in arguments), **named)
             if stage + 1 < len(model.stages):
                 values: Iterable[torch.Tensor] = passed_on(result, stage, len(rows))
             else:

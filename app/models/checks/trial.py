@@ -80,9 +80,9 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     declares; Unfit if it raises on made-up rows at every size.
     """
     inputs = model.info.client_inputs
-    if model.samples:
-        try_sizes(model, model.samples[0], run)
-        return model.samples[0]
+    if model.checks.samples:
+        try_sizes(model, model.checks.samples[0], run)
+        return model.checks.samples[0]
     short = short_lengths(inputs)
     plain, first = example_row(inputs, short), None
     for row in (plain, *made_up_rows(inputs, [short])):
@@ -144,7 +144,7 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     worked = [size for size in sizes if size not in failed]
     wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
     size, first = next(iter((wrong or failed).items()))
-    if not (worked or wrong or model.samples or _is_out_of_memory(first) or advice_on(first)):
+    if not (worked or wrong or model.checks.samples or _is_out_of_memory(first) or advice_on(first)):
         raise Unfit from first  # else rows of other values would raise it as well
     problem = f"{_leave_batch_out(model.info)}{_batch(size)}: {_what(first)}{_hint(size, first, worked)}"
     raise ConfigError(problem) from (None if size in wrong else first)
@@ -163,17 +163,17 @@ def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
     except Exception as error:
         what = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
         problem = f"{what}: {_what(error)}"
-        if model.samples and not isinstance(error, ConfigError):
+        if model.checks.samples and not isinstance(error, ConfigError):
             return f"not tried: a sample repeated to {problem}"
         raise ConfigError(f"{problem}; shorter rows work: is max_shape too large?") from error
     return None
 
 
 def check_independence(model: Model, run: Run) -> str | None:
-    """The row check, as `model.row_check` says. Returns a warning, or raises ConfigError where it refuses."""
-    if model.row_check == "off":
+    """The row check, as `model.checks.row_check` says. Returns a warning, or raises ConfigError where it refuses."""
+    if model.checks.row_check == "off":
         return None
-    rows = row_check_rows(model.info, model.samples)
+    rows = row_check_rows(model.info, model.checks.samples)
     try:
         tolerance = tolerance_of(model)
         # for a decoder, the check of its segments covers all of this
@@ -186,12 +186,12 @@ def check_independence(model: Model, run: Run) -> str | None:
         raise
     except Exception as error:
         what = _what(error)
-        if model.samples:
+        if model.checks.samples:
             raise ConfigError(f"row check: the rows of [warmup] in a batch: {what}") from error
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
         return _blind_spot(model, rows)
-    if finding.cause is Cause.RANDOM or model.row_check == "warn":
+    if finding.cause is Cause.RANDOM or model.checks.row_check == "warn":
         return finding_warning(finding)
     remedy = _REMEDIES[finding.cause]
     if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
@@ -222,7 +222,7 @@ def finding_warning(finding: Finding) -> str:
 
 def nan_warning(model: Model) -> str | None:
     """A warning if a weight holds NaN, else None. Such a model serves, because the weight may be unused."""
-    stages = model.stages or (model.call,)
+    stages = model.stages.calls or (model.call,)
     named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
     wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
     return None if wrong is None else f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
@@ -254,7 +254,7 @@ def _float32_precision(on_gpu: bool) -> str:
 
 def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
     """A warning if the samples could not show a dependence."""
-    if not model.samples or model.writes or model.info.batching.max_batch < 2:
+    if not model.checks.samples or model.writes or model.info.batching.max_batch < 2:
         return None
     if len(rows) == 1:
         return "the row check had one sample, run beside copies of itself: give several rows"

@@ -47,7 +47,7 @@ def sliced(model: Model, stages: int, cuts: Sequence[str] = ()) -> Model:
     """
     staged = _slice(model, stages, cuts)
     _compare(model, staged)
-    return replace(model, stages=staged.stages, again=staged.again, context=staged.context)
+    return replace(model, stages=staged.parts)
 
 
 def _slice(model: Model, number: int, cuts: Sequence[str]) -> Staged:
@@ -94,8 +94,8 @@ def _reason(error: BaseException) -> str:
 def _rows(model: Model, lengths: dict[str, int]) -> list[SampleRow]:
     """Rows of these lengths: the samples, or made-up ones."""
     inputs = model.info.client_inputs
-    if model.samples:
-        return [stretched(inputs, row, lengths) for row in model.samples]
+    if model.checks.samples:
+        return [stretched(inputs, row, lengths) for row in model.checks.samples]
     return made_up_rows(inputs, [lengths] * 4)
 
 
@@ -205,7 +205,7 @@ def _compare(model: Model, staged: Staged) -> None:
             try:
                 expected = whole(rows, size)
             except Exception as error:
-                if model.samples:
+                if model.checks.samples:
                     raise ConfigError(f"a sample in a batch of {size} rows: {_reason(error)}") from error
                 log.warning(
                     "model %s: its stages are not compared with the whole, which raises on made-up rows: %s",

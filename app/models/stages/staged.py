@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from app.contract import Stages
 from app.errors import ConfigError
 
 
@@ -47,13 +48,18 @@ class Staged(nn.Module):
         if len(self.again) != len(self.stages) or (self.again[0] and context is None):
             raise TypeError("Staged: expected an entry of `again` for each stage, and none for the first")
 
+    @property
+    def parts(self) -> Stages:
+        return Stages(self.stages, self.again, self.context)
+
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """The result of the last stage. Keywords go to the first stage."""
-        given = (*inputs, *self.context(*inputs)) if self.context is not None else inputs
-        result = self.stages[0](*inputs, *(given[place] for place in self.again[0]), **keywords)
-        for number, (stage, again) in enumerate(zip(self.stages[1:], self.again[1:], strict=True)):
-            passed = passed_on(result, number, len(inputs[0]))
-            result = stage(*passed, *(given[place] for place in again))
+        parts = self.parts
+        given = parts.given(inputs)
+        result = self.stages[0](*parts.arguments(0, inputs, given), **keywords)
+        for number, stage in enumerate(self.stages[1:], 1):
+            passed = passed_on(result, number - 1, len(inputs[0]))
+            result = stage(*parts.arguments(number, passed, given))
         return result
 
 

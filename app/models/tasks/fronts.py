@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from app.contract import Array, Front, Model, ModelInfo, SampleRow, TensorSpec, TextCut, Translated
+from app.contract import Array, Checks, Front, Model, ModelInfo, SampleRow, TensorSpec, TextCut, Translated
 from app.models.tasks.task_answers import Answers
 
 
@@ -64,9 +64,8 @@ def task_model(
         info=replace(info, inputs=reader.inputs, outputs=outputs),
         call=module.eval(),
         present=answers.present,
-        takes_parameters=read_parameters is not None,
         read_parameters=read_parameters,
         writes=read_parameters is not None,
-        samples=samples,
+        checks=Checks(samples),
         front=front_of(reader, answers, **fronts),
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fakes import MS, Fate, Pushed, affine, virtual
 
-from app.contract import Model, ModelCall, awaited
+from app.contract import Checks, Model, ModelCall, awaited
 from app.engine.profiling.cache import ProfileCache
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Fault
@@ -204,7 +204,7 @@ async def test_a_batch_waits_for_a_silence_several_times_its_own_time(batch_ms, 
 @virtual
 async def test_no_call_is_ever_given_a_slot_to_measure_with():
     """A model that is not to be measured keeps all its slots."""
-    off = replace(make_model(name="off", max_queue=8), profile=False)
+    off = replace(make_model(name="off", max_queue=8), checks=Checks(row_check="off", profile=False))
     async with serving(make_model(max_queue=8), off, profile_budget_s=BUDGET) as rig:
         spare, pool = rig.served.profiled.spare, rig.served.pool
         assert (len(spare), len(rig.models[1].profiled.spare), pool.free) == (4, 0, rig.models[1].pool.free)
