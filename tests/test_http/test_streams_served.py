@@ -33,10 +33,10 @@ class Steps:
     """Counts a decoder's steps; `halt` has its worker stand before one, until `go` is set."""
 
     def __init__(self, call: Any) -> None:
-        self._step, self._loop = call.step, asyncio.get_running_loop()
+        self._step, self._loop = call.decoder.step, asyncio.get_running_loop()
         self.made = self._at = 0
         self.here, self.go = asyncio.Event(), threading.Event()
-        call.step = self._counted
+        call.decoder.step = self._counted
 
     def halt(self, step: int) -> None:
         self._at = self.made + step

@@ -17,7 +17,7 @@ from app.engine.cpu.cell_rows import CellRow, CellRows
 from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.executor import NO_BOUND, Job, Ran, Steps, Stop
 from app.engine.pool import Pool, Slots
-from app.engine.tensors import indices, padded
+from app.engine.tensors import indices
 from app.models.recurrent.cells import CellModel, CellStep
 
 
@@ -57,9 +57,7 @@ class CellExecutor(SegmentExecutor):
 
     def whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        lengths, longest = self.lengths_of(rows) if self.pool.lengths else ({}, {})
-        inputs, keywords = self.gather(slots, rows, lengths, longest)
+        inputs, keywords, _, longest = self.batch(slots, size)
         gathered = time.perf_counter_ns()
         values, made = self.cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -71,8 +69,7 @@ class CellExecutor(SegmentExecutor):
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
         new = self.activations.missing(slots)
         if new:
-            lengths, longest = self.lengths_of(new) if self.pool.lengths else ({}, {})
-            inputs, keywords = self.gather(new, new, lengths, longest)
+            inputs, keywords, *_ = self.batch(new, len(new))
             given, own = self.cell.taken(inputs)
             begun = self.cell.begin(given, own, **keywords)
             self.activations.begin(new, begun.x, begun.state, self.cell.limits(begun, own))
@@ -89,8 +86,7 @@ class CellExecutor(SegmentExecutor):
     def _probe(self, slots: Slots) -> None:
         """Run the first step of a row, to learn what memory to reserve for what rows read and output."""
         cell, axis = self.cell, self.cell.axis
-        lengths, longest = self.lengths_of(list(slots[:1])) if self.pool.lengths else ({}, {})
-        inputs, keywords = self.gather(slots[:1], list(slots[:1]), lengths, longest)
+        inputs, keywords, *_ = self.batch(list(slots[:1]), 1)
         begun = cell.begin(*cell.taken(inputs), **keywords)
         x = None if begun.x is None else begun.x[:, 0]
         stepped = cell.step(x, begun.state)

@@ -17,7 +17,6 @@ from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.cpu.text_rows import TextRow, TextRows
 from app.engine.executor import TRIED_TOKENS, Job, Piece, Ran, Readers, Steps, Stop
 from app.engine.pool import Pool, Slots
-from app.engine.tensors import padded
 from app.models.decoders.texts import TOKENS, Text, TextDecoder
 from app.scheduler import prefill
 
@@ -57,9 +56,7 @@ class DecodingExecutor(SegmentExecutor):
     def whole(self, slots: Slots, size: int) -> Ran:
         """A few steps of the rows, as one batch of `size`."""
         begin = time.perf_counter_ns()
-        rows = padded(slots, size)
-        lengths, longest = self.lengths_of(rows)
-        (ids, *_), keywords = self.gather(slots, rows, lengths, longest)
+        (ids, *_), keywords, lengths, _ = self.batch(slots, size)
         tokens = min(TRIED_TOKENS, self._call.bounds.text)
         given = [{**each, "max_new_tokens": tokens} for each in keywords["parameters"]]
         texts, begun = self._call.begin(ids, lengths[TOKENS].tolist(), given)
@@ -70,10 +67,6 @@ class DecodingExecutor(SegmentExecutor):
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
         return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=int(median(times)))
-
-    def trial(self, slots: Slots, size: int) -> Ran:
-        """As `whole`: the prompts are copied, so it cannot write into its inputs."""
-        return self.whole(slots, size)
 
     def together(self, slots: Slots, most: int, job: Job, stop: Stop) -> Together:
         return _TextSteps(self, slots, most, job.readers, stop)
@@ -118,8 +111,7 @@ class DecodingExecutor(SegmentExecutor):
         return reading
 
     def _start_reading(self, new: list[int]) -> _Reading:
-        lengths, longest = self.lengths_of(new)
-        (ids, *_), keywords = self.gather(new, new, lengths, longest)
+        (ids, *_), keywords, lengths, _ = self.batch(new, len(new))
         own = lengths[TOKENS].tolist()
         rows = [row[:length] for row, length in zip(ids.tolist(), own, strict=True)]
         texts = [self._call.start(row, given) for row, given in zip(rows, keywords["parameters"], strict=True)]
@@ -131,11 +123,8 @@ class DecodingExecutor(SegmentExecutor):
     def step(self, rows: Sequence[TextRow]) -> None:
         """Write one more token for each of these rows, which are at the first places."""
         begin, places = time.perf_counter_ns(), self.activations.places
-        places.make_room(rows)
-        texts: list[Text] = [row.text for row in rows]
-        written, read = [row.written for row in rows], [row.read for row in rows]
-        logits = self._call.step([text.last for text in texts], places.cache, rows[0].end, written, read)
-        self._call.extend(texts, logits)
+        texts = [row.text for row in rows]
+        self._call.extend(texts, places.step(rows, [text.last for text in texts]))
         places.stepped(rows)
         self.last_ns = time.perf_counter_ns() - begin
 

@@ -86,9 +86,7 @@ class CpuExecutor(Executor):
     def whole(self, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows through the whole model, and keep nothing of them."""
         begin = time.perf_counter_ns()
-        rows = slots if size == len(slots) else padded(slots, size)
-        lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
-        inputs, keywords = self.gather(slots, rows, lengths, longest)
+        inputs, keywords, _, longest = self.batch(slots, size)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
@@ -132,6 +130,14 @@ class CpuExecutor(Executor):
                     f"the model wrote into its inputs and then raised {what}, so that the other rows of the batch "
                     "cannot run again: send the call again, and have the model write into copies"
                 )
+
+    def batch(
+        self, slots: Slots, size: int
+    ) -> tuple[list[Any], dict[str, Any], Mapping[str, Array], Mapping[str, int]]:
+        """The model's arguments and keywords for a batch of `size` >= rows, and the lengths of its rows."""
+        rows = slots if size == len(slots) else padded(slots, size)
+        lengths, longest = self.lengths_of(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
+        return *self.gather(slots, rows, lengths, longest), lengths, longest
 
     def lengths_of(self, rows: Slots) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""

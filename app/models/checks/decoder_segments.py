@@ -114,12 +114,9 @@ class _Walk:
 
     def step(self) -> None:
         """Some steps of all rows; the next token of each is the likeliest."""
-        decoder, places, rows = self._decoder, self._places, self.rows
+        places, rows = self._places, self.rows
         for _ in range(_STEPS):
-            places.make_room(rows)
-            tokens = torch.tensor([row.text.ids[-1] for row in rows], device=decoder.device)
-            written, read = [row.written for row in rows], [row.read for row in rows]
-            logits = decoder.step(tokens, places.cache, rows[0].end, written, read)
+            logits = places.step(rows, [row.text.ids[-1] for row in rows])
             places.stepped(rows)
             for place, row in enumerate(rows):
                 row.text.logits.append(logits[place : place + 1].clone())

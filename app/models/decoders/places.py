@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import torch
+
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel, Prefilled
 
@@ -31,6 +33,7 @@ class Places(Generic[Text]):
 
     def __init__(self, decoder: DecoderModel, count: int, columns: int, read_columns: int) -> None:
         """`count` places of so many columns in each slab; `read_columns` is 0 without an encoder."""
+        self._decoder = decoder
         self._at: list[PlacedText[Text] | None] = [None] * count
         self._columns = columns
         self.own = decoder.slab(count, columns)
@@ -95,14 +98,19 @@ class Places(Generic[Text]):
             self.own.copy(row.place, end, self.own, row.place, row.end, row.written)
             row.end = end
 
-    def make_room(self, rows: Sequence[PlacedText[Text]]) -> None:
-        """Make room for one more step of the rows that run together."""
-        if rows and rows[0].end >= self._columns:
-            longest = max(row.written for row in rows)
-            end = rows[0].end
+    def step(self, rows: Sequence[PlacedText[Text]], tokens: Sequence[int]) -> torch.Tensor:
+        """Read one token of each of these rows, which run together -> logits [rows, vocabulary] of the next.
+
+        The rows have not made the step before `stepped` is called.
+        """
+        if rows[0].end >= self._columns:  # make room
+            longest, end = max(row.written for row in rows), rows[0].end
             self.own.move(len(rows), end - longest, end, longest - end)
             for row in rows:
                 row.end = longest
+        given = torch.tensor(tokens, device=self._decoder.device)
+        written, read = [row.written for row in rows], [row.read for row in rows]
+        return self._decoder.step(given, self.cache, rows[0].end, written, read)
 
     def stepped(self, rows: Sequence[PlacedText[Text]]) -> None:
         """All of these rows have made a step."""

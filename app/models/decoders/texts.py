@@ -17,7 +17,6 @@ from app.models.decoders.sampling import TokenChooser
 
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel, Prefilled
-    from app.models.decoders.slabs import SlabCache
 
 TOKENS = "tokens"  # the axis of the input
 STOP, LENGTH = "stop", "length"  # why a text ends: its end token or one of its stop strings; no room for more tokens
@@ -131,12 +130,6 @@ class TextDecoder(nn.Module):
         chooser = TokenChooser(parameters, self.defaults, [self.decoder.start] if encodes else ids, most)
         return Text(self._detokenizer, chooser, parameters, self.defaults.ends, len(ids))
 
-    def step(
-        self, tokens: Sequence[int], cache: SlabCache, end: int, written: Sequence[int], read: Sequence[int]
-    ) -> torch.Tensor:
-        """See DecoderModel."""
-        return self.decoder.step(torch.tensor(tokens, device=self.decoder.device), cache, end, written, read)
-
     def extend(self, texts: Sequence[Text], logits: torch.Tensor) -> None:
         """Choose the next token of each text from `logits` [rows, vocabulary], and add it."""
         likeliest: list[int] = logits.argmax(-1).tolist()
@@ -169,7 +162,8 @@ class TextDecoder(nn.Module):
         cache = self.decoder.cache(own, begun.read)
         while not all(text.reason for text in texts):
             before = time.perf_counter_ns()
-            logits = self.step([text.last for text in texts], cache, end, written, begun.has_read)
+            tokens = torch.tensor([text.last for text in texts], device=self.decoder.device)
+            logits = self.decoder.step(tokens, cache, end, written, begun.has_read)
             end, written = end + 1, [length + 1 for length in written]
             left = [row for row, text in enumerate(texts) if not text.reason]
             writing = [texts[row] for row in left]

@@ -192,7 +192,7 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
     rows = {decoding.add(ids): (ids, MOST) for ids in prompts(5)}
     first, late = list(rows)[:3], list(rows)[3:]
     decoding.run(first, 2)
-    real, failing = decoding.call.step, [True]
+    real, failing = decoding.call.decoder.step, [True]
 
     def step(*args: Any) -> Any:
         result = real(*args)
@@ -200,7 +200,7 @@ def test_a_step_that_fails_changes_nothing(kind: str, folders: Any, monkeypatch:
             raise RuntimeError("a faulty step")
         return result
 
-    monkeypatch.setattr(decoding.call, "step", step)
+    monkeypatch.setattr(decoding.call.decoder, "step", step)
     with pytest.raises(RuntimeError, match="a faulty step"):
         decoding.run([*first, *late], 5)
     with pytest.raises(RuntimeError, match="a faulty step"):
