@@ -17,8 +17,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.device import Completion, completed, copied, failed, fault_of
 from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
-from app.engine.kept import Rows
-from app.engine.pool import Pool, Slots, adjacent
+from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
 from app.models.base import TORCH_DTYPES
 from app.models.process_state import ProcessState
@@ -36,14 +35,10 @@ def run_unit(job: Job, stop: Stop) -> Iterator[Completion]:
     runs, continues = executor.run(job, stop), True
     while continues:
         state = ProcessState.unless_one_builds(executor.unruly) if executor.unruly else None
-        before = executor.versions() if len(slots) > 1 else None
         try:
-            if executor.pool.spoiled:
-                executor.refuse_spoiled(slots)
             ran = executor.in_named_frame(next, runs)
         except BaseException as exc:
-            if before is not None:
-                executor.note_failure(slots, before, exc)
+            executor.note_failure(slots)
             cause = exc.__cause__ if isinstance(exc.__cause__, StopIteration) else exc  # else a generator has hidden it
             yield failed(job.unit_id, fault_of(cause), cause)
             return
@@ -94,42 +89,11 @@ class CpuExecutor(Executor):
         return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
     def trial(self, slots: Slots, size: int) -> Ran:
-        """Like `whole`, but also detects a model that writes into its inputs."""
-        before = self.versions(), self._contents(slots)
-        ran = self.whole(slots, size)
-        # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
-        if (self.versions(), self._contents(slots)) != before:
-            self.copies = True
-        return ran
+        """Run rows that are made up, or read from a file, as a batch. Subclasses also learn from it."""
+        return self.whole(slots, size)
 
-    # a batch that failed, whose rows will run again
-
-    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
-        """A batch of these rows raised. `before`: the `versions` at its start.
-
-        A model may write into its inputs for some rows only, which warm-up cannot notice. Another batch that ran at the
-        same time moves the counters, too; then rows are given up that could have run again. Writes through numpy move
-        none, so a model that has raised gets copies from now on, whatever it wrote.
-        """
-        wrote = self.versions() != before
-        if wrote:
-            what = one_line(exc)
-            self.pool.spoiled.update(dict.fromkeys(self.read_from_slots(slots), what))
-            log.warning("model %s: it writes into its inputs for some rows: it gets copies now", self.model.info.name)
-        self.copies = True
-
-    def read_from_slots(self, slots: Slots) -> Slots:
-        """Those of these rows that a unit reads from their slots: not those that have joined a segment that repeats."""
-        return self.activations.missing(slots) if isinstance(self.activations, Rows) else slots
-
-    def refuse_spoiled(self, slots: Slots) -> None:
-        """Raise InputsWritten if one of these rows was changed by a batch that failed."""
-        for slot in slots:
-            if (what := self.pool.spoiled.get(slot)) is not None:
-                raise InputsWritten(
-                    f"the model wrote into its inputs and then raised {what}, so that the other rows of the batch "
-                    "cannot run again: send the call again, and have the model write into copies"
-                )
+    def note_failure(self, slots: Slots) -> None:
+        """A batch of these rows raised. For what subclasses keep of them."""
 
     def batch(
         self, slots: Slots, size: int

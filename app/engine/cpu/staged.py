@@ -3,7 +3,7 @@ and may pass unchanged through further ones. Only the result of the last is kept
 
 A failed unit runs again, so a stage must not write into its arguments. `trial` detects a stage that does, and from then
 on it gets copies. One may do so for some rows only: after a failure the stages before run again, from the rows' slots.
-`trial` also detects a stage that returns the same memory each time, whose results are then copied.
+`trial` also detects a stage that returns the same memory each time: its results are copied.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.activations import Activations
-from app.engine.cpu.executor import InputsWritten
 from app.engine.cpu.segments import SegmentExecutor, Together
 from app.engine.executor import Job, Ran, Stop
 from app.engine.pool import Pool, Slots
@@ -50,19 +49,16 @@ class StagedExecutor(SegmentExecutor):
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""
-        try:
-            return self._whole(slots, size, self._try)
-        finally:
-            self._tried = self.versions()
+        return self._whole(slots, size, self._try)
 
     def _whole(self, slots: Slots, size: int, call: _Call) -> Ran:
         ran = self._ran(lambda: _Stages(self, slots, size, range(self.last + 1), None, call), Stop())
         ran.infer_ns = sum(ran.stages_ns)  # a trial does more than compute
         return ran
 
-    def note_failure(self, slots: Slots, before: list[int], exc: BaseException) -> None:
-        """Also: what the stage before has returned may have been changed; tensors made in inference mode have no
-        version counters.
+    def note_failure(self, slots: Slots) -> None:
+        """The stage may have changed what is kept of the stage before; tensors made in inference mode have no version
+        counters.
         """
         self.activations.doubtful.update(slots)
 
@@ -109,10 +105,6 @@ class StagedExecutor(SegmentExecutor):
 
     def _again(self, stages: int, given: Sequence[Any], keywords: Mapping[str, Any], size: int) -> Sequence[Any]:
         """The result of the first stages, computed again: what is kept may have been changed by a stage that failed."""
-        if self.versions() != self._tried:
-            raise InputsWritten(
-                "a stage has failed, and its rows cannot run again: an earlier one wrote into the inputs"
-            )
         passed: Sequence[Any] = given[: len(self.model.info.inputs)]
         for number in range(stages):
             arguments = self.model.stages.arguments(number, passed, given)

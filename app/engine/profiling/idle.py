@@ -1,4 +1,4 @@
-"""Measures a model's profile while the server is idle. It replaces that of warm-up.
+"""Measures a model's profile while the server is idle.
 
 The workers that serve measure, between calls: after an idle time of several times that of the batch, so that a call
 that comes waits for one batch at most. Measured batches are pushed as live ones are, on slots of their own. The

@@ -248,9 +248,7 @@ def said_of_parts(bench, executor: CpuExecutor, stage: int = WHOLE, steps: int =
     if executor.steps is None and stage != WHOLE:
         stage, steps = stage + steps - 1, 1
     for unit, slots in enumerate(PARTS, 2):
-        bench.device.push(
-            0, Job(unit, executor, slots, len(slots), stage if stage == WHOLE else stage + steps - 1), Stop()
-        )
+        bench.device.push(0, Job(unit, executor, slots, len(slots), stage, steps), Stop())
         completion = bench.next()
         if completion.ran is None:
             said.append(completion.message)
@@ -271,13 +269,9 @@ WRITERS = pytest.mark.parametrize("call", [lowered, lowered_by_numpy])
 
 
 @ON_REAL
-def test_a_model_that_has_raised_gets_copies(bench):
-    """A write through numpy moves no counter, so the first failure does not show it."""
-    executor = bench.device.open(make_model(lowered_by_numpy, max_batch=4), 3)
-    executor.pool.write(executor.pool.take(3), 0, np.array([[1, 0], [2, 0], [-1, 0]], np.float32))
-    bench.device.push(0, Job(1, executor, range(3), 3), Stop())
-    assert bench.next().message == "ValueError: bad"
-    executor.pool.give_back(range(3))
+@WRITERS
+def test_no_part_of_a_failed_batch_gets_rows_that_the_model_has_changed(bench, call):
+    executor = bench.device.open(make_model(call, max_batch=4), 3)
     assert said_of_parts(bench, executor) == ["ValueError: bad"]
 
 
@@ -289,12 +283,12 @@ def test_a_failed_batch_gets_the_parameters_that_came(bench):
             raise ValueError("bad")
         return x * factors[:, None]
 
-    executor = bench.device.open(replace(make_model(scaled, max_batch=4), takes_parameters=True), 3)
+    executor = bench.device.open(replace(make_model(scaled, max_batch=4), read_parameters=lambda given: None), 3)
     executor.pool.write(executor.pool.take(3), 0, rows_of(10.0, 20.0, -1.0))
     for slot in range(3):
         executor.pool.parameters[slot] = {"factors": [3.0]}
     for unit, slots in enumerate(([0, 1, 2], [0, 1], [0], [1])):
-        bench.device.push(0, Job(unit, executor, slots, len(slots)))
+        bench.device.push(0, Job(unit, executor, slots, len(slots)), Stop())
         ran = bench.next().ran
         assert ran is None if unit == 0 else np.array_equal(ran.outputs[0], 3 * rows_of(10.0, 20.0)[slots])
 
