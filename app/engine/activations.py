@@ -31,7 +31,7 @@ class Passed:
 
 
 Place = tuple[Passed, int]
-Run = tuple[Passed, int, int]  # rows from the second number up to the third
+Neighbours = tuple[Passed, int, int]  # rows from the second number up to the third
 
 
 class Activations(Kept):
@@ -131,7 +131,11 @@ class Activations(Kept):
         return self._joined(neighbours(places), stage, longest, into)
 
     def _joined(
-        self, runs: Sequence[Run], stage: int, longest: Mapping[str, int], into: Sequence[torch.Tensor] | None = None
+        self,
+        runs: Sequence[Neighbours],
+        stage: int,
+        longest: Mapping[str, int],
+        into: Sequence[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
         joined = []
         for number in range(len(runs[0][0].tensors)):

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from app.engine.pool import Slots
 
-Row = TypeVar("Row")
+R = TypeVar("R")
 
 
 class Kept:
@@ -41,7 +41,7 @@ class Kept:
         raise NotImplementedError
 
 
-class Rows(Kept, Generic[Row]):
+class Rows(Kept, Generic[R]):
     """Rows that have joined a segment that repeats, and have not left it: by slot, what is known of each.
 
     `place_bytes`: of a row's place in slabs.
@@ -50,7 +50,7 @@ class Rows(Kept, Generic[Row]):
     place_bytes = 0
 
     def __init__(self) -> None:
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, R] = {}
 
     @property
     def rows(self) -> int:
@@ -64,15 +64,15 @@ class Rows(Kept, Generic[Row]):
         """Those of these slots whose rows have not joined."""
         return [slot for slot in slots if slot not in self._rows]
 
-    def get(self, slot: int) -> Row | None:
+    def get(self, slot: int) -> R | None:
         """The row in this slot, if it has joined."""
         return self._rows.get(slot)
 
-    def of(self, slots: Slots) -> list[Row]:
+    def of(self, slots: Slots) -> list[R]:
         """The rows in these slots, which have joined."""
         return [self._rows[slot] for slot in slots]
 
-    def join(self, slots: Slots, rows: Iterable[Row]) -> None:
+    def join(self, slots: Slots, rows: Iterable[R]) -> None:
         """Rows join, or what is known of them changes."""
         self._rows.update(zip(slots, rows, strict=True))
 
@@ -82,5 +82,5 @@ class Rows(Kept, Generic[Row]):
             if row is not None:
                 self._left(row)
 
-    def _left(self, row: Row) -> None:
+    def _left(self, row: R) -> None:
         """A row was released. On the event loop."""

@@ -24,7 +24,7 @@ _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
 
 Tensors = Sequence[torch.Tensor]
 #: Takes the tensors of some rows, which it must not change, and returns others.
-Run = Callable[[Tensors, Sequence[SampleRow]], Tensors]
+RunSegment = Callable[[Tensors, Sequence[SampleRow]], Tensors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Segment:
     shared: Iterable[Shared] = ()
     again: Sequence[Shared] = ()
     changes: Cause = Cause.RANDOM
-    run: Run | None = None
+    run: RunSegment | None = None
     lone: Sequence[tuple[LoneRow, str]] = ()
     once: str = "alone"
 
@@ -109,7 +109,7 @@ def _beside_nan(segment: Segment, tolerance: Tolerance, one: LoneRow, where: str
     return _difference(segment, tolerance, [Shared([one], lambda: made, [f"{where} {_SPOILT_HOW}"])])
 
 
-def alone_again(run: Run, rows: Sequence[LoneRow]) -> list[Shared]:
+def alone_again(run: RunSegment, rows: Sequence[LoneRow]) -> list[Shared]:
     """Each of these rows alone once more."""
 
     def once_more(one: LoneRow) -> Callable[[], Tensors]:

@@ -11,30 +11,30 @@ import torch
 if TYPE_CHECKING:  # transformers is imported when a model needs it
     from app.models.decoders.decoder import DecoderModel, Prefilled
 
-Text = TypeVar("Text")
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class PlacedText(Generic[Text]):
+class PlacedText(Generic[T]):
     """A row of a decoder. It has `written` columns, up to column `end` of its place, and has `read` others.
 
     `place` is -1 once it has ended.
     """
 
-    text: Text
+    text: T
     place: int = -1
     end: int = 0
     written: int = 0
     read: int = 0
 
 
-class Places(Generic[Text]):
+class Places(Generic[T]):
     """Slabs of a decoder: one for what rows write, and with an encoder another for what they have read."""
 
     def __init__(self, decoder: DecoderModel, count: int, columns: int, read_columns: int) -> None:
         """`count` places of so many columns in each slab; `read_columns` is 0 without an encoder."""
         self._decoder = decoder
-        self._at: list[PlacedText[Text] | None] = [None] * count
+        self._at: list[PlacedText[T] | None] = [None] * count
         self._columns = columns
         self.own = decoder.slab(count, columns)
         self.read = decoder.slab(count, read_columns) if read_columns else None
@@ -45,14 +45,14 @@ class Places(Generic[Text]):
         """Places that no row has."""
         return self._at.count(None)
 
-    def arrange(self, rows: Sequence[PlacedText[Text]], more: int) -> list[PlacedText[Text]]:
+    def arrange(self, rows: Sequence[PlacedText[T]], more: int) -> list[PlacedText[T]]:
         """Move exactly these rows to the first places, ending at one column, and keep the next `more` places empty.
         Returns the rows in the order of their places."""
         self._move_together(rows, len(rows), more)
         self._align(rows)
         return [row for row in self._at[: len(rows)] if row is not None]
 
-    def _move_together(self, rows: Sequence[PlacedText[Text]], count: int, more: int) -> None:
+    def _move_together(self, rows: Sequence[PlacedText[T]], count: int, more: int) -> None:
         """Exchange places until the rows have the first ones and the next `more` are empty."""
         running = set(map(id, rows))
         outside = [row for row in rows if row.place >= count]
@@ -66,7 +66,7 @@ class Places(Generic[Text]):
             if (parked := self._at[place]) is not None:
                 self._exchange(parked, next(free))
 
-    def _exchange(self, row: PlacedText[Text], place: int) -> None:
+    def _exchange(self, row: PlacedText[T], place: int) -> None:
         """Move a row to a place; a row there moves to this row's place."""
         other, before = self._at[place], row.place
         if other is None:
@@ -80,12 +80,12 @@ class Places(Generic[Text]):
         self._at[before], self._at[place] = other, row
         row.place = place
 
-    def _copy_row(self, row: PlacedText[Text], place: int) -> None:
+    def _copy_row(self, row: PlacedText[T], place: int) -> None:
         self.own.copy(place, row.end, self.own, row.place, row.end, row.written)
         if self.read is not None:
             self.read.copy(place, row.read, self.read, row.place, row.read, row.read)
 
-    def _align(self, rows: Sequence[PlacedText[Text]]) -> None:
+    def _align(self, rows: Sequence[PlacedText[T]]) -> None:
         """Move rows so that all end at one column with room for one more: the column of most of them, if possible."""
         if not rows:
             return
@@ -98,7 +98,7 @@ class Places(Generic[Text]):
             self.own.copy(row.place, end, self.own, row.place, row.end, row.written)
             row.end = end
 
-    def step(self, rows: Sequence[PlacedText[Text]], tokens: Sequence[int]) -> torch.Tensor:
+    def step(self, rows: Sequence[PlacedText[T]], tokens: Sequence[int]) -> torch.Tensor:
         """Read one token of each of these rows, which run together -> logits [rows, vocabulary] of the next.
 
         The rows have not made the step before `stepped` is called.
@@ -112,15 +112,13 @@ class Places(Generic[Text]):
         written, read = [row.written for row in rows], [row.read for row in rows]
         return self._decoder.step(given, self.cache, rows[0].end, written, read)
 
-    def stepped(self, rows: Sequence[PlacedText[Text]]) -> None:
+    def stepped(self, rows: Sequence[PlacedText[T]]) -> None:
         """All of these rows have made a step."""
         for row in rows:
             row.written += 1
             row.end += 1
 
-    def begin(
-        self, texts: Sequence[Text], begun: Prefilled, running: Sequence[PlacedText[Text]]
-    ) -> list[PlacedText[Text]]:
+    def begin(self, texts: Sequence[T], begun: Prefilled, running: Sequence[PlacedText[T]]) -> list[PlacedText[T]]:
         """Rows have read their prompts: they get the places after the running rows, and end at the same column."""
         longest = max(begun.written)
         end = running[0].end if running else longest
@@ -142,7 +140,7 @@ class Places(Generic[Text]):
             rows.append(row)
         return rows
 
-    def leave(self, row: PlacedText[Text]) -> None:
+    def leave(self, row: PlacedText[T]) -> None:
         """Free the place of a row that has finished, or that was released."""
         if row.place >= 0:
             self._at[row.place] = None
