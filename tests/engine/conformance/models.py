@@ -6,15 +6,21 @@ A bad row makes the model raise at one of its steps: an odd number for want of m
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from app.contract import UNBOUNDED, Model
+from app.contract import UNBOUNDED, Model, ModelSource
 from app.models import Recurrent
+from app.models.decoders.texts import TextDecoder
+from app.models.loading import load
 from app.scheduler.types import Fault
+from tests import tiny_decoders
 
 from ..rig import make_model, recurrent, tensor
 from .world import Trips, fault_of
@@ -230,6 +236,34 @@ def counts(bad: Bad | None = None) -> Trips:
         bad=bad,
     )
 
+
+@cache
+def writer(kind: str) -> tuple[TemporaryDirectory[str], Model]:
+    folder = TemporaryDirectory()
+    tiny_decoders.save(Path(folder.name), kind, 6)
+    return folder, load(ModelSource("writer", 1, Path(folder.name)), {"max_batch": 4})
+
+
+@cache
+def texts(kind: str) -> Trips:
+    """Texts of up to six tokens. What is expected is written alone, as a whole."""
+    model = writer(kind)[1]
+    call = model.call
+    assert isinstance(call, TextDecoder)
+
+    def rows(number: int) -> np.ndarray:
+        return np.arange(number, number + 1 + number % 5, dtype=np.int64) % 200 + 2
+
+    @cache
+    def expected(number: int) -> list[np.ndarray]:
+        ids = torch.from_numpy(rows(number))[None]
+        with torch.inference_mode():
+            return [values[0] for values in call(ids, torch.ones_like(ids), parameters=[{}])]
+
+    return Trips(model, rows, expected, lambda number: 6, cells=True, own_steps=True)
+
+
+WRITERS = {"decoder": lambda: texts("gpt2"), "decoder behind an encoder": lambda: texts("t5")}
 
 MODELS: dict[str, Callable[[], Trips]] = {
     "whole": plain,

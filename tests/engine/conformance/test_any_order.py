@@ -16,7 +16,7 @@ from runtimes import FakeRuntime
 
 from app.engine.device import DeviceOptions
 
-from .models import FAILING, MODELS
+from .models import FAILING, MODELS, WRITERS
 from .stepped import SteppedCpu, SteppedStreams
 from .world import World
 
@@ -40,6 +40,14 @@ def test_each_row_gets_its_own_outputs(device: str, model: str, seed: int) -> No
         captured = memory.graphs is not None and bool(memory.graphs.pieces)
         assert captured == (device == "graphs" and "without bound" not in model)
     assert world.lives(250).answered
+
+
+@pytest.mark.parametrize("model", WRITERS)
+@given(seed=SEEDS)
+@settings(max_examples=3)
+def test_each_text_is_what_is_written_alone(model: str, seed: int) -> None:
+    """On a CPU, which also runs decoders beside a GPU."""
+    assert World(DEVICES["cpu"](FakeRuntime(seed)), WRITERS[model]()).tried().lives(100).answered
 
 
 @pytest.mark.parametrize("model", FAILING)
