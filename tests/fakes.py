@@ -382,7 +382,7 @@ class FakeDevice:
             try:
                 with torch.inference_mode():
                     assert isinstance(job.executor, TimedExecutor)
-                    (ran,) = job.executor.run(replace(job, steps=pushed.steps), Stop())
+                    (ran,) = job.executor.run(job._replace(steps=pushed.steps), Stop())
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, one_line(exc), exc
             except (Exception, SystemExit) as exc:

@@ -102,8 +102,7 @@ class Readers(NamedTuple):
     send: Callable[[Sequence[Piece]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A unit as a device sees it: the rows in `slots` of a placed model run as a batch of `size`.
 
     The worker runs `steps` stages from `stage` on, or steps of a segment that repeats, one after another by itself; a
