@@ -289,7 +289,8 @@ def succeeded(
     if log.isEnabledFor(logging.DEBUG):
         name = served.info.name
         log.debug("%s %s: ok, %.3f ms, batch %d", request.request_id.decode(), name, total / 1e6, answer.batch)
-    return Response(200, head, body, answer)
+    request.outcome = answer
+    return 200, head, body, False
 
 
 async def refused(request: Request, error: Exception) -> Response:
@@ -309,4 +310,5 @@ async def refused(request: Request, error: Exception) -> Response:
         request.drops_body = True
         await wait(resources.refusals)
     head = b"".join([b"%s: %s\r\n" % line for line in lines])
-    return Response(status, head + request.lines, body, error, closes)
+    request.outcome = error
+    return status, head + request.lines, body, closes

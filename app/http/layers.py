@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.contract import Answer
 from app.http.access_log import AccessLog
 from app.http.cors import Cors
 from app.http.request import Handler, Request, Response
@@ -53,12 +52,11 @@ async def with_span(handler: Handler, tracer: Tracer, request: Request) -> Respo
     request.lines += _TRACEPARENT % span.traceparent
     response = await handler(request)
     with _answered_all_the_same():
-        served, klass, rows, cause = request.served, request.klass, request.rows, response.cause
-        if isinstance(cause, Answer):
-            assert served is not None  # who has an answer has a model
-            span.succeeded(served.info, klass, rows, cause)
-        else:
-            span.failed(None if served is None else served.info, klass, rows, cause, response.status)
+        info = None if request.served is None else request.served.info
+        if isinstance(outcome := request.outcome, Exception):
+            span.failed(info, request.klass, request.rows, outcome, response[0])
+        elif info is not None and outcome is not None:
+            span.succeeded(info, request.klass, request.rows, outcome)
     return response
 
 
@@ -77,7 +75,7 @@ async def with_log(handler: Handler, access_log: AccessLog, request: Request) ->
         if klass:
             call["class"] = klass
         path, client = request.url.partition(b"?")[0], request.connection.client
-        access_log.write(request.method, path, response.status, request.arrived, client, request.request_id, call)
+        access_log.write(request.method, path, response[0], request.arrived, client, request.request_id, call)
     return response
 
 

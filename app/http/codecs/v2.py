@@ -208,19 +208,27 @@ def _encode_plain(answer: Answer, info: ModelInfo) -> bytes:
     if batch is not None and spec.bounded and spec.count <= _SMALL_ROW:
         texts = batch.texts
         if texts is None:
-            # Encoding all rows at once takes a third of the time, and all answers of a batch are encoded now anyway.
-            values = batch.arrays[0]
-            text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
-            numbers = not has_null(text)
-            texts = batch.texts = text[2:-2].split(b"],[") if numbers else []
+            texts = batch.texts = _encode_rows(batch.arrays[0], info)
         if texts:
-            shape = (1, *batch.arrays[0].shape[1:])
-            return b"%s%s]}]}" % (_head(info.name, info.version, spec.name, spec.datatype, shape), texts[answer.row])
+            return texts[answer.row]
     values = answer.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
     if has_null(data):  # see `_encode_any`
         check_finite(values, spec.name)
     return b"%s%s}]}" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data[1:])
+
+
+def _encode_rows(values: Array, info: ModelInfo) -> list[bytes]:
+    """The answer of each row alone, of a batch whose answers are all encoded now: one at a time takes thrice as long.
+
+    Empty if a value is NaN or infinite.
+    """
+    text = orjson.dumps(values.reshape(len(values), -1), option=orjson.OPT_SERIALIZE_NUMPY)
+    if has_null(text):
+        return []
+    spec = info.outputs[0]
+    head = _head(info.name, info.version, spec.name, spec.datatype, (1, *values.shape[1:]))
+    return [b"%s%s]}]}" % (head, row) for row in text[2:-2].split(b"],[")]
 
 
 def _encode_binary(answer: Answer, info: ModelInfo) -> tuple[bytes, int]:
