@@ -48,19 +48,20 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
     """The device: GPU number `gpu`, or the CPU if that is None."""
     policy = policy_class(settings.policy or Batching().policy)
     capacities = settings.workers or (ANY_SIZE,)
-    if not settings.workers and policy.owns_device:
-        capacities = policy.workers(settings.max_batch or Batching().max_batch)
+    own_workers = policy.workers(settings.max_batch or Batching().max_batch)
+    if not settings.workers and own_workers:
+        capacities = own_workers
     placement = Placement(precision=settings.precision, compile=settings.compile)
     options = DeviceOptions(
         placement=placement,
-        push_ahead_ns=0 if policy.owns_device else None,
+        push_ahead_ns=0 if own_workers else None,
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
-        keeps_one=not policy.owns_device,
+        keeps_one=not own_workers,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)
-    if policy.owns_device and at_once < workers:
+    if own_workers and at_once < workers:
         log.warning(
             "policy %s: this device runs %d units at once, fewer than the %d workers that the policy is made for",
             policy.name, at_once, workers,

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
@@ -166,13 +165,13 @@ class Setup:
 
     def solved(self) -> Setup:
         """The same setup with control tables, if the policy uses them."""
-        if not policy_class(self.policy).uses_tables or self.tables is not None:
+        if not policy_class(self.policy).uses_tables() or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = self._served
         tables = _solve(
             profile.stage(), workers=running, values=bool(profile.stages), handovers=len(profile.parts),
-            lead_ns=lead_of(self._spec()), stages=tuple(one.stage() for one in profile.stages),
+            lead_ns=self._spec().lead_ns, stages=tuple(one.stage() for one in profile.stages),
         )  # fmt: skip
         return replace(self, tables=tables)
 

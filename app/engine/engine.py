@@ -247,7 +247,7 @@ class Engine:
 
     def _review(self, served: ServedModel) -> None:
         try:
-            self.profiling.review(served.profiled, self.scheduler.states[served.program].live_times)
+            self.profiling.review(served.profiled, self.scheduler.states[served.program].estimates.live_times)
         except Exception:  # the tables stay unchanged, and the monitor continues
             log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 

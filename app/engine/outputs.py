@@ -12,7 +12,7 @@ import numpy as np
 
 from app.contract import Array, FinishedBatch, ModelInfo, Times
 from app.engine.executor import Ran
-from app.scheduler.types import Call, Row, RowState, Unit
+from app.scheduler.types import Call, Row, Unit
 
 
 class CallWithOutputs(Call):
@@ -24,7 +24,7 @@ class CallWithOutputs(Call):
     @property
     def runs(self) -> bool:
         """Whether some row of the call is in a unit at this moment."""
-        return any(row.state is RowState.RUNNING for row in self.rows)
+        return any(row.state.runs for row in self.rows)
 
 
 def note_rows(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:

@@ -41,18 +41,18 @@ class Reports:
         state, activations = self._state, self._activations
         return Gauges(
             self._stats,
-            pending_rows=state.waiting,
-            waiting={name: state.waiting_of(klass) for name, klass in KLASSES.items()},
-            demand_ns={name: state.demand_ns[klass] for name, klass in KLASSES.items()},
+            pending_rows=sum(state.queue.waiting),
+            waiting={name: state.queue.waiting[klass] for name, klass in KLASSES.items()},
+            demand_ns={name: state.queue.demand_ns[klass] for name, klass in KLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
-            preferred=state.preferred,
-            rate=state.rate.rate,
+            preferred=self._scheduler.policies[self._program].target(state.estimates),
+            rate=state.estimates.arrivals.rate,
             slots_used=self._pool.used,
             activations=None
             if activations is None
             else ActivationMemory(activations.rows, activations.nbytes, activations.reserved),
-            regression=(state.line.alpha, state.line.beta, state.line.residual),
+            regression=(state.estimates.line.alpha, state.estimates.line.beta, state.estimates.line.residual),
             at_stages=self._at_stages(),
             workers=len(self._scheduler.device.workers),
         )
@@ -80,18 +80,20 @@ class Reports:
 
     def plan(self) -> Plan:
         """The figures that batches are planned with; see contract.Plan."""
-        latency, facts, profiled = self._state.latency[0], self._state.facts, self._profiled
+        estimates, profiled = self._state.estimates, self._profiled
+        latency, control = estimates.latency[0], estimates.control
         plan = Plan(
             self._program, profiled.profile.batch_ns, profiled.origin, latency.scale, latency.handover.ns,
             stages=0 if self._cell else self._stages, cell=self._cell,
         )  # fmt: skip
-        control = facts.control
-        return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=facts.level)
+        if control is None:
+            return plan
+        return replace(plan, loads=control.loads, tables=control.tables, level=estimates.level)
 
     def statistics(self) -> dict[str, Any]:
         """Triton's statistics, and ours under `starling`: durations in milliseconds, rates per second."""
         gauges, stats = self.gauges(), self._stats
-        latency, profiled = self._state.latency[0], self._profiled
+        latency, profiled = self._state.estimates.latency[0], self._profiled
         regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
         return {
             **stats.triton(),
@@ -103,7 +105,7 @@ class Reports:
                 "regression": {name: ns / 1e6 for name, ns in regression},
                 "classes": gauges.classes(),
                 "policy": self._info.batching.policy,
-                "reorders": bool(self._state.facts.lengths),
+                "reorders": self._scheduler.policies[self._program].reorders(self._state.estimates),
                 "batch_scale": latency.scale,
                 "slowdown_scale": latency.slowdown_scale,
                 "handover_ms": latency.handover.ns / 1e6,

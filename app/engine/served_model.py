@@ -101,11 +101,10 @@ class ServedModel:
     def has_room(self, klass: str, rows: int = 1) -> bool:
         """Whether a call without a deadline would be admitted now; see contract.Served."""
         intake, service = self.intake, self._klasses[klass]
-        return (
-            self.drained is None
-            and intake.refusing is None
-            and intake.scheduler.has_room(self.program, rows + self.reserved[service], service)
-        )
+        if self.drained is not None or intake.refusing is not None:
+            return False
+        wanted = rows + self.reserved[service]
+        return intake.scheduler.admit(self.program, wanted, service, None, intake.clock()) is None
 
     def admit(
         self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
@@ -132,7 +131,7 @@ class ServedModel:
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
             which = "best-effort queue" if klass else "queue"
-            most = self.intake.scheduler.states[self.program].patience[klass].bound
+            most = self.intake.scheduler.states[self.program].queue.patience[klass].bound
             return QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:
             return DeadlineUnreachable(

@@ -11,13 +11,14 @@ work, even if it runs, is ignored for real-time calls: it is never why one is re
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from app.scheduler.forming.workers import Workers
+from app.scheduler.policies import Policy
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
+from app.scheduler.workers import Workers
 
 _CLASSES = tuple(Klass)  # iterating over an enumeration is slow
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
@@ -27,69 +28,59 @@ _HINT_NS = 1_000_000
 _MOST_HINTS = 64  # (class, priority) pairs that keep a hint
 
 
-class AdmissionRequest(NamedTuple):
-    """A call that asks to be admitted: `rows` of `program`, at a `level` of (class, priority)."""
+class Admission:
+    """Of one device."""
 
-    program: int
-    rows: int
-    level: Level
-    deadline: int | None
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, policies: Mapping[int, Policy]) -> None:
+        self._running = device.max_running
+        self._ledger = ledger
+        self._workers = workers
+        self._policies = policies
 
-    @property
-    def klass(self) -> int:
-        return self.level[0]
+    def refusal(self, program: int, rows: int, level: Level, deadline: int | None, now: int) -> Refusal | None:
+        """Why a call of so many rows at a level of (class, priority) is refused now, or None."""
+        state = self._ledger.states.get(program)
+        if state is None or state.closed:
+            return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
+        if self._ledger.lost:
+            return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
+        queue, klass = state.queue, level[0]
+        waiting = queue.waiting[klass]
+        if waiting + rows > state.program.max_queue or waiting >= queue.patience[klass].bound:
+            return Refusal(Reason.QUEUE_FULL, self._retry_ns(state, level, now))
+        if deadline is not None:
+            time = state.estimates.time(min(rows, state.program.max_batch))  # its own batch alone
+            if self._policies[program].serves_in_order(state.estimates):
+                time = max(time, self.backlog_ns(program, rows, level, now))
+            if now + time > deadline:
+                return Refusal(Reason.DEADLINE_UNREACHABLE, self._retry_ns(state, level, now))
+        return None
 
+    def backlog_ns(self, program: int, rows: int, level: Level, now: int) -> int:
+        """Nanoseconds until the work before such a call and its own rows are done; 0 if no batch times are known."""
+        total = self._workers.remaining_ns(now, level[0])
+        for state in self._ledger.states.values():
+            for klass in _CLASSES[: level[0] + 1]:
+                own = rows if state.program.id == program and klass == level[0] else None
+                total += self._interval(state, klass, level, own)
+        return total // self._running
 
-def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest) -> int:
-    """Nanoseconds until the work before `request` and its own rows are done; 0 if no batch times are known."""
-    total = workers.remaining_ns(now, request.klass)
-    for state in ledger.states.values():
-        for klass in _CLASSES:
-            if klass <= request.klass:
-                total += _interval(ledger, state, klass, request)
-    return total // device.max_running
+    def _interval(self, state: ProgramState, klass: Klass, level: Level, own: int | None) -> int:
+        """The part of `backlog_ns` for one program's rows of one class. `own`: rows of the call, if of these."""
+        before = self._ledger.ready.waiting_before(state.program.id, klass, level)
+        largest, interval = state.program.max_batch, state.estimates.interval
+        full, rest = divmod(before + (own or 0), largest)
+        if rest and own is not None:
+            rest = min(largest, rest + state.queue.waiting[klass] - before)
+        return full * interval(largest) + (interval(rest) if rest else 0)
 
-
-def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: AdmissionRequest) -> int:
-    """The part of `backlog_ns` for one program's rows of one class."""
-    before = ledger.ready.waiting_before(state.program.id, klass, request.level)
-    own = state.program.id == request.program and klass == request.klass
-    largest = state.program.max_batch
-    full, rest = divmod(before + request.rows if own else before, largest)
-    if rest and own:
-        rest = min(largest, rest + state.waiting_of(klass) - before)
-    return full * state.interval(largest) + (state.interval(rest) if rest else 0)
-
-
-def refusal(
-    request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, *, lost: bool
-) -> Refusal | None:
-    """Why a call is refused now, or None."""
-    state = ledger.states.get(request.program)
-    if state is None or state.closed:
-        return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
-    if lost:
-        return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort
-    if waiting + request.rows > state.program.max_queue or waiting >= state.patience[request.klass].bound:
-        return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
-    if request.deadline is not None:
-        time = state.time(min(request.rows, state.program.max_batch))  # its own batch alone
-        if not (state.policy.sees_deadlines and state.facts.lengths):
-            time = max(time, backlog_ns(ledger, workers, device, now, request))
-        if now + time > request.deadline:
-            return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(request, ledger, workers, device, now))
-    return None
-
-
-def _retry_ns(request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
-    """Nanoseconds until the work before such a call is done, computed once per `_HINT_NS` and level."""
-    hints = ledger.states[request.program].hints
-    until, hint = hints.get(request.level, (0, 0))
-    if now >= until:
-        before = AdmissionRequest(request.program, 0, request.level, None)
-        hint = max(_MIN_RETRY_NS, backlog_ns(ledger, workers, device, now, before))
-        if len(hints) >= _MOST_HINTS:
-            hints.clear()
-        hints[request.level] = (now + _HINT_NS, hint)
-    return hint
+    def _retry_ns(self, state: ProgramState, level: Level, now: int) -> int:
+        """Nanoseconds until the work before such a call is done, computed once per `_HINT_NS` and level."""
+        hints = state.queue.hints
+        until, hint = hints.get(level, (0, 0))
+        if now >= until:
+            hint = max(_MIN_RETRY_NS, self.backlog_ns(state.program.id, 0, level, now))
+            if len(hints) >= _MOST_HINTS:
+                hints.clear()
+            hints[level] = (now + _HINT_NS, hint)
+        return hint

@@ -10,7 +10,7 @@ The driver feeds inputs (`submit`, `finished`, `cancel`, `tick`, ...) and then c
 one turn, and carries out all of the Step: starts its units, resolves its calls, fails its drops, arms one timer.
 
 The algorithm, each step
-    Drop calls whose deadline has passed. Then form units while a worker is usable (`dispatch`). When a unit finishes,
+    Drop calls whose deadline has passed. Then form units while a worker is usable (`loop`). When a unit finishes,
     its rows move to their next stage or end, and calls whose last row ended are done (`outcomes`). Only the `ledger`
     changes the state of rows and calls.
 
@@ -26,13 +26,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from app.scheduler import admission
+from app.scheduler.admission import Admission
 from app.scheduler.estimates.pairs import PairSlowdowns
-from app.scheduler.forming.dispatch import Dispatch
+from app.scheduler.forming.loop import Loop
+from app.scheduler.forming.multi_step import MultiStep
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
-from app.scheduler.forming.workers import Workers
+from app.scheduler.forming.units import Units
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import Policy, policy_class
 from app.scheduler.rows import outcomes
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
@@ -51,6 +53,7 @@ from app.scheduler.types import (
     Step,
     Unit,
 )
+from app.scheduler.workers import Workers
 
 
 class Scheduler:
@@ -65,11 +68,16 @@ class Scheduler:
         self._states = self._ledger.states
         #: By program, read-only. A closed program stays until its last call has left.
         self.states: Mapping[int, ProgramState] = MappingProxyType(self._states)
-        self._workers = Workers(device)
-        self._share = share(device, self._ledger, self._workers)
-        by_rank = order(self._ledger.ready, self._states, device.max_running)
-        self._dispatch = Dispatch(device, self._ledger, self._workers, by_rank, self._share)
-        self._lost = False
+        #: By program; that of a forgotten program stays until another program comes.
+        self.policies: dict[int, Policy] = {}
+        ledger, policies = self._ledger, self.policies
+        self._workers = workers = Workers(device)
+        self._share = seat = share(device, ledger, workers, policies)
+        by_rank = order(ledger.ready, self._states, device.max_running)
+        self._admission = Admission(device, ledger, workers, policies)
+        self._units = Units(device, ledger, workers, seat, policies)
+        self._loop = Loop(ledger, workers, by_rank, seat, policies, self._units)
+        self._multi_step = MultiStep(ledger, workers, by_rank, seat, policies)
         self._wake_at: int | None = None  # of the last Step
 
     # inputs
@@ -77,23 +85,18 @@ class Scheduler:
     def add_program(self, program: Program, now: int) -> None:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
         entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0), Klass.REALTIME)
-        state = ProgramState(program, entry, self.device, now)
-        state.policy.check(self.device, {other.policy.name: other.policy for other in self._states.values()})
-        self._states[program.id] = state
+        policy = policy_class(program.policy)()
+        for ident in self.policies.keys() - self._states.keys():
+            del self.policies[ident]
+        policy.check(self.device, {other.name: other for other in self.policies.values()})
+        self._states[program.id] = ProgramState(program, entry, self.device, policy.largest, now)
+        self.policies[program.id] = policy
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
         state = self._states[program]
         state.closed = True
         self._ledger.forget_if_over(state)
-
-    def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
-        """Whether `admit` would accept a call of `n` rows without a deadline now. Changes nothing, and is cheap."""
-        state = self._states.get(program)
-        if state is None or state.closed or self._lost:
-            return False
-        waiting = state.best_effort if klass else state.waiting - state.best_effort
-        return waiting + n <= state.program.max_queue and waiting < state.patience[klass].bound
 
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY
@@ -102,8 +105,7 @@ class Scheduler:
 
         With its `priority` known, only work that is served before it counts against its deadline.
         """
-        request = admission.AdmissionRequest(program, n, (klass, priority), deadline)
-        return admission.refusal(request, self._ledger, self._workers, self.device, now, lost=self._lost)
+        return self._admission.refusal(program, n, (klass, priority), deadline, now)
 
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
         """A call of `n` rows was refused, for a full queue or its deadline. It counts in the arrival rate and demand.
@@ -113,8 +115,8 @@ class Scheduler:
         """
         state = self._states.get(program)
         if state is not None:
-            n = n or max(1, round((state.waiting + state.alive) / max(1, state.calls)))
-            state.asked[klass] += n
+            queue = state.queue
+            queue.asked[klass] += n or max(1, round((sum(queue.waiting) + queue.alive) / max(1, queue.calls)))
 
     def submit(self, call: Call, now: int) -> None:
         """A call enters: all its rows are put into the ready table. The caller has asked `admit` before.
@@ -122,9 +124,9 @@ class Scheduler:
         If the device was lost or the program removed since then, the next Step drops the call.
         """
         state = self._states.get(call.program)
-        if self._lost or state is None:
+        if self._ledger.lost or state is None:
             call.alive = False
-            self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
+            self._ledger.drops.append(Drop(call, Reason.DEVICE if self._ledger.lost else Reason.CLOSED))
         else:
             self._ledger.enter(call, state)
 
@@ -132,8 +134,8 @@ class Scheduler:
         """The caller has gone: forget waiting rows, discard results of running ones. Unknown calls are ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
-            state = self._states[call.program]
-            state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
+            queue = self._states[call.program].queue
+            queue.patience[call.klass].leave(call.left, now - call.arrived, queue.waiting[call.klass])
             self._ledger.leave(call)
 
     def extend(self, call_id: int, deadline: int | None, now: int) -> None:
@@ -160,22 +162,23 @@ class Scheduler:
         if unit is None:
             return None
         state = self._states[unit.program]
-        state.units -= 1
+        queue = state.queue
+        queue.units -= 1
         if unit.klass:
             self._share.ended(unit)
         if outcome.error is None:
             state.failures = 0
-            state.observe(unit, outcome, now)
-            alive = state.alive
+            state.estimates.observe(unit, outcome, now)
+            self.policies[unit.program].ended(unit, now)
+            alive = queue.alive
             if state.batches is None:
                 self._ledger.end_unit(unit.rows, state)
             else:
                 staying = outcomes.advance(self._ledger, unit, outcome, state)
                 if outcome.continues:
-                    following = self._dispatch.multi_step.continued(unit, staying, now)
-            state.ended[unit.klass] += alive - state.alive
+                    following = self._units.continued(unit, staying, now)
+            queue.ended[unit.klass] += alive - queue.alive
         elif outcome.error is Fault.DEVICE:
-            self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
         else:
             outcomes.fail(self._ledger, unit, outcome.error, state)
@@ -211,7 +214,7 @@ class Scheduler:
         """Set the control tables for the policy `adaptive`, which the driver has solved; None removes them."""
         state = self._states.get(program)
         if state is not None:
-            state.set_control(tables)
+            state.estimates.set_control(tables)
 
     # the one output
 
@@ -222,7 +225,7 @@ class Scheduler:
         one could have started.
         """
         ledger = self._ledger
-        self._dispatch.hold_best_effort, self._dispatch.held_best_effort = hold, False
+        self._share.hold, self._share.held = hold, False
         start: list[Unit] = []
         recall: Sequence[Unit] = ()
         end_at_next_row: Sequence[Unit] = ()
@@ -230,28 +233,28 @@ class Scheduler:
             for call in ledger.deadlines.passed(now):
                 ledger.drop(call, Reason.DEADLINE)
         wake_at: int | None = None
-        if not self._lost and (ledger.ready.nonempty or self._share.units):
-            wake_at = self._dispatch.run(start, now)
+        if not self._ledger.lost and (ledger.ready.nonempty or self._share.units):
+            wake_at = self._loop.run(start, now)
         if self._workers.multi_step:
-            recall, end_at_next_row = self._dispatch.multi_step.recall(now)
+            recall, end_at_next_row = self._multi_step.recall(now)
             sooner = recall or end_at_next_row  # their workers will be free sooner than predicted
-            if sooner and self.device.push_depth > 1 and not self._lost:
+            if sooner and self.device.push_depth > 1 and not self._ledger.lost:
                 dropped = len(ledger.drops)
-                wake_at = self._dispatch.run(start, now)
+                wake_at = self._loop.run(start, now)
                 if len(ledger.drops) > dropped:  # of calls with rows in other units, which are to end as well
-                    more, at_next_row = self._dispatch.multi_step.recall(now)
+                    more, at_next_row = self._multi_step.recall(now)
                     recall, end_at_next_row = [*recall, *more], [*end_at_next_row, *at_next_row]
         if ledger.deadlines.heap:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
         if self._wake_at is not None and self._wake_at <= now:
-            self._dispatch.views.timers.observe(now - self._wake_at)
+            ledger.deadlines.timers.observe(now - self._wake_at)
         self._wake_at = wake_at
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, end_at_next_row, self._dispatch.held_best_effort)
+        return Step(start, done, drops, wake_at, recall, end_at_next_row, self._share.held)
 
     # what others may read
 

@@ -59,9 +59,18 @@ class Fault(StrEnum):
 
 
 class RowState(IntEnum):
-    WAITING = 0
-    RUNNING = 1
-    ENDED = 2
+    """Where a row is. The three in the middle count as alive on the device."""
+
+    WAITING = 0  # it has not run, or its first unit has failed: the device keeps nothing of it
+    STARTING = 1  # in its first unit
+    BETWEEN = 2  # it waits for a further unit: the device keeps an activation or state of it
+    RUNNING = 3  # in a further unit
+    ENDED = 4
+
+    @property
+    def runs(self) -> bool:
+        """Whether the row is in a unit."""
+        return self in (RowState.STARTING, RowState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,11 @@ class DeviceSpec:
     multi_step: bool = False
     classes: ClassSpec = ClassSpec()
 
+    @property
+    def lead_ns(self) -> int:
+        """Nanoseconds by which units are pushed before their worker is idle: so much of the hand-over costs no time."""
+        return self.push_ahead_ns if self.push_depth > 1 else 0
+
 
 @dataclass(slots=True, eq=False)
 class Call:
@@ -181,6 +195,7 @@ class Call:
     deadline: int | None
     # kept by the scheduler
     left: int = 0  # rows that have not ended
+    first: int = 0  # the sequence of submission of its first row
     alive: bool = True  # False once the call has left, for whatever reason
 
 
@@ -212,16 +227,16 @@ class Row:
     length: int = 0
     # kept by the scheduler
     call: Call = field(init=False, repr=False)
-    index: int = 0  # within its call
     stage: int = 0
     state: RowState = RowState.WAITING
     order: tuple[int, int, int] = (0, 0, 0)  # of service: priority, arrival, sequence of submission
-    started: bool = False  # it counts as alive on the device
-    group: int = 0  # not 0: it waits to run again as one unit with the rows of this group
-    advanced: bool = False  # it has completed a unit, so the device keeps an activation or state of it
     batch: Batch | None = None  # once it has started, if its program has stages or a cell
-    entered: int = 0  # number of stages at which it has been handed to a worker
     steps: int = 0  # that it has made at its stage, if that is a cell
+
+    @property
+    def index(self) -> int:
+        """Its place within its call."""
+        return self.order[2] - self.call.first
 
 
 @dataclass(slots=True, eq=False)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from app.scheduler.forming.order import Order
-from app.scheduler.forming.share import Allowance, Share
-from app.scheduler.policies import Hold
+from app.scheduler.forming.share import Share
+from app.scheduler.policies import Offer
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.scheduler import Scheduler
@@ -54,10 +54,8 @@ class Unlimited(Share):
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
         return usable
 
-    def for_best_effort(
-        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int
-    ) -> Allowance | Hold:
-        return Allowance(usable, limit, limit)
+    def limit_best_effort(self, offer: Offer, now: int) -> None:
+        pass
 
     def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
         return steps

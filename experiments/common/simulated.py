@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import Cut, Hold, KeyView
-from app.scheduler.policies.adaptive import Adaptive
+from app.scheduler.policies import Cut, Hold, Offer
+from app.scheduler.policies.adaptive import Adaptive, column_of
 from app.scheduler.policies.base import cut_rows, held
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
@@ -44,19 +44,17 @@ class Optimal(Adaptive):
     When no more rows come, those that wait run after many times the mean latency.
     """
 
-    holds = True
-
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        control = view.facts.control
-        if control is None or view.column or control.serve(0, view.ready):
-            return super().decide(view, idle, now)
-        ended = held(view, round(_PATIENCE * control.mean_ns[0]), now)
-        return ended if isinstance(ended, Hold) else cut_rows(view, view.ready, ended)
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        control = offer.estimates.control
+        if control is None or column_of(offer, control, now) or control.serve(0, offer.waiting):
+            return super().decide(offer, now)
+        ended = held(offer, round(_PATIENCE * control.mean_ns[0]), now)
+        return ended if isinstance(ended, Hold) else cut_rows(offer, offer.waiting, ended)
 
 
 def follow(scheduler: Scheduler, tables: ControlTables) -> None:
     """Serve the program by these tables of an optimum, whatever its policy."""
-    scheduler.states[PROGRAM].policy = Optimal()
+    scheduler.policies[PROGRAM] = Optimal()
     scheduler.control(PROGRAM, tables, 0)
 
 

@@ -74,8 +74,8 @@ async def engine_of(block: Block, setup: Setup) -> AsyncIterator[Engine]:
 
 def own_setup(policy: str, max_batch: int, **options: Any) -> Setup:
     """The workers that a policy asks for, for batches of up to so many rows."""
-    kind = policy_class(policy)
-    return Setup(kind.workers(max_batch), push_ahead_ns=0 if kind.owns_device else None, **options)
+    own = policy_class(policy).workers(max_batch)
+    return Setup(own or (max_batch,), push_ahead_ns=0 if own else None, **options)
 
 
 async def started(engine: Engine, model: Model) -> ServedModel:
@@ -92,7 +92,7 @@ async def ready(engine: Engine, served: ServedModel, limit_s: float) -> str:
     while time.monotonic() < end:
         plan = served.reports.plan()
         measured = not engine.profiling.spare or plan.origin == Origin.MEASURED
-        if measured and (plan.tables or plan.cell or not policy.uses_tables):
+        if measured and (plan.tables or plan.cell or not policy.uses_tables()):
             break
         await asyncio.sleep(_POLL_S)
     process.tune_garbage_collector()

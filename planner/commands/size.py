@@ -162,7 +162,7 @@ def _setup(given: SizeOptions, subject: SizedModel, http: HttpCost) -> Setup:
         front=http.costs,
         **{**subject.batching, **({"policy": given.policy} if given.policy else {})},
     )
-    if setup.policy in POLICIES and POLICIES[setup.policy].owns_device:
+    if setup.policy in POLICIES and POLICIES[setup.policy].workers(1):
         raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
     setup.check()
     return setup

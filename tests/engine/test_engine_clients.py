@@ -271,12 +271,12 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
             rig.served.lease(ModelCall(1))
         rig.engine.driver.intake.refusing = None
         await rig.loop.passes(1_000 * MS)
-        assert rig.engine.scheduler.states[rig.served.program].rate.rate == pytest.approx(7)
+        assert rig.engine.scheduler.states[rig.served.program].estimates.arrivals.rate == pytest.approx(7)
         await asyncio.gather(*calls)
         with pytest.raises(DeadlineUnreachable):
             rig.served.lease(ModelCall(1, timeout_us=1))
         await rig.loop.passes(1_000 * MS)
-        assert rig.engine.scheduler.states[rig.served.program].rate.rate == pytest.approx(1)
+        assert rig.engine.scheduler.states[rig.served.program].estimates.arrivals.rate == pytest.approx(1)
 
 
 # classes

@@ -130,7 +130,7 @@ async def test_boundaries_have_the_values_of_the_whole_models_table():
     """What `adaptive` decides between stages by, in a server as in the simulator."""
     async with serving(staged(policy="adaptive"), make_model(name="whole", policy="adaptive")) as rig:
         await rig.loop.turn(3)
-        first, second = (rig.engine.scheduler.states[served.program].facts for served in rig.models)
+        first, second = (rig.engine.scheduler.states[served.program].estimates for served in rig.models)
         assert first.control.values
-        assert first.remaining == ((2200000, 2400000, 2600000, 2800000), tuple(map(affine, (1, 2, 3, 4))))
+        assert first.curves.remaining == ((2200000, 2400000, 2600000, 2800000), tuple(map(affine, (1, 2, 3, 4))))
         assert not second.control.values

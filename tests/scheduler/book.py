@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
     AT_ONCE,
@@ -156,7 +155,7 @@ class Book:
             return []
         if self.programs[unit.program].stages[unit.stage].repeats:
             return [unit.predicted // unit.steps] * unit.steps
-        first, *others = scheduler.states[unit.program].latency[unit.stage : unit.stage + unit.steps]
+        first, *others = scheduler.states[unit.program].estimates.latency[unit.stage : unit.stage + unit.steps]
         lead = unit.begins - unit.started
         times = [first.predict(unit.size, unit.running, unit.length, lead)]
         return times + [one.compute(unit.size, unit.running, unit.length) for one in others]
@@ -198,13 +197,12 @@ class Book:
         assert scheduler._ledger.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
             state = scheduler.states.get(program)
-            assert (0 if state is None else state.waiting) == len(waiting)
             assert self.alive_of[program] <= self.programs[program].max_alive
             if state is not None:
-                assert state.alive == self.alive_of[program]
+                assert state.queue.alive == self.alive_of[program]
             for klass in Klass:
                 arrived = [facts.entry.call.arrived for facts in waiting if facts.entry.call.klass is klass]
-                assert (0 if state is None else state.waiting_of(klass)) == len(arrived)
+                assert (0 if state is None else state.queue.waiting[klass]) == len(arrived)
                 assert scheduler.oldest(program, klass) == min(arrived, default=None)
         self._check_wake(step, now)
         self._check_batches(scheduler)
@@ -228,7 +226,7 @@ class Book:
             check_refusal(self, rows, program, call.deadline, scheduler, now)
         if refusal.reason is Reason.QUEUE_FULL:
             alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
-            patient = alike >= scheduler.states[program].patience[klass].bound > self.programs[program].max_batch
+            patient = alike >= scheduler.states[program].queue.patience[klass].bound > self.programs[program].max_batch
             assert patient or alike + rows > self.programs[program].max_queue
 
     def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
@@ -318,7 +316,9 @@ class Book:
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
                 longest = max(facts.length for facts in rows)
                 lead_ns = unit.begins - unit.started
-                time = scheduler.states[unit.program].time(unit.size, unit.stage, unit.running, longest, lead_ns)
+                time = scheduler.states[unit.program].estimates.time(
+                    unit.size, unit.stage, unit.running, longest, lead_ns
+                )
                 assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
@@ -351,9 +351,8 @@ class Book:
         at_key = [facts for facts in self.waiting[unit.program] if self._key(facts) == key]
         peers = self._with_room(at_key)
         head = min(peers, key=_turn)
-        passed_over = (
-            POLICIES[self.programs[unit.program].policy].sees_deadlines and head.entry.call.deadline is not None
-        )
+        by_deadline = self.programs[unit.program].policy == "deadline"
+        passed_over = by_deadline and head.entry.call.deadline is not None
         assert rows[0] is head or (passed_over and self._picked(unit, rows))
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
@@ -387,7 +386,7 @@ class Book:
         alike.sort(key=lambda facts: (facts.length, facts.rank))
         picked = sorted(rows, key=lambda facts: (facts.length, facts.rank))
         first = alike.index(picked[0])
-        may = POLICIES[program.policy].reorders and program.reorder and not unit.stage
+        may = program.policy in ("adaptive", "deadline") and program.reorder and not unit.stage
         return may and picked == alike[first : first + len(picked)]
 
     def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:

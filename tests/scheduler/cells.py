@@ -35,7 +35,7 @@ def check_joining(book: Book, unit: Unit, most: int, scheduler: Scheduler) -> No
     However late it is: by the steps that its worker has told of. Exact where the rows that stay end together.
     """
     state, program = scheduler.states[unit.program], book.programs[unit.program]
-    latency, cell = state.latency[unit.stage], program.stages[unit.stage]
+    latency, cell = state.estimates.latency[unit.stage], program.stages[unit.stage]
     waiting = [facts for facts in book.waiting[program.id] if facts.entry.call.klass is unit.klass]
     assert latency.known, "nothing is known, and they wait"
     assert {facts.stage for facts in waiting} == {unit.stage}, "rows wait before the cell"

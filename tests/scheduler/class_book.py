@@ -46,7 +46,7 @@ def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler:
     waiting = [facts for facts_of in book.waiting.values() for facts in facts_of]
     others = any(facts.entry.call.klass is REAL for facts in waiting)
     others |= any(unit.klass is REAL for unit in book.units.values())
-    assert others or rows > state.program.max_batch or now + state.time(rows) > deadline
+    assert others or rows > state.program.max_batch or now + state.estimates.time(rows) > deadline
 
 
 def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tiers import full
 
-from app.scheduler import admission
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import solve
 from app.scheduler.patience import Patience
@@ -25,8 +24,7 @@ MS = 1_000_000
 
 def backlog_ns(scheduler: Scheduler, now: int) -> int:
     """Until all that waits and runs is done."""
-    everything = admission.AdmissionRequest(-1, 0, (Klass.BEST_EFFORT, LOWEST_PRIORITY), None)
-    return admission.backlog_ns(scheduler._ledger, scheduler._workers, scheduler.device, now, everything)
+    return scheduler._admission.backlog_ns(-1, 0, (Klass.BEST_EFFORT, LOWEST_PRIORITY), now)
 
 
 class TestBacklog:
@@ -78,7 +76,7 @@ class TestOverload:
             (1, Reason.DEADLINE_UNREACHABLE), (3, Reason.DEADLINE_UNREACHABLE),
         ]  # fmt: skip
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[2, 4, 5, 6]]
-        assert scheduler.states[1].waiting == 0
+        assert sum(scheduler.states[1].queue.waiting) == 0
 
 
 @full
@@ -174,10 +172,8 @@ def test_calls_beyond_it_are_refused_and_large_ones_are_not() -> None:
     for ident in (7, 6):
         scheduler.cancel(ident, S)
     scheduler.tick(S)
-    assert scheduler.states[1].waiting == scheduler.states[1].patience[Klass.REALTIME].bound == 2
+    assert sum(scheduler.states[1].queue.waiting) == scheduler.states[1].queue.patience[Klass.REALTIME].bound == 2
     assert scheduler.admit(1, 1, Klass.REALTIME, None, S) is not None
-    assert not scheduler.has_room(1, 1)
     assert scheduler.admit(1, 1, Klass.BEST_EFFORT, None, S) is None
     scheduler.cancel(5, S)
     assert scheduler.admit(1, 5, Klass.REALTIME, None, S) is None
-    assert scheduler.has_room(1, 5)

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from app.scheduler.forming.workers import Workers
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Profile, Reason, Stage, Unit
+from app.scheduler.workers import Workers
 
 from .driven import calls_of, feed, scheduler_of
 from .world import make_call, make_device, make_program
@@ -32,7 +32,7 @@ class TestCallsThatLeaveInTheStepThatStartsThem:
         assert [drop.reason for drop in step.drop] == [Reason.DEADLINE_UNREACHABLE]
         assert [calls_of(unit) for unit in step.start] == [[2], [2]]
         assert sorted(unit.worker for unit in step.start) == [0, 1]
-        assert (scheduler._ledger.alive, scheduler.states[1].waiting) == (2, 0)
+        assert (scheduler._ledger.alive, sum(scheduler.states[1].queue.waiting)) == (2, 0)
 
     def test_a_closed_program_is_forgotten_with_them(self) -> None:
         scheduler = self.scheduler()

@@ -32,7 +32,7 @@ def end(scheduler: Scheduler, unit: Unit, now: int, steps: int, **options: objec
 
 def latency_of(scheduler: Scheduler, rows: int) -> int:
     """Of a step, as it is known now, without handing it over."""
-    return scheduler.states[1].latency[0].compute(rows)
+    return scheduler.states[1].estimates.latency[0].compute(rows)
 
 
 class TestCells:

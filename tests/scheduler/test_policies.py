@@ -8,19 +8,23 @@ import pytest
 from tiers import some
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import POLICIES, Cut, Facts, Hold, policy_class
+from app.scheduler.policies import POLICIES, Cut, Hold, policy_class
 
-from .views import view_of
+from .views import estimates_of, offer_of
 
 #: Rows 3 are run as 4, and nothing is in the table beyond 8.
 TABLES = ControlTables((0.5,), ((0, 1, 2, 3, 4, 4, 6, 7, 8),), 8, (1, 2, 4, 4, 5, 6, 7, 8), 100.0)
 OF_WINDOW = {"window", "static", "dva_operator", "dva_load"}  # a batch is full if as many as that wait
-FACTS = [Facts(), Facts(preferred=4), Facts(control=TABLES), Facts(control=TABLES, level=0)]
+KNOWN = [{}, {"preferred": 4}, {"control": TABLES}, {"control": TABLES, "level": 0}]
 IDLE = [(1,), (4,), (8, 2), (8, 8, 1)]
-VIEWS = [
-    (view_of(ready, min(idle[0], full), full, oldest, delay, facts), idle, now)
-    for idle, ready, full, oldest, delay, now, facts in some(
-        product(IDLE, (1, 3, 8, 40), (1, 4, 8), (0, 90), (0, 50), (100, 1_000), FACTS), 7
+OFFERS = [
+    (
+        offer_of(ready, min(idle[0], full), full, idle, estimates_of(**known), oldest_at=oldest, max_delay=delay),
+        oldest + delay,
+        now,
+    )
+    for idle, ready, full, oldest, delay, now, known in some(
+        product(IDLE, (1, 3, 8, 40), (1, 4, 8), (0, 90), (0, 50), (100, 1_000), KNOWN), 7
     )
 ]
 
@@ -29,26 +33,26 @@ VIEWS = [
 class TestEveryPolicy:
     def test_cut_can_be_run(self, name: str) -> None:
         """At least one row, no more than wait or than may run, at a size that an idle worker takes."""
-        for view, idle, now in VIEWS:
-            decision = policy_class(name)().decide(view, idle, now)
+        for offer, _, now in OFFERS:
+            decision = policy_class(name)().decide(offer, now)
             if isinstance(decision, Cut):
-                assert 1 <= decision.rows <= min(view.ready, decision.size)
-                assert decision.rows <= view.limit or name == "ebird"  # which asks the workers, not the key
-                assert decision.size <= idle[0]
+                assert 1 <= decision.rows <= min(offer.waiting, decision.size)
+                assert decision.rows <= offer.rows or name == "ebird"  # which asks the workers, not the key
+                assert decision.size <= offer.capacities()[0]
                 assert decision.reason in {"full", "idle", "table", "hold_ended"}
-                assert (decision.reason == "full") == (decision.rows == view.full) or name in OF_WINDOW
+                assert (decision.reason == "full") == (decision.rows == offer.full) or name in OF_WINDOW
 
     def test_hold_ends(self, name: str) -> None:
         """A key is held until a time to come, and not beyond what its oldest row may wait; then something starts."""
-        for view, idle, now in VIEWS:
-            decision = policy_class(name)().decide(view, idle, now)
+        for offer, ends, now in OFFERS:
+            decision = policy_class(name)().decide(offer, now)
             if isinstance(decision, Hold) and name == "ebird":  # until a smaller worker returns
                 assert decision == Hold(None)
-                assert view.ready < min(idle)
+                assert offer.waiting < min(offer.capacities())
             elif isinstance(decision, Hold):
                 assert decision.until is not None
-                assert now < decision.until <= view.oldest() + view.max_delay
-                assert isinstance(policy_class(name)().decide(view, idle, decision.until), Cut)
+                assert now < decision.until <= ends
+                assert isinstance(policy_class(name)().decide(offer, decision.until), Cut)
 
 
 def test_unknown_policy_names_those_there_are() -> None:
@@ -65,7 +69,7 @@ def test_unknown_policy_names_those_there_are() -> None:
     ],
 )
 def test_no_wait_takes_what_is_there(ready: int, limit: int, expected: Cut) -> None:
-    assert policy_class("no_wait")().decide(view_of(ready, limit, 8, 0, 10**9), (limit,), 0) == expected
+    assert policy_class("no_wait")().decide(offer_of(ready, limit, 8, (limit,), max_delay=10**9), 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_no_wait_takes_what_is_there(ready: int, limit: int, expected: Cut) -> N
     ],
 )
 def test_window_waits_for_the_batch_or_the_delay(ready: int, now: int, expected: Cut | Hold) -> None:
-    assert policy_class("window")().decide(view_of(ready, 8, 8, oldest=100, max_delay=50), (8,), now) == expected
+    assert policy_class("window")().decide(offer_of(ready, 8, 8, oldest_at=100, max_delay=50), now) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,5 +95,5 @@ def test_window_waits_for_the_batch_or_the_delay(ready: int, now: int, expected:
     ],
 )
 def test_static_pads_to_one_size(idle: tuple[int, ...], ready: int, expected: Cut) -> None:
-    view = view_of(ready, min(8, idle[0]), 8, oldest=0, max_delay=50)
-    assert policy_class("static")().decide(view, idle, 50) == expected
+    offer = offer_of(ready, min(8, idle[0]), 8, idle, max_delay=50)
+    assert policy_class("static")().decide(offer, 50) == expected

@@ -7,6 +7,7 @@ import pytest
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
+from app.scheduler.policies import policy_class
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
@@ -26,6 +27,10 @@ DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
 TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))), max_batch=2)
 
 
+def state_of(program: Program, device: DeviceSpec) -> ProgramState:
+    return ProgramState(program, None, device, policy_class(program.policy)().largest, 0)
+
+
 def ran(size: int, stage: int) -> Unit:
     """A unit as it is when it has ended."""
     return Unit(0, 0, 1, stage, [], size, Formed.IDLE, started=0, predicted=0)
@@ -34,27 +39,27 @@ def ran(size: int, stage: int) -> Unit:
 def test_tables_are_those_of_the_load_with_the_hand_over() -> None:
     """At 30 beside 100 a row, the peak is 7.7 million; computing twice as slow is 1.77 times the load."""
     stage = Stage(Profile((100, 200), handover_ns=30))
-    state = ProgramState(Program(1, "m", (stage,), max_batch=2), None, DeviceSpec((WorkerSpec(2),)), 0)
+    state = state_of(Program(1, "m", (stage,), max_batch=2), DeviceSpec((WorkerSpec(2),)))
     tables = solve(stage.profile, loads=(0.5, 0.9))
     assert tables.peak == pytest.approx(2e9 / 230)
-    state.set_control(tables)
-    state.latency[0].scale = 2.0
-    state.latency[0].observe(2, 400)
+    state.estimates.set_control(tables)
+    state.estimates.latency[0].scale = 2.0
+    state.estimates.latency[0].observe(2, 400)
     state.tick(S)
-    assert state.facts.scale == pytest.approx(430 / 230)
+    assert state.estimates.scale == pytest.approx(430 / 230)
 
 
 class TestObserve:
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
-        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        state = state_of(TWO_STAGES, DEVICE)
         for _ in range(50):
-            state.observe(ran(2, 0), Outcome(0, None, 60), 0)
-            state.observe(ran(2, 1), Outcome(0, None, 6), 0)
-        assert state.latency[0].scale > 2.5
+            state.estimates.observe(ran(2, 0), Outcome(0, None, 60), 0)
+            state.estimates.observe(ran(2, 1), Outcome(0, None, 6), 0)
+        assert state.estimates.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
-        assert [latency.scale > 2.5 for latency in state.latency] == [False, True]
-        assert (state.line.alpha, state.line.beta) == pytest.approx((90, 10))
-        assert state.latency[0].predict(2) == 110
+        assert [latency.scale > 2.5 for latency in state.estimates.latency] == [False, True]
+        assert (state.estimates.line.alpha, state.estimates.line.beta) == pytest.approx((90, 10))
+        assert state.estimates.latency[0].predict(2) == 110
 
 
 class TestFull:
@@ -62,12 +67,10 @@ class TestFull:
 
     def test_a_program_of_one_unit_runs_as_many_as_it_can(self) -> None:
         program = Program(1, "m", (self.CELL,), "adaptive", max_batch=8, one_unit=True)
-        assert ProgramState(program, None, DeviceSpec((WorkerSpec(8),)), 0).full == [8]
+        assert state_of(program, DeviceSpec((WorkerSpec(8),))).full == [8]
 
     def test_a_new_profile_and_a_cap_count(self) -> None:
-        state = ProgramState(
-            Program(1, "m", (self.CELL,), "adaptive", max_batch=8), None, DeviceSpec((WorkerSpec(8),)), 0
-        )
+        state = state_of(Program(1, "m", (self.CELL,), "adaptive", max_batch=8), DeviceSpec((WorkerSpec(8),)))
         state.reprofile(Profile((10,) * 8))
         assert state.full == [8]
         state.cap(0, 3)

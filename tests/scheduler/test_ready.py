@@ -6,7 +6,7 @@ from itertools import count
 
 from app.scheduler.rows.ready import LengthWindow, ReadySet
 from app.scheduler.rows.ready_table import ReadyTable
-from app.scheduler.types import Call, Klass, Row
+from app.scheduler.types import Call, Klass, Row, RowState
 
 from .world import make_call
 
@@ -20,8 +20,8 @@ def enter(ready: ReadySet, *calls: Call) -> None:
     """Enter the rows of each call, as the scheduler does; those that have started return."""
     for call in calls:
         for index, row in enumerate(call.rows):
-            row.call, row.index, row.order = call, index, (call.priority, call.arrived, 10 * call.id + index)
-        (ready.put_back if call.rows[0].started else ready.add)(call.rows)
+            row.call, row.order = call, (call.priority, call.arrived, 10 * call.id + index)
+        (ready.put_back if call.rows[0].state is RowState.BETWEEN else ready.add)(call.rows)
 
 
 def ids(rows: list[Row]) -> list[int]:
@@ -81,4 +81,4 @@ def test_rows_that_run_again_are_a_set_of_their_own_until_it_is_empty() -> None:
     for _ in range(9):
         table.add_again(KEY, Klass.REALTIME, calls[0].rows)
         table.forget(calls[0].rows[0], KEY)
-    assert len(table._again) == 1
+    assert not table.nonempty

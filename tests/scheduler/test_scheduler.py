@@ -28,7 +28,7 @@ class TestAdmission:
     def test_room_is_counted_in_rows(self) -> None:
         scheduler = scheduler_of(make_program(max_queue=4), device=make_device(1))
         feed(scheduler, make_call(1, 4))  # one of them runs
-        assert scheduler.states[1].waiting == 3
+        assert sum(scheduler.states[1].queue.waiting) == 3
         assert scheduler.admit(1, 1, Klass.REALTIME, None, 0) is None
         assert scheduler.admit(1, 2, Klass.REALTIME, None, 0) == Refusal(Reason.QUEUE_FULL, 1 * MS)
 
@@ -98,10 +98,10 @@ class TestPrograms:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
         unit = feed(scheduler, make_call(1, 4)).start[0]
         scheduler.tick(20 * MS)  # 200 rows a second: only four in 16 ms do better
-        assert scheduler.states[1].rate.rate == pytest.approx(200)
-        assert scheduler.states[1].preferred == 3
+        assert scheduler.states[1].estimates.arrivals.rate == pytest.approx(200)
+        assert scheduler.policies[1].target(scheduler.states[1].estimates) == 3
         finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
-        assert scheduler.states[1].latency[0].scale == pytest.approx(1.05)
+        assert scheduler.states[1].estimates.latency[0].scale == pytest.approx(1.05)
         scheduler.tick(60 * MS)
-        line = scheduler.states[1].line
+        line = scheduler.states[1].estimates.line
         assert (line.alpha, line.beta) == pytest.approx((1.05 * 8 * MS, 1.05 * 2 * MS))

@@ -54,7 +54,7 @@ class TestSplit:
         assert [unit.reason for unit in units] == ["full"] + ["retry"] * 6
         assert left(over.drop) == [(5, Reason.MODEL, 0)]
         assert [call.id for call in over.done] == [0, 1, 2, 3, 4, 6, 7]
-        assert scheduler._ledger.alive == scheduler.states[1].waiting == 0
+        assert scheduler._ledger.alive == sum(scheduler.states[1].queue.waiting) == 0
 
     def test_broken_program_stops_splitting_and_recovers(self) -> None:
         scheduler = scheduler_of(device=make_device(4))
@@ -121,7 +121,7 @@ class TestLostDevice:
         assert refusal.reason is Reason.DEVICE
         step = finish(scheduler, second)
         assert (step.start, step.done, step.drop) == ([], [], [])
-        assert scheduler._ledger.alive == scheduler.states[1].waiting == 0
+        assert scheduler._ledger.alive == sum(scheduler.states[1].queue.waiting) == 0
 
 
 class TestFailingRowInACell:

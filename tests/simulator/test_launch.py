@@ -68,7 +68,10 @@ class TestHandover:
             simulator.feed(range(0, 201 * 20 * MS, 20 * MS))
             simulator.drain()
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
-            assert (node.scheduler.states[1].latency[0].handover.ns, node.scheduler.states[1].latency[0].scale) == (
+            assert (
+                node.scheduler.states[1].estimates.latency[0].handover.ns,
+                node.scheduler.states[1].estimates.latency[0].scale,
+            ) == (
                 2 * MS,
                 1.0,
             )

@@ -14,7 +14,7 @@ from tiers import few, full
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal.solver import solve
-from app.scheduler.policies import POLICIES, Cut, Hold, KeyView, Policy
+from app.scheduler.policies import POLICIES, Cut, Hold, Offer, Policy
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
@@ -181,10 +181,9 @@ def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Po
 
     class Follow(Policy):
         name = "table"
-        holds = True
 
-        def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-            rows = table[view.ready] if view.ready < len(table) else tail
+        def decide(self, offer: Offer, now: int) -> Cut | Hold:
+            rows = table[offer.waiting] if offer.waiting < len(table) else tail
             return Cut(rows, sizes[rows - 1], Formed.TABLE) if rows else Hold(None)
 
     return Follow

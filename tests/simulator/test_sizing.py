@@ -125,7 +125,7 @@ def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
     ended = simulator.now
     simulator.drain()
     node.scheduler.tick(simulator.now)  # of the last window
-    return node.scheduler.states[PROGRAM].demand_ns[klass] / ended
+    return node.scheduler.states[PROGRAM].queue.demand_ns[klass] / ended
 
 
 @full
@@ -149,7 +149,7 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
         ended = simulator.now
         simulator.drain()
         node.scheduler.tick(simulator.now)
-        assert node.scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] / ended == pytest.approx(load, rel=0.15)
+        assert node.scheduler.states[PROGRAM].queue.demand_ns[Klass.REALTIME] / ended == pytest.approx(load, rel=0.15)
 
 
 def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
@@ -162,8 +162,8 @@ def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
         assert scheduler.admit(PROGRAM, 1, Klass.REALTIME, None, 0) is not None
         scheduler.refused(PROGRAM, 0, 0)
     scheduler.tick(S)
-    assert scheduler.states[PROGRAM].rate.rate == 800
-    assert scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
+    assert scheduler.states[PROGRAM].estimates.arrivals.rate == 800
+    assert scheduler.states[PROGRAM].queue.demand_ns[Klass.REALTIME] / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
 
 
 @full
@@ -171,4 +171,4 @@ def test_demand_is_by_class() -> None:
     setup = Setup(QUICK, 0.5 * QUICK.peak, "no_wait", requests=REQUESTS, seed=1)
     node = setup.node(0)
     assert drive(setup, node, Klass.BEST_EFFORT) == pytest.approx(0.5, rel=0.1)
-    assert node.scheduler.states[PROGRAM].demand_ns[Klass.REALTIME] == 0
+    assert node.scheduler.states[PROGRAM].queue.demand_ns[Klass.REALTIME] == 0

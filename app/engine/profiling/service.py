@@ -255,7 +255,7 @@ class Profiling:
         """
         several = self.device.spec.max_running > 1
         measured = model.origin not in (Origin.GUESS, Origin.WARM_UP)
-        return (measured or not several) and policy_class(model.executor.model.info.batching.policy).uses_tables
+        return (measured or not several) and policy_class(model.executor.model.info.batching.policy).uses_tables()
 
     async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
         """Until the tables are solved, the model's batches are formed as by `no_wait`."""

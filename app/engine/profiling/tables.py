@@ -24,7 +24,6 @@ from typing import Any
 from app.engine.profiling.cache import write_whole
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec
@@ -74,7 +73,7 @@ async def solved(
     """The tables of this model, from its profile, or from `corrected`, its profile as corrected by live batches."""
     # Times of a warm-up or of live batches differ at each start, so their tables are not stored.
     folder = None if corrected or model.origin is Origin.WARM_UP else folder
-    work = partial(tables_of, corrected or model.profile, spec.max_running, folder, lead_of(spec), solve_aside)
+    work = partial(tables_of, corrected or model.profile, spec.max_running, folder, spec.lead_ns, solve_aside)
     return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), work)
 
 

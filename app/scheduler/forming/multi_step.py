@@ -11,19 +11,19 @@ message may reach the worker too late: then the unit has continued, and the next
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
-from app.scheduler.forming.workers import Workers
-from app.scheduler.policies.view import JoinOffer
+from app.scheduler.policies import Policy
+from app.scheduler.policies.offer import JoinOffer
 from app.scheduler.rows.batches import whole
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet, longest_of
+from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.types import Klass, Row, Stage, Unit
+from app.scheduler.workers import Workers
 
 
 def steps_left(row: Row, cell: Stage) -> int:
@@ -32,24 +32,23 @@ def steps_left(row: Row, cell: Stage) -> int:
     return min(length or most, most or length) - row.steps
 
 
-def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
+def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, policy: Policy, worker: int) -> int:
     """How many steps or stages a worker is to run by itself: until something would change at a boundary.
 
     `rows` are already launched in the batch table, and run as a batch of `size`.
     """
     stages = state.program.stages
     cell = stages[stage].repeats
-    if state.waiting_of(rows[0].call.klass) and _takes_more(len(rows), stage, state, worker):
+    if state.queue.waiting[rows[0].call.klass] and _takes_more(len(rows), stage, state, policy, worker):
         return 1  # others may join at the next boundary
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     if not whole(rows):
         return 1  # the other part of the batch waits at one of the next boundaries, or will
-    steps, passes_through = 1, state.policy.passes_through
-    longest = longest_of(rows) if state.facts.lengths else 0
+    steps = 1
     for following in range(stage + 1, len(stages)):
         fits = size <= state.capacity[following][worker]
-        if stages[following].repeats or not fits or not passes_through(state.facts, following, len(rows), longest):
+        if stages[following].repeats or not fits or not policy.passes_through(state.estimates, following, rows):
             break
         steps += 1
     return steps
@@ -62,7 +61,7 @@ def continues_without(rows: Sequence[Row], stage: int, state: ProgramState) -> b
     full unit too. Best-effort units end, so that their time is accounted for.
     """
     klass = rows[0].call.klass
-    return klass is Klass.REALTIME and state.program.stages[stage].repeats and not state.waiting_of(klass)
+    return klass is Klass.REALTIME and state.program.stages[stage].repeats and not state.queue.waiting[klass]
 
 
 class Until(Enum):
@@ -73,7 +72,7 @@ class Until(Enum):
     NOW = "with the running stage or step"
 
 
-def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) -> Until:
+def until(unit: Unit, state: ProgramState, policy: Policy, ready: ReadySet | None, room: int) -> Until:
     """When a unit is to end so that a row can leave it, or others of its class can join it.
 
     `ready`: the rows of its class that wait at its cell, None if its stage is no cell. `room`: new rows that may start.
@@ -82,28 +81,28 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) ->
         return Until.NOW
     if ready is None and not whole(unit.rows):
         return Until.NOW  # rows have joined its batch: it waits at the next boundary until they have caught up
-    if not state.waiting_of(unit.klass):
+    if not state.queue.waiting[unit.klass]:
         return Until.COMPLETE
-    fits = room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    fits = room > 0 and _takes_more(len(unit.rows), unit.stage, state, policy, unit.worker)
     if ready is None:
         return Until.NOW if fits else Until.COMPLETE
-    return Until.NOW if fits and _worth_it(unit, state, ready, room) else Until.ROW_ENDS
+    return Until.NOW if fits and _worth_it(unit, state, policy, ready, room) else Until.ROW_ENDS
 
 
-def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:
+def _worth_it(unit: Unit, state: ProgramState, policy: Policy, ready: ReadySet, room: int) -> bool:
     """Whether the policy would end a running unit of a cell for the rows that wait there.
 
     Always true if times are unknown, if rows wait at earlier stages, and for a program of one unit (a decoder): the
     times of its steps do not include reading prompts, and how much a row writes is not known. Predictions from the most
     that it may write would let fewer rows join, and delay first tokens.
     """
-    latency, rows = state.latency[unit.stage], len(unit.rows)
+    latency, rows = state.estimates.latency[unit.stage], len(unit.rows)
     cell = state.program.stages[unit.stage]
     joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
-    if not latency.known or state.program.one_unit or state.waiting_of(unit.klass) > ready.count:
+    if not latency.known or state.program.one_unit or state.queue.waiting[unit.klass] > ready.count:
         return True
     stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
-    return state.policy.joins(
+    return policy.joins(
         JoinOffer(
             left=unit.steps - unit.progress,
             ending=rows - len(stay),
@@ -119,7 +118,10 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
 class MultiStep:
     """Of one device: which of its units must end early, and which ones workers have continued by themselves."""
 
-    def __init__(self, ledger: Ledger, workers: Workers, order: Order, share: Share) -> None:
+    def __init__(
+        self, ledger: Ledger, workers: Workers, order: Order, share: Share, policies: Mapping[int, Policy]
+    ) -> None:
+        self._policies = policies
         self._ledger = ledger
         self._workers = workers
         self._order = order
@@ -148,38 +150,12 @@ class MultiStep:
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, ready, self._share.room(state, unit.klass))
-
-    def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
-        """Other rows of a real-time unit have ended at a cell, and its worker has continued with `rows`: their unit."""
-        state = self._ledger.states[unit.program]
-        latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
-        batches = state.batches
-        assert batches is not None  # of a program with a cell
-        for row in rows:
-            batches.wait(row)
-        self._ledger.start((), state)
-        steps = max(1, min(steps_left(row, stage) for row in rows))
-        length = longest_of(rows) if latency.by_length else 0
-        following = replace(
-            unit,
-            rows=rows,
-            size=len(rows),
-            length=length,
-            started=now,
-            predicted=steps * latency.compute(len(rows), unit.running, length),
-            steps=steps,
-            recalled=False,
-            progress=0,
-            operation=batches.launch(rows, unit.stage, 0, now, None),
-        )
-        self._workers.continued(following, now)
-        return following
+        return until(unit, state, self._policies[unit.program], ready, self._share.room(state, unit.klass))
 
 
-def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
+def _takes_more(rows: int, stage: int, state: ProgramState, policy: Policy, worker: int) -> bool:
     """Whether others may join so many rows at the next boundary."""
-    joins = state.sees_stages or state.program.stages[stage].repeats
+    joins = state.program.stages[stage].repeats or policy.merges()
     return joins and rows < _most(stage, state, worker)
 
 

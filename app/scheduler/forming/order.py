@@ -83,12 +83,13 @@ class Order:
         for _, ready, row in heads:
             program, stage, _ = ready.key
             state = self._states[program]
-            if not state.speeds and ready is oldest:
+            by_stage = state.estimates.curves.speeds
+            if not by_stage and ready is oldest:
                 return oldest
-            if not state.speeds:
+            if not by_stage:
                 continue
-            speeds, rows = state.speeds[stage], min(ready.count, state.full[stage])
-            speed = speeds[rows - 1] / state.facts.scale
+            speeds, rows = by_stage[stage], min(ready.count, state.full[stage])
+            speed = speeds[rows - 1] / state.estimates.scale
             saved = 1 - speeds[0] / speeds[-1]
             lead_ns += saved * rows / speed / self._running
             arrived = row.call.arrived

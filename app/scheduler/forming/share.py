@@ -18,57 +18,78 @@ could but for a worker, or that break rule 2, are recalled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
 from app.scheduler.estimates.pairs import PairSlowdowns
-from app.scheduler.forming.workers import Workers, running_stage
-from app.scheduler.policies import Hold
+from app.scheduler.policies import Offer, Policy
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet, longest_of
 from app.scheduler.types import DeviceSpec, Klass, Unit
+from app.scheduler.workers import Workers, running_stage
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
 UNBOUNDED = 1 << 62  # as a slowdown: the pair was not measured
 
 
-class Allowance(NamedTuple):
-    """A best-effort unit of at most `rows` rows may start on one of these workers.
-
-    Up to `exact` rows may run unpadded. More rows must be padded to `rows`, because three rows may take longer than
-    four.
-    """
-
-    workers: Sequence[int]
-    rows: int
-    exact: int
-
-    def within(self, capacity: int) -> Allowance:
-        """The same, limited to this capacity."""
-        if self.rows <= capacity:
-            return self
-        exact = min(self.exact, capacity)
-        return Allowance(self.workers, exact, exact)
-
-
 class Share:
-    """Of one device. While there is no best-effort work, only `room` is asked.
+    """Of one device. While there is no best-effort work, only `room` counts.
 
-    `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `realtime_waits`: a real-time
-    row could start but for a worker; the dispatcher sets it in each step.
+    `units`: best-effort units that have not ended, by id. `pairs` is set by the driver. `hold`: start no best-effort
+    unit in this step; `held`: one could have started. `joins_later`: rows wait to join a unit of their cell that runs.
     """
 
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, policies: Mapping[int, Policy]) -> None:
         self._device = device
         self._ledger = ledger
         self._workers = workers
-        self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers that may run best-effort units
+        self._policies = policies
+        self._most = max(1, workers.at_once - 1)  # workers that may run best-effort units
         self._best = best_workers(device)
         self._budget_ns = device.classes.budget_ns
         self.units: dict[int, Unit] = {}
         self.pairs: PairSlowdowns = {}
-        self.realtime_waits = False
+        self.hold = self.held = self.joins_later = False
+        self._both_classes = False  # there is best-effort work
+        self._realtime_waits = False  # a real-time row could start but for a worker
+
+    def begin(self) -> None:
+        """Units are going to be formed."""
+        self._both_classes = self._ledger.best_effort > 0 or bool(self.units)
+        self.joins_later = False
+
+    def end(self, held: Collection[ReadySet]) -> None:
+        """Units have been formed, but not of these sets."""
+        if self._both_classes:
+            sets = self._ledger.ready.nonempty
+            self._realtime_waits = any(not ready.klass and ready not in held for ready in sets)
+
+    def limit(self, offer: Offer, now: int) -> Offer:
+        """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
+        state, ready = offer.state, offer.ready
+        program, stage, _ = ready.key
+        if state.program.one_unit and state.queue.units:
+            return offer  # until the running one ends
+        if self._device.push_depth > 1 and offer.cell:
+            has_cell = self._workers.has_cell
+            offer.usable = [one for one in offer.usable if not has_cell(one, program, stage, ready.klass)]
+            if not offer.usable:
+                self.joins_later = True
+                return offer
+        if self._both_classes and not ready.klass and not self._policies[program].workers(1):
+            offer.usable = self.for_realtime(offer.usable)
+        offer.room = self.room(state, ready.klass)
+        largest, able = self._largest(offer), offer.able
+        offer.rows = offer.exact = largest if largest < able else able
+        if ready.klass and offer.rows:
+            self.limit_best_effort(offer, now)
+            if offer.rows and self.hold:
+                self.held, offer.rows = True, 0
+        return offer
+
+    def _largest(self, offer: Offer) -> int:
+        capacity, usable = offer.state.capacity[offer.ready.key[1]], offer.usable
+        return capacity[usable[0]] if len(usable) == 1 else max(capacity[worker] for worker in usable)
 
     def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
         """New rows of a program and class that may start now, by the bounds on alive rows of the device and the
@@ -81,7 +102,7 @@ class Share:
         if klass:
             most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
             own -= min(own // 2, state.full[0])
-        return max(0, min(most - self._ledger.alive, own - state.alive))
+        return max(0, min(most - self._ledger.alive, own - state.queue.alive))
 
     # whether a unit starts
 
@@ -94,27 +115,30 @@ class Share:
         idle = [worker for worker in best if not self._workers.of(worker)]
         return idle or (usable if not best or self._workers.idle(usable) else best)
 
-    def for_best_effort(
-        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int
-    ) -> Allowance | Hold:
-        """The largest best-effort unit of this set, of at most `limit` rows, that may start now."""
-        workers = self._open_to_best_effort(usable)
-        realtime = self._realtime_units()
-        if not workers or (realtime and not self._may_join(ready.key[0], realtime)):
-            return Hold(None)
-        latency = state.latency[ready.key[1]]
+    def limit_best_effort(self, offer: Offer, now: int) -> None:
+        """Limit an offer of best-effort rows to the largest unit that may start now."""
+        most, realtime = offer.rows, self._realtime_units()
+        offer.usable = self._open_to_best_effort(offer.usable)
+        offer.rows = 0
+        if not offer.usable or (realtime and not self._may_join(offer.ready.key[0], realtime)):
+            return
+        latency = offer.estimates.latency[offer.stage]
         if not latency.known:
-            return Hold(None) if self.units else Allowance(workers, limit, limit)
-        running, _ = self._workers.running_and_free(workers)
-        length = longest_of(ready.first(limit, limit)) if latency.by_length else 0
-        times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
+            offer.rows = offer.exact = 0 if self.units else min(most, self._largest(offer))
+            return
+        running, _ = offer.free()
+        length = longest_of(offer.ready.first(most, most)) if latency.by_length else 0
+        times = [latency.predict(rows, running, length) for rows in range(1, most + 1)]
         left = self._budget_left(now)
         in_time = [time <= left for time in times]
         if not in_time[0]:
-            return self._one_row(times[0], left, workers, now)
-        exact = in_time.index(False) if False in in_time else limit
-        largest = max(rows for rows, kept in enumerate(in_time, 1) if kept)
-        return Allowance(workers, exact if state.program.stages[ready.key[1]].repeats else largest, exact)
+            self._offer_one_row(offer, times[0], left, now)
+            return
+        exact = in_time.index(False) if False in in_time else most
+        rows = exact if offer.cell else max(rows for rows, kept in enumerate(in_time, 1) if kept)
+        largest = self._largest(offer)
+        offer.exact = min(exact, largest)
+        offer.rows = rows if rows <= largest else offer.exact
 
     def _open_to_best_effort(self, usable: Sequence[int]) -> Sequence[int]:
         """Idle workers: a unit pushed behind another would delay real-time calls that arrive meanwhile."""
@@ -141,17 +165,16 @@ class Share:
             for program in {unit.program for unit in realtime}
         )
 
-    def _one_row(self, time: int, left: int, workers: Sequence[int], now: int) -> Allowance | Hold:
-        """Whether a unit of one row starts although it takes longer than is `left` of the budget."""
+    def _offer_one_row(self, offer: Offer, time: int, left: int, now: int) -> None:
+        """A unit of one row may start although it takes longer than is `left` of the budget, if it is alone."""
         if self.units:
             ending = self._budget_left(now + 1) - left  # how many units count for less as time passes
-            if time > self._budget_ns or not ending:
-                return Hold(None)  # only the end of a unit makes room
-            return Hold(now - (left - time) // ending)  # rounded up
+            if time <= self._budget_ns and ending:  # else only the end of a unit makes room
+                offer.until = now - (left - time) // ending  # rounded up
+            return
         realtime = self._realtime_units()
-        if realtime and time > max(left_ns(unit, now, whole=True) for unit in realtime):
-            return Hold(None)
-        return Allowance(workers, 1, 1)
+        if not realtime or time <= max(left_ns(unit, now, whole=True) for unit in realtime):
+            offer.rows = offer.exact = 1
 
     def _budget_left(self, now: int) -> int:
         """Nanoseconds of best-effort work that may be handed over in addition: none beside a unit of unknown time."""
@@ -166,7 +189,7 @@ class Share:
         if steps == 1 or state.program.stages[stage].repeats:
             return steps
         left = self._budget_left(now)
-        following = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
+        following = (latency.predict(size) for latency in state.estimates.latency[stage + 1 : stage + steps])
         return next((place for place, time in enumerate(following, 1) if not 0 < time <= left), steps)
 
     # whether a unit continues
@@ -175,7 +198,7 @@ class Share:
         """Whether a best-effort unit is to end at its next boundary: real time could use its worker, or it breaks
         rule 2. One behind others ends with its first stage or step.
         """
-        if self.realtime_waits:
+        if self._realtime_waits:
             return True
         realtime = self._realtime_units()
         return bool(realtime) and self._padding(realtime).get(unit.worker) != unit.program

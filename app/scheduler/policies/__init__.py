@@ -12,10 +12,10 @@ from app.scheduler.policies.dva import DvaInput, DvaLoad, DvaOperator
 from app.scheduler.policies.ebird import Ebird
 from app.scheduler.policies.fixed import NoWait, Static, Window
 from app.scheduler.policies.late import Late
+from app.scheduler.policies.offer import Neighbours, Offer
 from app.scheduler.policies.preferred import Preferred
-from app.scheduler.policies.view import Facts, KeyView, Neighbours
 
-__all__ = ["OBJECTIVES", "POLICIES", "Cut", "Facts", "Hold", "KeyView", "Neighbours", "Policy"]
+__all__ = ["OBJECTIVES", "POLICIES", "Cut", "Hold", "Neighbours", "Offer", "Policy"]
 
 _ALL: tuple[type[Policy], ...] = (
     Adaptive, NoWait, Window, Static, Preferred, Ebird, Late, DvaInput, DvaOperator, DvaLoad, Deadline,
@@ -39,4 +39,4 @@ def policy_for(policy: str, objective: str) -> str:
 
 def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
     """The capacities of the workers if none are given. Raises ValueError for an unknown policy."""
-    return policy_class(policy).workers(max_batch)
+    return policy_class(policy).workers(max_batch) or (max_batch,)

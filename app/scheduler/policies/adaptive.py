@@ -30,15 +30,17 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
 from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
 from app.scheduler.policies.late import waits_for_stages
-from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
+from app.scheduler.policies.offer import JoinOffer, Neighbours, Offer
+from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow
-from app.scheduler.types import Formed
+from app.scheduler.types import Formed, Row
 
 _CROWD = 8  # waiting rows: fewer say little about the rate
 #: Standard deviations of a Poisson count. A lower threshold mistakes noise for a burst (`python -m
 #: experiments.policies.simulated`: a CNN at high load); a higher one reacts late (`python -m experiments.papers.ebird`:
 #: one worker).
 _DEVIATIONS = 3.0
+_NEARLY = 0.95  # share of the highest throughput that counts as the highest
 _SAME = 1.01  # lengths whose batch times differ by at most this factor count as one
 
 
@@ -46,14 +48,23 @@ class Adaptive(Policy):
     """Runs as many rows as the control table says, padded to the size that it says."""
 
     name = "adaptive"
-    uses_tables = True
-    sees_stages = True
-    sees_lone_cells = False
-    trims_cells = True
-    reorders = True
 
-    def passes_through(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
-        return boundary.passes_through(facts, stage, rows, longest)
+    @classmethod
+    def uses_tables(cls) -> bool:
+        return True
+
+    def merges(self) -> bool:
+        return True
+
+    def reorders(self, estimates: Estimates) -> bool:
+        return bool(estimates.curves.lengths)
+
+    def largest(self, speeds: Sequence[float]) -> int:
+        """The smallest size with nearly the highest throughput."""
+        return next(size for size, speed in enumerate(speeds, 1) if speed >= _NEARLY * max(speeds))
+
+    def passes_through(self, estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
+        return boundary.passes_through(estimates, stage, rows)
 
     def joins(self, offer: JoinOffer) -> bool:
         """Whether that lowers the sum of latencies, including the cost of one more boundary for every row.
@@ -73,107 +84,132 @@ class Adaptive(Policy):
         sooner = left * own_ns + behind - now * joined_ns - offer.boundary_ns
         return joiners * sooner > offer.ending * slower + staying * (slower - spared)
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        neighbours, window = view.neighbours, view.length_window
-        if neighbours is not None:
-            if neighbours.cell:
-                return Hold(None) if waits_for_stages(view) else cut_rows(view, min(view.ready, view.full))
-            if view.stage:
-                return boundary.decide(view, neighbours, idle, now)
-            if 0 < neighbours.downstream < view.full:
-                return boundary.join(view, neighbours, idle) if window is None else _follow(view, window, neighbours)
-        facts = view.facts
-        control = facts.control
-        planned, level = view.ready, -1
-        if control is not None and not (control.workers > 1 and view.shared()):
-            if facts.crowded and view.column and control.workers == 2 and now < view.due:
-                return _until_other_ends(view, control, now)
-            level = facts.level if window is None else _level(view, control, now)
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        window = offer.by_length()
+        if offer.state.batches is not None:
+            if offer.cell:
+                return Hold(None) if waits_for_stages(offer) else cut_rows(offer, min(offer.waiting, offer.full))
+            neighbours = offer.neighbours()
+            if offer.stage:
+                return boundary.decide(offer, neighbours, now)
+            if 0 < neighbours.downstream < offer.full:
+                return boundary.join(offer, neighbours) if window is None else _follow(offer, window, neighbours)
+        estimates, waiting = offer.estimates, offer.waiting
+        control, planned, level = estimates.control, waiting, -1
+        if control is not None and not (control.workers > 1 and offer.shared()):
+            column = 0 if control.beside is None else column_of(offer, control, now)
+            if column and estimates.crowded and control.workers == 2 and now < offer.due(now):
+                return _until_other_ends(offer, control, now)
+            level = estimates.level if window is None else _level(offer, control, window, now)
             if level >= 0:
-                planned = control.serve(level, view.ready, view.column)
-            if planned < view.ready and window is None and view.ready >= _CROWD:
-                level = _level(view, control, now)
-                planned = control.serve(level, view.ready, view.column)
+                planned = control.serve(level, waiting, column)
+            if planned < waiting and window is None and waiting >= _CROWD:
+                level = _level(offer, control, None, now)
+                planned = control.serve(level, waiting, column)
         if not planned:
             assert control is not None
-            if now < view.due:
-                return _until_other_ends(view, control, now)
-            return _cut(min(view.ready, view.limit), view, idle, Formed.DEADLINE)
-        rows = min(planned, view.limit, view.full)  # `full` is less at a cell that is trimmed
-        if window is not None and not _of_one_length(view, window):
-            workers = control.workers if control is not None else len(idle)
-            _, free = view.running_and_free()
-            return _picked(view, window, min(len(idle), free, workers), idle, now)
-        return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
+            if now < offer.due(now):
+                return _until_other_ends(offer, control, now)
+            return _cut(min(waiting, offer.rows), offer, window, Formed.DEADLINE)
+        rows = min(planned, offer.rows, offer.full)
+        if window is not None and not _of_one_length(offer, window):
+            _, free = offer.free()
+            workers = free if control is None else control.workers
+            return _picked(offer, window, min(len(offer.usable), free, workers), now)
+        return _cut(rows, offer, window, Formed.TABLE if level >= 0 and rows < waiting else Formed.IDLE)
 
 
-def _until_other_ends(view: KeyView, control: ControlTables, now: int) -> Hold:
+def column_of(offer: Offer, control: ControlTables, now: int) -> int:
+    """The column of the tables of several workers, by the time that the other workers have left.
+
+    0 if more than one worker is free, or all running units are overdue by more than the largest batch takes. A unit
+    that began with fewer beside it is assumed to take longer from now on, as in the tables.
+    """
+    beside = control.beside
+    if beside is None or not offer.workers.busy or offer.free()[1] > 1:
+        return 0
+    most, scale, total, size = offer.workers.most, offer.estimates.scale, 0.0, 0
+    overdue = now - beside.times[-1] * scale
+    units = [unit for unit in offer.others() if unit.begins + unit.predicted > overdue]
+    for unit in units:
+        left = max(0, unit.begins + unit.predicted - now) / scale
+        if unit.program == offer.ready.key[0]:
+            size, latency = max(size, unit.size), offer.estimates.latency[unit.stage]
+            if unit.running < most and latency.known:
+                left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.running)
+        total += left
+    return beside.column(size, total / (most - 1)) if units else 0
+
+
+def _until_other_ends(offer: Offer, control: ControlTables, now: int) -> Hold:
     """Wait for another worker's unit to end. That is an input, so the time is only for one that is overdue.
 
     How long rows have waited does not matter: with a long queue, units that slow each other would otherwise all run at
     once, and the queue would never get shorter.
     """
     assert control.beside is not None  # there are no columns without
-    return Hold(min(view.due, now + round(control.beside.times[-1] * view.facts.scale)))
+    return Hold(min(offer.due(now), now + round(control.beside.times[-1] * offer.estimates.scale)))
 
 
-def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:
+def _follow(offer: Offer, window: LengthWindow, neighbours: Neighbours) -> Cut:
     """Rows about as long as those downstream, as many as fit in one batch with them; or the first row alone."""
-    rows = min(view.ready, view.limit, view.full - neighbours.downstream)
+    rows = min(offer.waiting, offer.rows, offer.full - neighbours.downstream)
     places = window.joining(neighbours.longest_downstream) or range(window.place, window.place + 1)
     rows = min(rows, len(places))
     first = min(window.place, places.stop - rows)
-    return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE, shorter=window.place - first)
+    return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.IDLE, shorter=window.place - first)
 
 
-def _of_one_length(view: KeyView, window: LengthWindow) -> bool:
+def _of_one_length(offer: Offer, window: LengthWindow) -> bool:
     """Whether all rows take about the same time, so that the table can say how many to run."""
-    shortest, longest = (view.facts.lengths[0].at(length).times for length in (window.shortest, window.longest))
+    shortest, longest = (
+        offer.estimates.curves.lengths[0].at(length).times for length in (window.shortest, window.longest)
+    )
     return longest[0] <= _SAME * shortest[0] and longest[-1] <= _SAME * shortest[-1]
 
 
-def _level(view: KeyView, control: ControlTables, now: int) -> int:
+def _level(offer: Offer, control: ControlTables, window: LengthWindow | None, now: int) -> int:
     """The level of the table for the known rate, or for the burst rate if that is significantly higher.
 
     With times by length and one unit at a time, the load is that of rows of the mean waiting length.
     """
-    facts, window = view.facts, view.length_window
-    burst = _burst(view, now) if view.ready >= _CROWD else 0.0
+    facts = offer.estimates
+    burst = _burst(offer, now) if offer.waiting >= _CROWD else 0.0
     if window is not None and control.workers == 1:
-        a_row = facts.lengths[0].at(round(window.total / window.count)).least[-1]
+        a_row = facts.curves.lengths[0].at(round(window.total / window.count)).least[-1]
         return control.level(max(facts.rate, burst), facts.scale * a_row * control.peak / 1e9)
     return max(facts.level, control.level(burst, facts.scale)) if burst else facts.level
 
 
-def _burst(view: KeyView, now: int) -> float:
+def _burst(offer: Offer, now: int) -> float:
     """Rows per second at which the waiting rows arrived, if significantly above the known rate; else 0."""
-    if view.ready >= _CROWD and (span := now - view.oldest()) > 0:
-        expected = view.facts.rate * span / 1e9
-        if view.ready - 1 > expected + _DEVIATIONS * sqrt(expected):
-            return view.ready * 1e9 / span
+    if offer.waiting >= _CROWD and (span := now - offer.oldest()) > 0:
+        expected = offer.estimates.rate * span / 1e9
+        if offer.waiting - 1 > expected + _DEVIATIONS * sqrt(expected):
+            return offer.waiting * 1e9 / span
     return 0.0
 
 
-def _picked(view: KeyView, window: LengthWindow, free: int, idle: Sequence[int], now: int) -> Cut:
+def _picked(offer: Offer, window: LengthWindow, free: int, now: int) -> Cut:
     """Rows around the oldest by length, picked as if each of `free` workers had an equal share of the rows."""
-    times = view.facts.lengths[0]
-    rate = max(view.facts.rate, _burst(view, now)) * view.facts.scale / 1e9
-    share = view.ready / free
-    rows, shorter = by_length.pick(window, times, share, min(view.limit, ceil(share)), rate / free)
+    times = offer.estimates.curves.lengths[0]
+    rate = max(offer.estimates.rate, _burst(offer, now)) * offer.estimates.scale / 1e9
+    share = offer.waiting / free
+    rows, shorter = by_length.pick(window, times, share, min(offer.rows, ceil(share)), rate / free)
     size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]
-    reason = Formed.FULL if rows == view.full else Formed.IDLE if rows == view.ready else Formed.TABLE
-    return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)
+    reason = Formed.FULL if rows == offer.full else Formed.IDLE if rows == offer.waiting else Formed.TABLE
+    return Cut(rows, size if size <= offer.capacities()[0] else rows, reason, shorter=shorter)
 
 
-def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
+def _cut(rows: int, offer: Offer, window: LengthWindow | None, reason: Formed) -> Cut:
     """Run `rows`, padded to the size that is fastest for them if the largest usable worker takes that."""
-    control = view.facts.control
-    if view.neighbours is not None and view.length_window is None:  # each stage has its own best sizes
-        return boundary.begin(view, view.neighbours, rows, idle, reason)
+    control = offer.estimates.control
+    if offer.state.batches is not None and window is None:  # each stage has its own best sizes
+        return boundary.begin(offer, offer.neighbours(), rows, reason)
     size = rows
     if control is not None and rows <= len(control.sizes):
-        sizes = control.alone if control.alone and view.running_and_free()[0] == 1 else control.sizes
+        sizes = control.alone if control.alone and offer.free()[0] == 1 else control.sizes
         size = sizes[rows - 1]
-        if size > idle[0]:
+        if size > rows and size > offer.capacities()[0]:
             size = rows
-    return Cut(rows, size, Formed.FULL if rows == view.full else reason)
+    return Cut(rows, size, Formed.FULL if rows == offer.full else reason)

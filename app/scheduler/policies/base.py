@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from app.scheduler.policies.view import Facts, JoinOffer, KeyView
-from app.scheduler.types import Batch, DeviceSpec, Formed
+from app.scheduler.policies.offer import JoinOffer, Offer
+from app.scheduler.rows.estimates import Estimates
+from app.scheduler.types import Batch, DeviceSpec, Formed, Row, Unit
 
 
 class Cut(NamedTuple):  # one is made for each unit, and a tuple costs a third of a frozen dataclass
@@ -19,7 +20,7 @@ class Cut(NamedTuple):  # one is made for each unit, and a tuple costs a third o
 
     `joins`: new rows become part of this batch and catch up with it. `divide`: first split the rows here of the first
     row's batch into batches of so many rows. `shorter`, if at least 0: take the first row and its neighbours in order
-    of length instead, `shorter` of them before it (`KeyView.length_window`).
+    of length instead, `shorter` of them before it (`Offer.by_length`).
     """
 
     rows: int
@@ -36,89 +37,100 @@ class Hold(NamedTuple):
     until: int | None
 
 
-def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
+def held(offer: Offer, longest: int, now: int) -> Hold | Formed:
     """Hold rows so that others can join, or the reason to start: the oldest has waited `longest` ns, or one is due."""
-    ends = min(view.oldest() + longest, view.due)
+    due = offer.due(now)
+    ends = min(offer.oldest() + longest, due)
     if now < ends:
         return Hold(ends)
-    return Formed.DEADLINE if ends == view.due else Formed.HOLD_ENDED
+    return Formed.DEADLINE if ends == due else Formed.HOLD_ENDED
 
 
-def cut_rows(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
+def cut_rows(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """A cut of so many rows, or of as many as can run."""
-    rows = min(rows, view.limit)
-    return Cut(rows, rows, Formed.FULL if rows == view.full else reason)
+    rows = min(rows, offer.rows)
+    return Cut(rows, rows, Formed.FULL if rows == offer.full else reason)
 
 
-def cut_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
+def cut_padded(offer: Offer, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """The same, padded to the size that is fastest for these rows if the largest usable worker takes that."""
-    cut = cut_rows(view, rows, reason)
-    if not view.facts.sizes:
+    cut, sizes = cut_rows(offer, rows, reason), offer.estimates.curves.sizes
+    if not sizes:
         return cut
-    sizes = view.facts.sizes[view.stage]
-    running, _ = view.running_and_free()
-    size = sizes[min(running, len(sizes)) - 1][cut.rows - 1]
-    return cut if size > idle[0] else Cut(cut.rows, size, cut.reason)
+    by_running = sizes[offer.stage]
+    running, _ = offer.free()
+    size = by_running[min(running, len(by_running)) - 1][cut.rows - 1]
+    return cut if size > offer.capacities()[0] else Cut(cut.rows, size, cut.reason)
 
 
 class Policy:
-    """How units are cut from one key, and what the policy needs of its device. By itself this is `no_wait`."""
+    """How units are cut from one key. By itself this is `no_wait`. A program has one of its own."""
 
     #: The only place where a policy's name is written.
     name = ""
-    #: It may hold rows, whatever the control tables say.
-    holds = False
-    #: It needs a device for itself: it alone sets threads, workers and bounds, no program of another policy runs there,
-    #: and no worker is handed a second unit.
-    owns_device = False
-    #: It uses control tables, which the driver must solve.
-    uses_tables = False
-    #: It uses `KeyView.neighbours` for a program of several stages.
-    sees_stages = False
-    #: It also uses them for a program that is a single cell.
-    sees_lone_cells = True
-    #: A unit of a cell has no more rows than give nearly the highest throughput; others wait until some of these end.
-    trims_cells = False
-    #: It picks rows by length: within a key, class and priority a row may start before an earlier one.
-    reorders = False
-    #: It uses `KeyView.schedule`: the deadlines of waiting rows, and a high quantile of unit times.
-    sees_deadlines = False
+
+    # what it needs of its device and driver
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
-        """The capacities of the workers that it wants: here one worker of the largest batch."""
-        return (max_batch,)
+        """The capacities of the workers that it must have, on a device of its own and one unit each; (): any will do.
 
-    def target(self, facts: Facts) -> int | None:
-        """The preferred batch size if the policy sets its own, else None."""
-        return None
-
-    def passes_through(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
-        """Whether a batch of so many rows would run `stage` unchanged if nothing else waits or arrives.
-
-        `longest`: the length of its longest row, 0 if no times by length are known.
+        Then it alone sets threads, workers and bounds, and no program of another policy runs there.
         """
+        return ()
+
+    @classmethod
+    def uses_tables(cls) -> bool:
+        """Whether the driver must solve control tables for it."""
+        return False
+
+    def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
+        """Raise ValueError if the policy cannot serve on this device together with these others, by name."""
+        different = sorted(name for name in others if name != self.name)
+        alone = [name for name in different if others[name].workers(1)]
+        lonely = bool(self.workers(1))
+        if different and (alone or lonely):
+            name = self.name if lonely else alone[0]
+            beside = ", ".join(different if lonely else [self.name])
+            raise ValueError(f"policy: {name} shares a device with no other policy, here {beside}")
+        if lonely and device.push_depth > 1:
+            raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
+
+    # what it decides
+
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        """Start a unit or hold. Here: start all waiting rows, up to the largest batch, once a worker is usable."""
+        return cut_rows(offer, offer.waiting)
+
+    def merges(self) -> bool:
+        """Whether rows that wait may join others between two stages."""
+        return False
+
+    def passes_through(self, estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
+        """Whether a batch of these rows would run `stage` unchanged if nothing else waits or arrives."""
         return True
 
     def joins(self, offer: JoinOffer) -> bool:
         """Whether a running unit of a cell is to end now, so that waiting rows can join it."""
         return True
 
-    def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
-        """Raise ValueError if the policy cannot serve on this device together with these others, by name."""
-        different = sorted(name for name in others if name != self.name)
-        alone = [name for name in different if others[name].owns_device]
-        if different and (alone or self.owns_device):
-            lonely = self.name if self.owns_device else alone[0]
-            beside = ", ".join(different if lonely == self.name else [self.name])
-            raise ValueError(f"policy: {lonely} shares a device with no other policy, here {beside}")
-        if self.owns_device and device.push_depth > 1:
-            raise ValueError(f"policy: {self.name} needs push_ahead_ms 0, in a simulation push_depth 1")
+    def largest(self, speeds: Sequence[float]) -> int:
+        """The largest unit of a cell, given the throughput of each size. Others wait until some of its rows end."""
+        return len(speeds)
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        """Start a unit or hold. Here: start all waiting rows, up to the largest batch, as soon as a worker is usable.
+    # what others ask of it
 
-        `idle`: capacities of the workers that may be handed a unit now, largest first, never empty. The device may have
-        room for fewer rows: see `view.limit`.
-        """
-        return cut_rows(view, view.ready)
+    def target(self, estimates: Estimates) -> int:
+        """The preferred batch size, which operators see."""
+        return estimates.most_per_time()
+
+    def reorders(self, estimates: Estimates) -> bool:
+        """Whether within a key, class and priority a row may start before an earlier one."""
+        return False
+
+    def serves_in_order(self, estimates: Estimates) -> bool:
+        """Whether rows that wait predict when a later call ends: admission counts them then."""
+        return True
+
+    def ended(self, unit: Unit, now: int) -> None:
+        """A unit of its program has ended well."""

@@ -28,8 +28,10 @@ from typing import NamedTuple
 from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies.base import Cut, Hold, cut_padded, cut_rows
-from app.scheduler.policies.view import Facts, KeyView, Neighbours
-from app.scheduler.types import Formed
+from app.scheduler.policies.offer import Neighbours, Offer
+from app.scheduler.rows.estimates import Estimates
+from app.scheduler.rows.ready import longest_of
+from app.scheduler.types import Formed, Row
 
 _FEW = 4.0  # up to so many expected arrivals each number is weighted by its probability
 _TERMS = 16  # numbers of arrivals considered: with a mean of `_FEW` the probability of more is below 1e-5
@@ -57,95 +59,93 @@ class _Options(NamedTuple):
     waits: Iterator[_Wait]
 
 
-def decide(view: KeyView, neighbours: Neighbours, idle: Sequence[int], now: int) -> Cut | Hold:
+def decide(offer: Offer, neighbours: Neighbours, now: int) -> Cut | Hold:
     """The decision at a stage that is not the first one and no cell."""
-    rows = min(view.ready, view.limit)
-    costs = _costs(view, neighbours)
-    options = None if costs is None or neighbours.downstream else _options(view, neighbours, rows, costs)
+    rows = min(offer.waiting, offer.rows)
+    costs = _costs(offer, neighbours)
+    options = None if costs is None or neighbours.downstream else _options(offer, neighbours, rows, costs)
     if costs is None or options is None:
-        return _run(view, neighbours, rows, idle, Formed.IDLE)
+        return _run(offer, neighbours, rows, Formed.IDLE)
     first_stage = neighbours.upstream_stage == 0
-    holds, part = False, 0
+    holds, part, due = False, 0, offer.due(now)
     least = costs.of([*options.on, *options.begun]) * (1 - _GAIN)
     for joining, wait_ns, runs in options.waits:
         if not first_stage and joining < neighbours.upstream:
             continue  # the others would not be in the batch
         cost = costs.of(runs, joining if first_stage else 0)
-        if cost < least and now + wait_ns <= view.due:
+        if cost < least and now + wait_ns <= due:
             holds, least = True, cost
     for size, parts in _splits(rows, options.here):
         if (cost := costs.of([*parts, *options.begun])) < least:
             holds, part, least = False, size, cost
     if holds:
         return Hold(None)
-    return _run(view, neighbours, part or rows, idle, Formed.TABLE if part else Formed.IDLE)
+    return _run(offer, neighbours, part or rows, Formed.TABLE if part else Formed.IDLE)
 
 
-def join(view: KeyView, neighbours: Neighbours, idle: Sequence[int]) -> Cut:
+def join(offer: Offer, neighbours: Neighbours) -> Cut:
     """Start rows that join others waiting at a later stage: the number of them that costs least."""
-    rows = min(view.ready, view.limit, view.full - neighbours.downstream)
-    costs, plan = _costs(view, neighbours), view.facts.plan
+    rows = min(offer.waiting, offer.rows, offer.full - neighbours.downstream)
+    costs, plan = _costs(offer, neighbours), offer.estimates.curves.plan
     if costs is not None and plan is not None:
         stage, waiting = neighbours.downstream_stage, neighbours.downstream
         counts = _counts(plan, 0, rows, costs.table_batch(waiting) - waiting)
         rows = min(counts, key=lambda joining: costs.of(_wait(plan, stage, waiting, 0, joining).runs, joining))
-    return begin(view, neighbours, rows, idle)
+    return begin(offer, neighbours, rows)
 
 
-def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
+def begin(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """Run so many rows, or the first part of them if parts are faster; the rest catches up later."""
-    plan = view.facts.plan
-    rows = min(rows, view.limit)
-    if plan is not None and _costs(view, neighbours) is not None:
-        part = plan.part[view.stage][rows - 1]
+    plan = offer.estimates.curves.plan
+    rows = min(rows, offer.rows)
+    if plan is not None and _costs(offer, neighbours) is not None:
+        part = plan.part[offer.stage][rows - 1]
         rows, reason = part, Formed.TABLE if part < rows else reason
-    return cut_padded(view, rows, idle, reason)
+    return cut_padded(offer, rows, reason)
 
 
-def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
-    """Whether a batch would run `stage` unchanged if nothing waits: neither padding nor splitting it would be faster.
-
-    `longest`: the length of its longest row, used if times by length are known.
-    """
-    plan = None if facts.lengths else facts.plan
-    if plan is not None and facts.sizes and facts.sizes[stage][0][rows - 1] != rows:
+def passes_through(estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
+    """Whether a batch would run `stage` unchanged if nothing waits: neither padding nor splitting it is faster."""
+    curves, control, size = estimates.curves, estimates.control, len(rows)
+    plan = None if curves.lengths else curves.plan
+    if plan is not None and curves.sizes[stage][0][size - 1] != size:
         return False
-    if rows == 1 or facts.control is None or not facts.control.values or facts.level < 0 or not facts.remaining:
+    if size == 1 or control is None or not control.values or estimates.level < 0 or not curves.remaining:
         return True
-    if plan is not None and plan.part[stage][rows - 1] < rows:
+    if plan is not None and plan.part[stage][size - 1] < size:
         return False
-    here: Sequence[float] = facts.remaining[stage] if plan is None else plan.remaining_ns[stage]
-    if facts.lengths:
-        here = facts.lengths[stage].at(longest).times
-    return not any(_splits(rows, here))  # a split that may gain is left to `decide`, which sees what has arrived
+    here: Sequence[float] = curves.remaining[stage] if plan is None else plan.remaining_ns[stage]
+    if curves.lengths:
+        here = curves.lengths[stage].at(longest_of(rows)).times
+    return not any(_splits(size, here))  # a split that may gain is left to `decide`, which sees what has arrived
 
 
-def _run(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed) -> Cut:
-    return cut_rows(view, rows, reason) if view.facts.lengths else begin(view, neighbours, rows, idle, reason)
+def _run(offer: Offer, neighbours: Neighbours, rows: int, reason: Formed) -> Cut:
+    return cut_rows(offer, rows, reason) if offer.estimates.curves.lengths else begin(offer, neighbours, rows, reason)
 
 
-def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
+def _options(offer: Offer, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
     """The choices; None if the times of some stage are unknown."""
-    if view.facts.lengths:
-        return _options_by_length(view, neighbours, rows)
-    plan, stage, upstream = view.facts.plan, neighbours.upstream_stage, neighbours.upstream
+    if offer.estimates.curves.lengths:
+        return _options_by_length(offer, neighbours, rows)
+    plan, stage, upstream = offer.estimates.curves.plan, neighbours.upstream_stage, neighbours.upstream
     if plan is None:
         return None
-    begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, view.full) - 1], upstream)] if stage > 0 else []
-    counts = _counts(plan, stage, min(upstream, view.full - rows), costs.table_batch(rows) - rows)
-    waits = (_wait(plan, view.stage, rows, stage, joining) for joining in counts)
-    return _Options(plan.remaining_ns[view.stage], _together(plan, view.stage, rows), begun, waits)
+    begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
+    counts = _counts(plan, stage, min(upstream, offer.full - rows), costs.table_batch(rows) - rows)
+    waits = (_wait(plan, offer.stage, rows, stage, joining) for joining in counts)
+    return _Options(plan.remaining_ns[offer.stage], _together(plan, offer.stage, rows), begun, waits)
 
 
-def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Options:
-    lengths, stage, upstream = view.facts.lengths, neighbours.upstream_stage, neighbours.upstream
+def _options_by_length(offer: Offer, neighbours: Neighbours, rows: int) -> _Options:
+    lengths, stage, upstream = offer.estimates.curves.lengths, neighbours.upstream_stage, neighbours.upstream
     longest = neighbours.longest
     longest_upstream = neighbours.longest_upstream or longest  # rows that join from the first stage are no longer
-    here = lengths[view.stage].at(longest).times
+    here = lengths[offer.stage].at(longest).times
     source = lengths[max(stage, 0)].at(longest_upstream).times
-    together = lengths[view.stage].at(max(longest, longest_upstream)).times
-    begun: list[Run] = [(source[min(upstream, view.full) - 1], upstream)] if stage > 0 else []
-    joining = min(upstream if stage else neighbours.joinable, view.full - rows)
+    together = lengths[offer.stage].at(max(longest, longest_upstream)).times
+    begun: list[Run] = [(source[min(upstream, offer.full) - 1], upstream)] if stage > 0 else []
+    joining = min(upstream if stage else neighbours.joinable, offer.full - rows)
     waits: list[_Wait] = []
     if joining > 0:
         wait_ns = source[joining - 1] - together[joining - 1]
@@ -199,13 +199,13 @@ class _Costs:
         return values[low] + (waiting - low) * (values[low + 1] - values[low])
 
 
-def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
+def _costs(offer: Offer, neighbours: Neighbours) -> _Costs | None:
     """The costs at this load; None if other units run at the same time, or the table has no values."""
-    level, control = view.facts.level, view.facts.control
-    if control is None or not control.values or level < 0 or view.running_and_free() != (1, 1):
+    level, control = offer.estimates.level, offer.estimates.control
+    if control is None or not control.values or level < 0 or offer.free() != (1, 1):
         return None
-    waiting = view.ready
-    if view.stage:
+    waiting = offer.waiting
+    if offer.stage:
         waiting = neighbours.upstream if neighbours.upstream_stage == 0 else 0
     return _Costs(control, level, waiting)
 

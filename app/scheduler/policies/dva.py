@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows, held
 from app.scheduler.policies.fixed import Window
-from app.scheduler.policies.view import Facts, KeyView
-from app.scheduler.types import Batch, Formed
+from app.scheduler.policies.offer import Offer
+from app.scheduler.rows.estimates import Estimates
+from app.scheduler.types import Batch, Formed, Row
 
 
 class DvaInput(Policy):
@@ -29,29 +30,29 @@ class DvaInput(Policy):
     """
 
     name = "dva_input"
-    holds = True
-    sees_stages = True
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        neighbours, remaining = view.neighbours, view.facts.remaining
-        if neighbours is not None and neighbours.cell:
-            return cut_rows(view, view.ready)
-        if neighbours is not None and neighbours.batch is not None:
-            return cut_rows(view, neighbours.here)
-        active = other_buckets = 0
-        last_formed = -1
-        if neighbours is not None:
-            active, other_buckets = neighbours.active, neighbours.other_buckets
-            last_formed = neighbours.last_formed
-        if active >= view.full:
+    def merges(self) -> bool:
+        return True
+
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        if offer.cell:
+            return cut_rows(offer, offer.waiting)
+        if offer.state.batches is None:
+            return cut_rows(offer, min(offer.waiting, offer.full), Formed.TABLE)
+        neighbours, remaining, full = offer.neighbours(), offer.estimates.curves.remaining, offer.full
+        if neighbours.batch is not None:
+            return cut_rows(offer, neighbours.here)
+        active, newest = neighbours.active, neighbours.newest
+        if active >= full:
             return Hold(None)  # until some of them end
-        rows = min(view.ready, view.full - active)
-        if view.ready + other_buckets >= view.full or last_formed < 0 or view.oldest() <= last_formed:
-            return cut_rows(view, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
-        behind = remaining[1][view.full - 1] if len(remaining) > 1 else 0
-        window = remaining[0][view.full - 1] - behind if remaining else 0
-        ended = held(view, last_formed + window - view.oldest(), now)
-        return ended if isinstance(ended, Hold) else cut_rows(view, rows, ended)
+        rows = min(offer.waiting, full - active)
+        gathered = offer.waiting + neighbours.other_buckets >= full
+        if gathered or newest is None or offer.oldest() <= newest.created:
+            return cut_rows(offer, rows, Formed.TABLE)  # the window has ended, now or when the last batch was formed
+        behind = remaining[1][full - 1] if len(remaining) > 1 else 0
+        window = remaining[0][full - 1] - behind if remaining else 0
+        ended = held(offer, newest.created + window - offer.oldest(), now)
+        return ended if isinstance(ended, Hold) else cut_rows(offer, rows, ended)
 
 
 class DvaOperator(Window):
@@ -63,22 +64,24 @@ class DvaOperator(Window):
     """
 
     name = "dva_operator"
-    sees_stages = True
 
-    def passes_through(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
-        return not facts.remaining or part_of(rows, facts.remaining[stage]) == rows
+    def merges(self) -> bool:
+        return True
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        neighbours, remaining = view.neighbours, view.facts.remaining
-        if neighbours is not None and neighbours.cell:
-            return cut_rows(view, view.ready)
-        if neighbours is None or neighbours.batch is None:
-            return super().decide(view, idle, now)
-        part = part_of(neighbours.here, remaining[view.stage]) if remaining else neighbours.here
-        if part == neighbours.here:
-            return cut_rows(view, part)
-        rows = min(part, view.limit)
-        return Cut(rows, rows, cut_rows(view, rows).reason, divide=part)
+    def passes_through(self, estimates: Estimates, stage: int, rows: Sequence[Row]) -> bool:
+        remaining = estimates.curves.remaining
+        return not remaining or part_of(len(rows), remaining[stage]) == len(rows)
+
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        if offer.cell:
+            return cut_rows(offer, offer.waiting)
+        neighbours, remaining = offer.neighbours(), offer.estimates.curves.remaining
+        if neighbours.batch is None:
+            return super().decide(offer, now)
+        here = neighbours.here
+        part = part_of(here, remaining[offer.stage]) if remaining else here
+        cut = cut_rows(offer, part)
+        return cut if part == here else cut._replace(divide=part)
 
 
 class DvaLoad(DvaOperator):
@@ -95,21 +98,18 @@ class DvaLoad(DvaOperator):
 
     name = "dva_load"
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        neighbours = view.neighbours
-        if neighbours is None or neighbours.cell:
-            return super().decide(view, idle, now)
-        batch = neighbours.batch
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        if offer.cell or offer.state.batches is None:
+            return super().decide(offer, now)
+        neighbours = offer.neighbours()
+        batch, latest = neighbours.batch, neighbours.open_batch(now)
+        stretches = latest is not None and stretchable(latest, offer, now)
         if batch is not None:
-            upstream = neighbours.upstream_stage == 0
-            may_come = batch is neighbours.latest and upstream and stretchable(batch, view, now)
-            return Hold(None) if neighbours.missing or may_come else super().decide(view, idle, now)
-        rows = min(view.ready, view.limit)
-        latest = neighbours.latest
-        if latest is not None and stretchable(latest, view, now):
-            rows = min(rows, view.full - latest.size)
-            return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.TABLE, joins=latest)
-        return super().decide(view, idle, now)
+            may_come = stretches and batch is latest and neighbours.upstream_stage == 0
+            return Hold(None) if neighbours.missing(now) or may_come else super().decide(offer, now)
+        if latest is None or not stretches:
+            return super().decide(offer, now)
+        return cut_rows(offer, min(offer.waiting, offer.full - latest.size), Formed.TABLE)._replace(joins=latest)
 
 
 def part_of(rows: int, remaining: Sequence[int]) -> int:
@@ -122,11 +122,11 @@ def part_of(rows: int, remaining: Sequence[int]) -> int:
     return rows
 
 
-def stretchable(batch: Batch, view: KeyView, now: int) -> bool:
+def stretchable(batch: Batch, offer: Offer, now: int) -> bool:
     """Whether rows may still join a running batch."""
-    remaining = view.facts.remaining
-    if not remaining or batch.closed or batch.launched[-1] or batch.size >= view.full:
+    remaining = offer.estimates.curves.remaining
+    if not remaining or batch.closed or batch.launched[-1] or batch.size >= offer.full:
         return False
-    if now - batch.created >= view.facts.complete_wait * remaining[0][0]:
+    if now - batch.created >= offer.state.program.complete_wait * remaining[0][0]:
         return False
     return all(part_of(batch.size, times) == batch.size for times in remaining[1:])

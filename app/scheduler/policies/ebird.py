@@ -10,10 +10,10 @@ The paper's workers for a largest batch of 32 are (1, 1, 2, 4, 8, 16): every num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from app.scheduler.policies.base import Cut, Hold, Policy
-from app.scheduler.policies.view import KeyView
+from app.scheduler.policies.offer import Offer
 from app.scheduler.types import DeviceSpec, Formed
 
 
@@ -21,7 +21,6 @@ class Ebird(Policy):
     """The paper's scheduler, to the letter. A busy worker is never handed a second unit."""
 
     name = "ebird"
-    owns_device = True
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
@@ -34,9 +33,9 @@ class Ebird(Policy):
         if 1 not in capacities:
             raise ValueError(f"workers: expected one of capacity 1 for the policy {self.name}, got {capacities}")
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        ready = min(view.ready, view.room)
-        for capacity in idle:
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        ready = min(offer.waiting, offer.able)
+        for capacity in offer.capacities():
             if capacity <= ready:
-                return Cut(capacity, capacity, Formed.FULL if capacity == view.full else Formed.IDLE)
+                return Cut(capacity, capacity, Formed.FULL if capacity == offer.full else Formed.IDLE)
         return Hold(None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.scheduler.policies.base import Cut, Hold, Policy, held
-from app.scheduler.policies.view import KeyView
+from app.scheduler.policies.offer import Offer
 from app.scheduler.types import Formed
 
 
@@ -27,16 +25,15 @@ class Window(Policy):
     """
 
     name = "window"
-    holds = True
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        if view.ready >= view.full:
-            rows = min(view.limit, view.full)
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        if offer.waiting >= offer.full:
+            rows = min(offer.rows, offer.full)
             return Cut(rows, rows, Formed.FULL)
-        ended = held(view, view.max_delay, now)
+        ended = held(offer, offer.state.program.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
-        rows = min(view.ready, view.limit)
+        rows = min(offer.waiting, offer.rows)
         return Cut(rows, rows, ended)
 
 
@@ -48,9 +45,9 @@ class Static(Window):
 
     name = "static"
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        decision = super().decide(view, idle, now)
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        decision = super().decide(offer, now)
         if isinstance(decision, Hold):
             return decision
-        size = min(view.full, idle[0])
+        size = min(offer.full, offer.capacities()[0])
         return Cut(min(decision.rows, size), size, decision.reason)

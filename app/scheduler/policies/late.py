@@ -11,28 +11,26 @@ the device's `push_depth` and `push_ahead`. A row that wants to join must wait f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.scheduler.policies.base import Cut, Hold, Policy, cut_rows
-from app.scheduler.policies.view import KeyView
+from app.scheduler.policies.offer import Offer
 
 
-def waits_for_stages(view: KeyView) -> bool:
-    """Whether the cell of this view waits for rows at other stages that have left it or are about to join it."""
-    neighbours = view.neighbours
-    if neighbours is None or not neighbours.cell:
+def waits_for_stages(offer: Offer) -> bool:
+    """Whether the rows are at a cell, and it waits for rows at other stages: some have left it or are to join it."""
+    if not offer.cell or len(offer.state.program.stages) == 1:
         return False
-    return neighbours.waiting_after > 0 or (
-        neighbours.waiting_before > 0 and view.ready < view.full and not neighbours.newcomers
-    )
+    neighbours = offer.neighbours()
+    before, after = neighbours.wait_elsewhere()
+    return after > 0 or (before > 0 and offer.waiting < offer.full and not neighbours.newcomers)
 
 
 class Late(Policy):
     """Joins and leaves as in the paper. A model without a cell is served as by `no_wait`."""
 
     name = "late"
-    sees_stages = True
-    sees_lone_cells = False
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        return Hold(None) if waits_for_stages(view) else cut_rows(view, view.ready)
+    def merges(self) -> bool:
+        return True
+
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        return Hold(None) if waits_for_stages(offer) else cut_rows(offer, offer.waiting)

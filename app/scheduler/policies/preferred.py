@@ -12,10 +12,9 @@ and random arrivals queue. At low rates each row waits for a second one. The gai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.scheduler.policies.base import Cut, Hold, Policy, held
-from app.scheduler.policies.view import Facts, KeyView
+from app.scheduler.policies.offer import Offer
+from app.scheduler.rows.estimates import Estimates
 from app.scheduler.types import Formed
 
 
@@ -23,18 +22,17 @@ class Preferred(Policy):
     """Batches of exactly the preferred size, or all waiting rows once the oldest has waited long enough."""
 
     name = "preferred"
-    holds = True
 
-    def target(self, facts: Facts) -> int:
-        return facts.preferred
+    def target(self, estimates: Estimates) -> int:
+        return estimates.preferred
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        target = min(view.ready if view.stage else view.facts.preferred, view.full)
-        if view.ready >= target:
-            rows = min(target, view.limit)
-            return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.TABLE)
-        ended = held(view, view.max_delay, now)
+    def decide(self, offer: Offer, now: int) -> Cut | Hold:
+        target = min(offer.waiting if offer.stage else offer.estimates.preferred, offer.full)
+        if offer.waiting >= target:
+            rows = min(target, offer.rows)
+            return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.TABLE)
+        ended = held(offer, offer.state.program.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
-        rows = min(view.ready, view.limit)
+        rows = min(offer.waiting, offer.rows)
         return Cut(rows, rows, ended)

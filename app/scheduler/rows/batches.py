@@ -1,4 +1,4 @@
-"""The batch table (DVABatch, section 5): which rows travel together through the stages of a program, and how far.
+"""The batch table of DVABatch: which rows travel together through the stages of a program, and how far.
 
 A batch is what a policy has put together. Its entry counts, by stage, the rows that were ever handed to a worker there
 (`launched`) and those that have completed it (`completed`, the paper's statusmap), so that at all times
@@ -30,6 +30,11 @@ def whole(rows: Sequence[Row]) -> bool:
     return batch is None or batch.live <= sum(row.batch is batch for row in rows)
 
 
+def _launched(row: Row) -> bool:
+    """Whether a row has been handed to a worker at its stage."""
+    return row.steps > 0 or row.state.runs
+
+
 class BatchTable:
     """The batches of one program that have not ended, the oldest first."""
 
@@ -50,7 +55,10 @@ class BatchTable:
         return next(reversed(self._of[klass].values()), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
-        """Rows of one key are handed to a worker as one unit. `joins`: the batch that new rows become part of."""
+        """Rows of one key will be handed to a worker as one unit. `joins`: the batch that new rows become part of.
+
+        Call it before their states change.
+        """
         parts: dict[int, list[Row]] = {}
         fresh: list[Row] = []
         for row in rows:
@@ -76,8 +84,7 @@ class BatchTable:
         for row in rows:
             if row.batch is not target:
                 self._move(row, target)
-            if row.entered == stage:
-                row.entered = stage + 1
+            if not _launched(row):
                 target.launched[stage] += 1
         return operation
 
@@ -87,11 +94,10 @@ class BatchTable:
             self._split_off(rows[first : first + size])
 
     def fail(self, rows: Sequence[Row]) -> None:
-        """Rows of a failed unit, which run again together, become a batch of their own."""
+        """Rows of a failed unit, which wait to run again together, become a batch of their own."""
         for row in rows:
-            if row.batch is not None and row.entered > row.stage:  # they will be launched there once more
+            if row.batch is not None and not _launched(row):  # they will be launched there once more
                 row.batch.launched[row.stage] -= 1
-                row.entered = row.stage
         self._split_off(rows, standing=False)
 
     def wait(self, row: Row) -> None:
@@ -109,9 +115,7 @@ class BatchTable:
         batch = row.batch
         if batch is not None:
             batch.completed[row.stage] += 1
-            if row.entered == row.stage + 1:
-                row.entered += 1
-                batch.launched[row.stage + 1] += 1
+            batch.launched[row.stage + 1] += 1
 
     def finish(self, row: Row) -> None:
         """A row has ended well at the last stage. It stays counted in its batch."""
@@ -163,7 +167,7 @@ class BatchTable:
         row.batch = target
         target.size += 1
         target.live += 1
-        for stage in range(row.entered):
+        for stage in range(row.stage + _launched(row)):
             target.launched[stage] += 1
         for stage in range(row.stage):
             target.completed[stage] += 1
@@ -171,7 +175,7 @@ class BatchTable:
     def _uncount(self, row: Row, batch: Batch) -> None:
         batch.size -= 1
         batch.live -= 1
-        for stage in range(row.entered):
+        for stage in range(row.stage + _launched(row)):
             batch.launched[stage] -= 1
         for stage in range(row.stage):
             batch.completed[stage] -= 1

@@ -9,16 +9,52 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
+from app.scheduler.estimates.quantile import RunningQuantile
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key
 from app.scheduler.rows.ready_table import ReadyTable
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
+LATE_TIMER_NS = 2_000_000  # timers count as at least so late: event loops wake up to a millisecond late
+_TIMER_STEP_NS = 500_000
+_ON_TIME = 0.99  # share of timers that are no later than expected; a hold that ends too soon costs only device time
 _SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
-_ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
+
+
+class Event(Enum):
+    """What happens to a row. The value says when."""
+
+    START = "its unit is handed to a worker"
+    RETURN = "its unit ran well, and it waits for the next"
+    STAY = "others of its unit have ended, and the worker continues with it"
+    FAIL = "its unit failed, and it waits to run again"
+    END = "its last unit ran well, or failed, or its call left"
+
+
+#: Every change of a row's state: what leads where. Anything else is a fault.
+TRANSITIONS = {
+    (RowState.WAITING, Event.START): RowState.STARTING,
+    (RowState.WAITING, Event.END): RowState.ENDED,
+    (RowState.STARTING, Event.RETURN): RowState.BETWEEN,
+    (RowState.STARTING, Event.STAY): RowState.RUNNING,
+    (RowState.STARTING, Event.FAIL): RowState.WAITING,
+    (RowState.STARTING, Event.END): RowState.ENDED,
+    (RowState.BETWEEN, Event.START): RowState.RUNNING,
+    (RowState.BETWEEN, Event.END): RowState.ENDED,
+    (RowState.RUNNING, Event.RETURN): RowState.BETWEEN,
+    (RowState.RUNNING, Event.STAY): RowState.RUNNING,
+    (RowState.RUNNING, Event.FAIL): RowState.BETWEEN,
+    (RowState.RUNNING, Event.END): RowState.ENDED,
+}
+# By event, because this is looked up per row.
+_START, _RETURN, _STAY, _FAIL, _END = (
+    {state: target for (state, event), target in TRANSITIONS.items() if event is one} for one in Event
+)
+_WAITING, _BETWEEN = RowState.WAITING, RowState.BETWEEN
 
 
 class Ledger:
@@ -31,6 +67,7 @@ class Ledger:
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
         self.best_effort = 0  # calls that have not left
+        self.lost = False  # the device is lost: nothing starts again
         self.done: list[Call] = []
         self.drops: list[Drop] = []
         self._sequence = 0
@@ -40,22 +77,22 @@ class Ledger:
         rows = call.rows
         call.left = n = len(rows)
         self.calls[call.id] = call
-        state.calls += 1
-        state.asked[call.klass] += n
+        queue = state.queue
+        queue.calls += 1
+        queue.asked[call.klass] += n
+        queue.waiting[call.klass] += n
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
-        priority, first, sequence = call.priority, call.arrived, self._sequence
+        priority, arrived, sequence = call.priority, call.arrived, self._sequence
+        call.first = sequence
         self._sequence += n
-        state.waiting += n
         entry = state.entry
         if call.klass:
-            state.best_effort += n
             self.best_effort += 1
             entry = None
         for index, row in enumerate(rows):
             row.call = call
-            row.index = index
-            row.order = (priority, first, sequence + index)
+            row.order = (priority, arrived, sequence + index)
         if entry is not None:
             entry.add(rows)
         elif not state.program.length_buckets:
@@ -68,12 +105,12 @@ class Ledger:
         """All counts of calls, rows and units, by name: 0 once the last call has left and its unit has ended."""
         states = self.states.values()
         return {
-            "rows alive": self.alive + sum(state.alive for state in states),
-            "rows waiting": sum(state.waiting + state.best_effort for state in states),
+            "rows alive": self.alive + sum(state.queue.alive for state in states),
+            "rows waiting": sum(sum(state.queue.waiting) for state in states),
             "sets with rows": len(self.ready.nonempty),
             "best-effort calls": self.best_effort,
-            "calls of programs": sum(state.calls for state in states),
-            "units of programs": sum(state.units for state in states),
+            "calls of programs": sum(state.queue.calls for state in states),
+            "units of programs": sum(state.queue.units for state in states),
             "batches": sum(len(state.batches.batches) for state in states if state.batches is not None),
         }
 
@@ -81,76 +118,68 @@ class Ledger:
         """Rows taken from the ready table are handed to a worker as one unit."""
         new = 0
         for row in rows:
-            row.state = _RUNNING
-            if not row.started:
-                row.started = True
-                new += 1
+            state_of_row = row.state
+            new += state_of_row is _WAITING
+            row.state = _START[state_of_row]
         self.alive += new
-        state.alive += new
-        state.waiting -= len(rows)
-        if rows and rows[0].call.klass is Klass.BEST_EFFORT:
-            state.best_effort -= len(rows)
-        state.units += 1
+        queue = state.queue
+        queue.alive += new
+        queue.units += 1
+        if rows:
+            queue.waiting[rows[0].call.klass] -= len(rows)
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
         """Rows that ran (at least one) enter the ready table again, at the stage they have reached."""
         batches = state.batches
         for row in rows:
-            row.state = _WAITING
-            row.advanced = True
+            row.state = _RETURN[row.state]
             if batches is not None:
                 batches.wait(row)
-        state.waiting += len(rows)
         klass = rows[0].call.klass
-        if klass is Klass.BEST_EFFORT:
-            state.best_effort += len(rows)
+        state.queue.waiting[klass] += len(rows)
         if len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
             self.ready.at(key_of(rows[0], state), klass).put_back(rows)
             return
         for key, group in groupby(rows, key=lambda row: key_of(row, state)):
             self.ready.at(key, klass).put_back(list(group))
 
-    def _not_alive_if_new(self, row: Row, state: ProgramState) -> None:
-        """A row that has completed no unit has nothing on the device, so it is not alive."""
-        if not row.advanced and row.started:
-            row.started = False
-            self.alive -= 1
-            state.alive -= 1
+    def stay(self, row: Row) -> None:
+        """A worker has continued with this row."""
+        row.state = _STAY[row.state]
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
         """Rows of a failed unit, all of one class, wait to run again as one unit."""
+        for row in rows:
+            row.state = _FAIL[row.state]
+        new = sum(row.state is _WAITING for row in rows)
+        self.alive -= new
+        state.queue.alive -= new
         if state.batches is not None:
             state.batches.fail(rows)
-        for row in rows:
-            row.state = _WAITING
-            if state.batches is not None:
+            for row in rows:
                 state.batches.wait(row)
-            self._not_alive_if_new(row, state)
         klass = rows[0].call.klass
-        state.waiting += len(rows)
-        if klass:
-            state.best_effort += len(rows)
+        state.queue.waiting[klass] += len(rows)
         self.ready.add_again(key_of(rows[0], state), klass, rows)
 
     def end(self, row: Row) -> None:
         """The row has ended: it holds nothing on the device any more."""
         state = self.states.get(row.call.program)  # None: the program was forgotten with its last call
         if row.batch is not None and state is not None and state.batches is not None:
-            state.batches.leave(row, standing=row.state is _WAITING)
-        row.state = _ENDED
-        if row.started:
-            row.started = False
+            state.batches.leave(row, standing=row.state in (_WAITING, _BETWEEN))
+        alive = row.state is not _WAITING
+        row.state = _END[row.state]
+        if alive:
             self.alive -= 1
             if state is not None:
-                state.alive -= 1
+                state.queue.alive -= 1
 
     def end_unit(self, rows: Sequence[Row], state: ProgramState) -> None:
         """A unit of a program in one piece ran well: its rows end, and each call whose last row ended is done."""
         self.alive -= len(rows)
-        state.alive -= len(rows)
+        state.queue.alive -= len(rows)
         for row in rows:
-            row.state = _ENDED
-            row.started = False
+            row.state = _END[row.state]
             call = row.call
             if call.alive:
                 call.left -= 1
@@ -161,7 +190,7 @@ class Ledger:
         """The call's last row has ended well. Like `leave`, but no row can be waiting."""
         call.alive = False
         del self.calls[call.id]
-        state.calls -= 1
+        state.queue.calls -= 1
         if call.klass is Klass.BEST_EFFORT:
             self.best_effort -= 1
         self.done.append(call)
@@ -176,23 +205,21 @@ class Ledger:
         call.alive = False
         del self.calls[call.id]
         state = self.states[call.program]
-        state.calls -= 1
+        state.queue.calls -= 1
         if call.klass is Klass.BEST_EFFORT:
             self.best_effort -= 1
         if call.left:
             for row in call.rows:
-                if row.state is _WAITING:
+                if row.state is _WAITING or row.state is _BETWEEN:
                     self.ready.forget(row, key_of(row, state))
                     self.end(row)
-                    state.waiting -= 1
-                    if call.klass:
-                        state.best_effort -= 1
+                    state.queue.waiting[call.klass] -= 1
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:
         """Forget a closed program that has no calls and no units left."""
         program = state.program.id
-        if state.closed and not state.calls and not state.units and program in self.states:
+        if state.closed and not state.queue.calls and not state.queue.units and program in self.states:
             del self.states[program]
             self.ready.drop_program(program)
 
@@ -211,11 +238,13 @@ class Deadlines:
     and the heap is rebuilt when it holds more of them than calls.
     """
 
-    __slots__ = ("_calls", "heap")
+    __slots__ = ("_calls", "heap", "timers")
 
     def __init__(self, calls: Mapping[int, Call]) -> None:
         self._calls = calls
         self.heap: list[tuple[int, int]] = []  # (deadline, call id)
+        #: How late the driver's timers are, in nanoseconds: a hold must end that much before a deadline requires it.
+        self.timers = RunningQuantile(_ON_TIME, LATE_TIMER_NS, 10 * LATE_TIMER_NS, _TIMER_STEP_NS)
 
     def add(self, deadline: int, call_id: int) -> None:
         heap = self.heap

@@ -25,7 +25,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
         call = row.call
         if outcome.continues and position not in ended:  # even if its call has left: the worker still has the row
             row.steps += outcome.steps
-            row.advanced = True
+            ledger.stay(row)
             staying.append(row)
             continue
         for _ in range(passed):
@@ -95,6 +95,7 @@ def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
 
 def lose(ledger: Ledger, unit: Unit) -> None:
     """The device is lost, and this unit with it: every call leaves."""
+    ledger.lost = True
     for row in unit.rows:
         ledger.end(row)
     for call in list(ledger.calls.values()):

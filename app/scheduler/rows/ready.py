@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
-from app.scheduler.types import Klass, Row
+from app.scheduler.types import Klass, Row, RowState
 
 #: (program, stage, length bucket)
 Key = tuple[int, int, int]
@@ -28,6 +28,7 @@ Level = tuple[int, int]
 Order = tuple[int, int, int]
 
 _NEVER = 1 << 62
+_BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
 _order: Callable[[Row], Order] = attrgetter("order")
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
@@ -89,6 +90,10 @@ class ReadySet:
         self._by_length: list[tuple[int, int, Order, Row]] | None = None  # (priority, length, order, row)
         self._totals: dict[int, int] = {}  # by priority: the sum of the lengths, where rows are sorted by them
 
+    def __contains__(self, row: Row) -> bool:
+        place = bisect_left(self._entries, (row.order,))
+        return place < self.count and self._entries[place][1] is row
+
     def add(self, rows: Sequence[Row]) -> None:
         """Insert rows in order. Calls nearly always arrive in order, so this is usually an append."""
         entries = self._entries
@@ -107,11 +112,11 @@ class ReadySet:
 
     def put_back(self, rows: Sequence[Row]) -> None:
         """Insert the rows of a unit again."""
-        self.started += sum(row.started for row in rows)
+        self.started += sum(row.state is _BETWEEN for row in rows)
         self.add(sorted(rows, key=lambda row: row.order))
 
     def forget(self, row: Row) -> None:
-        """Remove a row whose call has left. Call it before `Row.started` is cleared."""
+        """Remove a row whose call has left. Call it before its state changes."""
         self._remove([row])
 
     def _remove(self, rows: Sequence[Row]) -> None:
@@ -128,7 +133,7 @@ class ReadySet:
         if not entries:
             self._nonempty.pop(self, None)
         if self.started:
-            self.started -= sum(row.started for row in rows)
+            self.started -= sum(row.state is _BETWEEN for row in rows)
         if self._by_length is not None:
             for row in rows:
                 del self._by_length[bisect_left(self._by_length, (row.order[0], row.length, row.order))]
@@ -163,7 +168,7 @@ class ReadySet:
         for _, row in self._entries:
             if len(found) == n or not (room > 0 or started):
                 break
-            if row.started:
+            if row.state is _BETWEEN:
                 started -= 1
             elif room > 0:
                 room -= 1
@@ -210,7 +215,11 @@ class ReadySet:
         return longest
 
     def length_window(self, most: int) -> LengthWindow:
-        """The first row in order of service and up to `most` rows on either side by length. Needs `sort_by_length`."""
+        """The first row in order of service and up to `most` rows on either side by length.
+
+        The set keeps its rows in order of length from now on.
+        """
+        self.sort_by_length()
         by_length = self._by_length
         assert by_length is not None
         row = self.head()

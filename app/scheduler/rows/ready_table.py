@@ -24,8 +24,6 @@ class ReadyTable:
 
     def __init__(self) -> None:
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
-        self._again: dict[int, ReadySet] = {}  # rows that run again as one unit, by `Row.group`
-        self._groups = 0
         self.nonempty: dict[ReadySet, None] = {}  # sets with waiting rows; each set adds and removes itself
 
     def at(self, key: Key, klass: Klass) -> ReadySet:
@@ -36,17 +34,14 @@ class ReadyTable:
 
     def add_again(self, key: Key, klass: Klass, rows: Sequence[Row]) -> None:
         """Add rows whose unit failed, as a set of their own that runs as one unit."""
-        self._again = {group: ready for group, ready in self._again.items() if ready.count}
-        self._groups += 1
-        ready = ReadySet(key, klass, again=True, nonempty=self.nonempty)
-        self._again[self._groups] = ready
-        for row in rows:
-            row.group = self._groups
-        ready.put_back(rows)
+        ReadySet(key, klass, again=True, nonempty=self.nonempty).put_back(rows)
 
     def forget(self, row: Row, key: Key) -> None:
-        """Remove a row whose call has left. Call it before `Row.started` is cleared."""
-        (self._again[row.group] if row.group else self._sets[key, row.call.klass]).forget(row)
+        """Remove a row whose call has left. Call it before its state changes."""
+        ready = self._sets.get((key, row.call.klass))
+        if ready is None or row not in ready:  # it waits to run again
+            ready = next(ready for ready in self.nonempty if ready.again and ready.key == key and row in ready)
+        ready.forget(row)
 
     def next_set(self, held: Collection[ReadySet], ranking: Ranking) -> ReadySet | None:
         """The set with the smallest rank among those not held back, or None."""

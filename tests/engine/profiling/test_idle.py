@@ -120,7 +120,7 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
     await keep(cache, make_model(), replace(good, batch_ns=times))
     async with measuring(profiles=cache) as rig:
         assert (origins(rig), measured(rig)) == (["cache"], [])
-        (seen,) = rig.engine.scheduler.states[rig.served.program].live_times
+        (seen,) = rig.engine.scheduler.states[rig.served.program].estimates.live_times
         for _ in range(50):
             for size, (kept, true) in enumerate(zip(times, good.batch_ns, strict=True), 1):
                 seen.observe(size, true / kept / seen.factors[size - 1] - 1)
@@ -152,7 +152,7 @@ async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path:
     async with measuring(model, device=device(4, 4, handover_ns=MS // 4), profiles=cache) as rig:
         shown = rig.served.statistics()["starling"]
         assert (shown["batch_ms"]["1"], shown["profile"]["handover_ms"], shown["handover_ms"]) == (1.1, 0.25, 0.25)
-        control = rig.engine.scheduler.states[rig.served.program].facts.control
+        control = rig.engine.scheduler.states[rig.served.program].estimates.control
         assert control is not None
         assert control.peak == pytest.approx(8e9 / (1.4 * MS + MS / 4), rel=0.1)
         assert await predicted(rig, rig.ask(1.0)) == [1.35 * MS]
@@ -324,7 +324,7 @@ async def test_rows_are_picked_by_guessed_lengths_until_they_are_measured_and_no
     async with serving(by_tokens(policy="adaptive"), profile_budget_s=0) as rig:
         profile = rig.served.profiled.profile
         assert (origins(rig), profile.batch_ns) == (["warm-up"], dict(profile.by_length)[16])
-        (lengths,) = rig.engine.scheduler.states[rig.served.program].facts.lengths
+        (lengths,) = rig.engine.scheduler.states[rig.served.program].estimates.curves.lengths
         assert lengths.at(64).times[0] == profile.batch_ns[3]
         with rig.served.lease(ModelCall(1, lengths={"tokens": 64})) as lease:
             lease.write(0, np.ones((1, 64), np.int64))

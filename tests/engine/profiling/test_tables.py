@@ -31,7 +31,7 @@ PROFILE = linear(4, 1, 4)
 
 def level_of(rig):
     state = rig.engine.scheduler.states[rig.served.program]
-    return state.facts.control
+    return state.estimates.control
 
 
 def has_been_measured(rig):
@@ -47,7 +47,7 @@ async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_m
     async with serving(first, make_model(name="n", policy="no_wait")) as rig:
         await rig.loop.turn(3)
         states = [rig.engine.scheduler.states[served.program] for served in rig.models]
-        assert [state.facts.control is None for state in states] == [False, True]
+        assert [state.estimates.control is None for state in states] == [False, True]
         assert_answer(await rig.ask(10.0), 10.0)
         has_been_measured(rig)
         await rig.loop.turn(3)

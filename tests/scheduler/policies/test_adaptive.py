@@ -12,11 +12,11 @@ from tiers import repeatable
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft
-from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
+from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Outcome
+from app.scheduler.types import Formed, Outcome, Unit
 
-from ..views import view_of
+from ..views import estimates_of, offer_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(300)
@@ -35,12 +35,22 @@ SEVERAL = ControlTables(
 )  # fmt: skip
 
 
-def decide(view: KeyView, idle: tuple[int, ...] = (8,), now: int = 0) -> Cut | Hold:
-    return policy_class("adaptive")().decide(view, idle, now)
+def decide(offer: Offer, now: int = 0) -> Cut | Hold:
+    return policy_class("adaptive")().decide(offer, now)
 
 
-def view(ready: int, level: int = 0, *, limit: int = 8, oldest: int = 0, tables: ControlTables = TABLES) -> KeyView:
-    return view_of(ready, limit, 8, oldest, facts=Facts(control=tables, level=level))
+def offered(
+    ready: int, level: int = 0, *, limit: int = 8, idle: tuple[int, ...] = (8,), tables: ControlTables = TABLES,
+    known: dict[str, object] | None = None, **more: object,
+) -> Offer:  # fmt: skip
+    """An offer to a policy with tables. `known`: what else is estimated."""
+    return offer_of(ready, limit, 8, idle, estimates_of(control=tables, level=level, **known or {}), **more)
+
+
+def beside(column: int, now: int, scale: float = 1.0) -> list[Unit]:
+    """Another unit that has so many halves of its 20 ms left; at 0 there is none."""
+    left = round(column * scale * 10 * MS)
+    return [Unit(0, 1, 1, 0, [], 4, Formed.IDLE, now, left, now)] * bool(column)
 
 
 class TestPolicy:
@@ -58,7 +68,7 @@ class TestPolicy:
         ],
     )
     def test_table_is_looked_up(self, ready: int, level: int, expected: Cut) -> None:
-        assert decide(view(ready, level)) == expected
+        assert decide(offered(ready, level)) == expected
 
     @pytest.mark.parametrize(
         ("ready", "limit", "idle", "expected"),
@@ -70,7 +80,7 @@ class TestPolicy:
         ],
     )
     def test_what_the_device_can_take(self, ready: int, limit: int, idle: tuple[int, ...], expected: Cut) -> None:
-        assert decide(view(ready, limit=limit), idle) == expected
+        assert decide(offered(ready, limit=limit, idle=idle)) == expected
 
     @pytest.mark.parametrize(
         ("ready", "column", "expected"),
@@ -83,19 +93,23 @@ class TestPolicy:
         ],
     )
     def test_where_the_other_worker_is_counts(self, ready: int, column: int, expected: Cut | Hold) -> None:
-        one = view(ready, tables=SEVERAL, oldest=6 * MS)
-        one.column = column
-        assert decide(one, now=10 * MS) == expected
+        offer = offered(ready, tables=SEVERAL, oldest_at=6 * MS, beside=beside(column, 10 * MS))
+        assert decide(offer, now=10 * MS) == expected
 
-    def test_a_wait_for_another_worker_ends(self) -> None:
+    @pytest.mark.parametrize(
+        ("due", "now", "expected"),
+        [
+            pytest.param(1 << 62, 35 * MS, Hold(65 * MS), id="long"),
+            pytest.param(60 * MS, 35 * MS, Hold(60 * MS), id="before-a-deadline"),
+            pytest.param(60 * MS, 60 * MS, Cut(3, 3, "deadline"), id="due"),
+        ],
+    )
+    def test_a_wait_for_another_worker_ends(self, due: int, now: int, expected: Cut | Hold) -> None:
         """When that ends, however long rows have waited; it is looked for after the time of the largest batch, on a
         device that is as slow as it is. And before a deadline."""
-        one = view(3, tables=SEVERAL, oldest=6 * MS)
-        one.column, one.facts.scale = 2, 1.5
-        assert decide(one, now=35 * MS) == Hold(65 * MS)
-        one.due = 60 * MS
-        assert decide(one, now=35 * MS) == Hold(60 * MS)
-        assert decide(one, now=60 * MS) == Cut(3, 3, "deadline")
+        others = beside(2, now, 1.5)
+        offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"scale": 1.5}, due_at=due, beside=others)
+        assert decide(offer, now) == expected
 
     @pytest.mark.parametrize(
         ("column", "due", "expected"),
@@ -108,16 +122,15 @@ class TestPolicy:
     def test_one_unit_runs_alone_where_the_last_ones_had_company(
         self, column: int, due: int, expected: Cut | Hold
     ) -> None:
-        one = view(3, tables=SEVERAL, oldest=6 * MS)
-        one.column, one.due, one.facts.crowded = column, due, True
-        assert decide(one, now=10 * MS) == expected
+        others = beside(column, 10 * MS)
+        offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"crowded": True}, due_at=due, beside=others)
+        assert decide(offer, now=10 * MS) == expected
 
     @pytest.mark.parametrize(("running", "size"), [(1, 3), (2, 4)])
     def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
         """Alone no size is faster than one's own, beside another unit four rows are faster than three."""
-        one = view(3, tables=replace(TABLES, workers=2, alone=tuple(range(1, 9))))
-        one.running_and_free = lambda: (running, 1)
-        assert decide(one) == Cut(3, size, "idle")
+        tables = replace(TABLES, workers=2, alone=tuple(range(1, 9)))
+        assert decide(offered(3, tables=tables, running_and_free=(running, 1))) == Cut(3, size, "idle")
 
 
 @CI
@@ -133,8 +146,8 @@ def test_without_tables_it_decides_as_no_wait(
     ready: int, idle: list[int], full: int, oldest: int, delay: int, now: int
 ) -> None:
     idle.sort(reverse=True)
-    seen = view_of(ready, min(idle[0], full), full, oldest, delay)
-    assert policy_class("adaptive")().decide(seen, idle, now) == policy_class("no_wait")().decide(seen, idle, now)
+    seen = offer_of(ready, min(idle[0], full), full, idle, oldest_at=oldest, max_delay=delay)
+    assert policy_class("adaptive")().decide(seen, now) == policy_class("no_wait")().decide(seen, now)
 
 
 def test_the_level_follows_the_rate_of_the_window() -> None:
@@ -163,8 +176,8 @@ class TestBurst:
     TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))))
 
     def seen(self, ready: int, over_ms: float, level: int = 0) -> int:
-        facts = Facts(control=self.TELLING, level=level, rate=100.0 if level == 0 else 900.0)
-        cut = decide(view_of(ready, 40, 40, 0, facts=facts), (40,), round(over_ms * MS))
+        known = estimates_of(control=self.TELLING, level=level, rate=100.0 if level == 0 else 900.0)
+        cut = decide(offer_of(ready, 40, 40, (40,), known), round(over_ms * MS))
         assert isinstance(cut, Cut)
         return cut.rows
 
@@ -173,7 +186,7 @@ class TestBurst:
         assert self.seen(8, over_ms=10) == 8
 
     def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay(self) -> None:
-        assert decide(view_of(8, 8, 4)) == Cut(4, 4, "full")
+        assert decide(offer_of(8, 8, 4)) == Cut(4, 4, "full")
 
     @pytest.mark.parametrize(
         ("ready", "over_ms"),

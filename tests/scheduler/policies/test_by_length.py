@@ -14,7 +14,8 @@ from tiers import full, repeatable, some
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
 from app.scheduler.policies.adaptive import Adaptive
-from app.scheduler.policies.view import JoinOffer
+from app.scheduler.policies.offer import JoinOffer
+from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from planner.fleet import Setup, run
 
@@ -69,7 +70,10 @@ class TestWhatGoes:
         lengths = [10, 90, 11, 80]
         assert lengths_of(first_unit(lengths, reorder=False)) == lengths
         assert lengths_of(first_unit(lengths, policy="no_wait")) == lengths
-        assert [name for name, policy in POLICIES.items() if policy.reorders] == ["adaptive", "deadline"]
+        scheduler = Scheduler(make_device(4))
+        scheduler.add_program(make_program(stages=(Stage(PER_TOKEN),), max_batch=4), 0)
+        known = scheduler.states[1].estimates
+        assert [name for name, policy in POLICIES.items() if policy().reorders(known)] == ["adaptive", "deadline"]
 
     def test_rows_of_a_better_class_and_priority_go_first(self) -> None:
         """A worse one is not picked for its length while better rows wait."""

@@ -100,7 +100,7 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     assert step.start == []
     step = finish(scheduler, units[2], 4)
     assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(2, [1, 2])]
-    assert scheduler.states[1].waiting == 1
+    assert sum(scheduler.states[1].queue.waiting) == 1
     step = finish(scheduler, units[0], 5)
     assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(0, [3])]
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.policies import Cut, Facts, Hold, policy_class
+from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.base import cut_rows
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Formed, Operation, Outcome, Profile, Stage, Step, Unit
 
 from ..driven import calls_of
-from ..views import view_of
+from ..views import estimates_of, offer_of
 from ..world import make_call, make_device, make_program
 from .drive import Ran, Request, drive
 
@@ -64,14 +63,14 @@ class Server:
         """So many rows come in a window, and are refused; the preferred size after its tick."""
         self.scheduler.refused(1, rows, begin)
         self.scheduler.tick(begin + round(seconds * S))
-        return self.scheduler.states[1].preferred
+        return self.scheduler.states[1].estimates.preferred
 
 
 class TestMonitor:
     def test_preferred_size_is_two_from_the_start(self) -> None:
         """K3: the monitor scans before it sleeps, when nothing has arrived: so the first window's rows go in pairs."""
         server = Server()
-        assert server.scheduler.states[1].preferred == 2
+        assert server.scheduler.states[1].estimates.preferred == 2
         step = server.arrive(4, 0)
         assert server.drain(step, 1) == [2, 2]
 
@@ -83,12 +82,12 @@ class TestMonitor:
         scheduler = Scheduler(make_device(4))
         times = (5 * MS, 10 * MS, 15 * MS, 10 * MS)
         scheduler.add_program(make_program(batch_ns=times, policy="preferred", max_batch=4, max_queue=1 << 20), 0)
-        line = scheduler.states[1].line
+        line = scheduler.states[1].estimates.line
         assert (line.alpha, line.beta) == pytest.approx((5 * MS, 2 * MS))
         for ident in range(250):  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
             scheduler.submit(make_call(ident), 0)
         scheduler.tick(S)
-        assert scheduler.states[1].preferred == 3
+        assert scheduler.states[1].estimates.preferred == 3
 
 
 class TestDispatcher:
@@ -143,10 +142,12 @@ class TestDispatcher:
     ],
 )
 def test_policy(preferred: int, ready: int, limit: int, now: int, expected: Cut | Hold) -> None:
-    view = view_of(ready, limit, 8, oldest=100, max_delay=50, facts=Facts(preferred=preferred))
-    assert policy_class("preferred")().decide(view, (limit,), now) == expected
-    later = replace(view, stage=1)
-    assert policy_class("preferred")().decide(later, (limit,), now) == cut_rows(view, ready, Formed.TABLE)
+    known = estimates_of(preferred=preferred)
+    first, later = (
+        offer_of(ready, limit, 8, (limit,), known, oldest_at=100, max_delay=50, stage=stage) for stage in (0, 1)
+    )
+    assert policy_class("preferred")().decide(first, now) == expected
+    assert policy_class("preferred")().decide(later, now) == cut_rows(later, ready, Formed.TABLE)
 
 
 # Late Batching point by point: L1 to L3 and L6, as far as they are the scheduler's, and the worked example.

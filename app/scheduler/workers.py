@@ -13,27 +13,24 @@ from collections.abc import Iterable, Sequence
 from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Unit
 
 
-def lead_of(device: DeviceSpec) -> int:
-    """Nanoseconds by which units are pushed before their worker is idle: so much of the hand-over costs no time."""
-    return device.push_ahead_ns if device.push_depth > 1 else 0
-
-
 class Workers:
     """The workers of one device. At most `max_running` have units, each at most `push_depth`.
 
+    `at_once`: units that can run at once on these workers. `most`: on the device (`max_running`).
     `busy`: the number of workers with a unit. `full`: no worker may be handed a unit (a short cut for `usable`).
     `units`: all units by id, oldest first. `multi_step`: those of several stages or steps that are not recalled.
     """
 
     __slots__ = (
-        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_most", "_priority", "_queues",
-        "_returns", "_seen", "busy", "full", "multi_step", "units",
+        "_ahead_ns", "_before", "_busy_ns", "_depth", "_ends", "_idle_since", "_priority", "_queues",
+        "_returns", "_seen", "at_once", "busy", "full", "most", "multi_step", "units",
     )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
         self._depth = device.push_depth
         self._ahead_ns = device.push_ahead_ns
-        self._most = device.max_running
+        self.most = device.max_running
+        self.at_once = min(self.most, len(device.workers))
         self._priority = [worker.priority for worker in device.workers]
         self._queues: list[deque[Unit]] = [deque() for _ in device.workers]  # the first is running
         self._ends = [0] * len(device.workers)  # predicted end of all units of each; AT_ONCE: unknown
@@ -48,7 +45,7 @@ class Workers:
 
     def usable(self, now: int) -> list[int]:
         """Workers that may be handed a unit now: idle ones, and those whose units are about to end."""
-        may_begin = self.busy < self._most
+        may_begin = self.busy < self.most
         if self._depth == 1:  # most devices
             return [worker for worker, queue in enumerate(self._queues) if not queue] if may_begin else []
         return [
@@ -102,7 +99,7 @@ class Workers:
     def running_and_free(self, usable: Sequence[int]) -> tuple[int, int]:
         """How many units run once one of the usable workers has begun one more, and how many may start now at most."""
         idle = self._depth == 1 or self.idle(usable)  # with depth 1 a usable worker is idle
-        return min(self.busy + idle, self._most), min(len(usable), max(1, self._most - self.busy))
+        return min(self.busy + idle, self.most), min(len(usable), max(1, self.most - self.busy))
 
     def last_units(self, usable: Sequence[int]) -> list[Unit]:
         """The last unit of each worker that is not usable, if its end is predicted."""
@@ -115,7 +112,7 @@ class Workers:
     def place(self, usable: Sequence[int], size: int, capacity: Sequence[int], now: int) -> tuple[int, int, int]:
         """The worker for a unit of `size` rows, when it would begin it, and how many units would run then."""
         worker = usable[0] if len(usable) == 1 else self._choose(usable, size, capacity)
-        running = self.busy if self._queues[worker] else min(self.busy + 1, self._most)
+        running = self.busy if self._queues[worker] else min(self.busy + 1, self.most)
         return worker, self.begins(worker, now), running
 
     def _choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
@@ -137,11 +134,11 @@ class Workers:
         worker = unit.worker
         queue = self._queues[worker]
         unit.behind = bool(queue)
-        if self._most > 1:
+        if self.most > 1:
             self._before[unit.id] = self._busy(unit.started)
         if not queue:
             self.busy += 1
-            self.full = self._depth == 1 and self.busy == self._most
+            self.full = self._depth == 1 and self.busy == self.most
         queue.append(unit)
         self.units[unit.id] = unit
         if unit.steps > 1 or unit.continue_without:
@@ -155,7 +152,7 @@ class Workers:
         if not queue:
             self._busy(now)
             self.busy += 1
-            self.full = self._depth == 1 and self.busy == self._most
+            self.full = self._depth == 1 and self.busy == self.most
         queue.appendleft(unit)
         unit.behind = True  # so its hand-over time is not learnt
         self.units[unit.id] = unit
@@ -172,7 +169,7 @@ class Workers:
             self.multi_step.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]
-        if self._most > 1:
+        if self.most > 1:
             busy_ns = self._busy(now)
             before = self._before.pop(unit_id, None)
             if before is not None and now > unit.started:

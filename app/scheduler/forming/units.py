@@ -1,0 +1,107 @@
+"""Makes the units that workers are handed: of rows that start, and of rows with which a worker continues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app.scheduler.forming.multi_step import continues_without, steps_left, steps_of
+from app.scheduler.forming.share import Share
+from app.scheduler.policies import Cut, Offer, Policy
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.ready import longest_of
+from app.scheduler.types import DeviceSpec, Formed, Operation, Row, Unit
+from app.scheduler.workers import Workers
+
+
+class Units:
+    """Of one device."""
+
+    def __init__(
+        self, device: DeviceSpec, ledger: Ledger, workers: Workers, share: Share, policies: Mapping[int, Policy]
+    ) -> None:
+        self._multi_step = device.multi_step
+        self._ledger = ledger
+        self._workers = workers
+        self._share = share
+        self._policies = policies
+        self._next = 0
+
+    def start(self, offer: Offer, cut: Cut, now: int) -> Unit:
+        """Take the rows of a cut from their set, and hand them to a worker as one unit."""
+        ready, state, batches = offer.ready, offer.state, offer.state.batches
+        program, stage, bucket = ready.key
+        if cut.divide and batches is not None:
+            batches.divide(offer.first(offer.neighbours().here), cut.divide)
+        rows = ready.take_similar(cut.rows, cut.shorter) if cut.shorter >= 0 else ready.take(cut.rows, offer.room)
+        size = max(cut.size, len(rows))
+        worker, begins, running = self._workers.place(offer.usable, size, state.capacity[stage], now)
+        latency = offer.estimates.latency[stage]
+        length = longest_of(rows) if latency.by_length else 0
+        operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
+        self._ledger.start(rows, state)
+        steps, continue_without = 1, False
+        if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
+            steps = steps_of(rows, size, stage, state, self._policies[program], worker)
+            if ready.klass:
+                steps = self._share.steps(steps, size, stage, state, now)
+            continue_without = continues_without(rows, stage, state)
+        times: tuple[int, ...] = ()
+        predicted = latency.predict(size, running, length, begins - now)
+        if steps > 1 and predicted:
+            if offer.cell:
+                predicted += (steps - 1) * latency.compute(size, running, length)
+            else:
+                later = offer.estimates.latency[stage + 1 : stage + steps]
+                times = (predicted, *(one.compute(size, running, length) for one in later))
+                predicted = sum(times)
+        unit = Unit(
+            id=self._next,
+            worker=worker,
+            program=program,
+            stage=stage,
+            rows=rows,
+            size=size,
+            reason=cut.reason,
+            started=now,
+            predicted=predicted,
+            begins=begins,
+            times=times,
+            running=running,
+            steps=steps,
+            length=length,
+            operation=Operation.SPLIT if cut.divide else operation,
+            continue_without=continue_without,
+            klass=ready.klass,
+        )
+        self._next += 1
+        self._workers.take(unit)
+        if unit.klass:
+            self._share.started(unit)
+        return unit
+
+    def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+        """Other rows of a real-time unit have ended at a cell, and its worker has continued with `rows`: their unit."""
+        state = self._ledger.states[unit.program]
+        latency, stage = state.estimates.latency[unit.stage], state.program.stages[unit.stage]
+        batches = state.batches
+        assert batches is not None  # of a program with a cell
+        for row in rows:
+            batches.wait(row)
+        self._ledger.start((), state)
+        steps = max(1, min(steps_left(row, stage) for row in rows))
+        length = longest_of(rows) if latency.by_length else 0
+        following = replace(
+            unit,
+            rows=rows,
+            size=len(rows),
+            length=length,
+            started=now,
+            predicted=steps * latency.compute(len(rows), unit.running, length),
+            steps=steps,
+            recalled=False,
+            progress=0,
+            operation=batches.launch(rows, unit.stage, 0, now, None),
+        )
+        self._workers.continued(following, now)
+        return following
