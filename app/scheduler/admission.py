@@ -1,12 +1,9 @@
 """Admission control and backlog estimates.
 
-A call is refused if its last row is predicted to end after the deadline. The prediction counts the work served before
-the call: running units, and rows that wait with the same or a better class and priority. These rows are assumed to run
-in full batches; the remainder shares one more batch with the call's rows, which later rows may fill up. Under a policy
-that picks rows by deadline and length, waiting rows do not predict when a call ends, so only its own batch counts.
-
-Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait (`patience`). Best-effort
-work, even if it runs, is ignored for real-time calls: it is never why one is refused.
+A call is refused if its queue is full, or if its last row is predicted to end after the deadline, given the work that
+is served before it. Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait
+(`patience`). Best-effort work is never why a real-time call is refused. How the backlog is counted:
+docs/theory/order-and-share.md.
 """
 
 from __future__ import annotations

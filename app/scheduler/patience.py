@@ -1,10 +1,7 @@
 """Bounds a queue to the rows that can be served before their callers give up.
 
-If an overloaded server serves in order of arrival, each row may reach a worker just as its caller gives up, and nobody
-is answered. Callers do not say how long they wait, so this is learnt from those who leave. If in one window of the rate
-monitor the rows that left a long queue are at least an eighth of those served, the queue is cut to what is served in
-half of the time that they had waited on average (Little's law). Calls beyond that are refused at once. While nobody
-leaves, the bound grows by 2 % a window, up to the program's `max_queue`.
+How long callers wait is learnt from those who leave. Calls beyond the bound are refused at once; while nobody leaves,
+it grows up to the program's `max_queue` (docs/theory/order-and-share.md).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How many prompt tokens a decoder reads between two decoding steps (chunked prefill).
 
 A long prompt is read in pieces, so that it does not hold up the next token of the other rows. Before each decoding
-step, reading may take as long as three steps, and at least 50 ms. At least one piece is always read, even if the
-smallest possible piece takes longer. Mean latency is lowest if all waiting rows read together.
+step, reading may take as long as three steps, and at least 50 ms; at least one piece is always read. Mean latency is
+lowest if all waiting rows read together.
 
-The CPU worker and the simulator's device use this in the same way: call `start` before each step, read pieces of up to
-`tokens` until that is None, and report each piece with `took`.
+The CPU worker and the simulator's device call `start` before each step, read pieces of up to `tokens` until that is
+None, and report each piece with `took`.
 """
 
 from __future__ import annotations

@@ -1,24 +1,11 @@
 """The scheduler. Its inputs say what happened and what time it is; its output, a Step, says what to do.
 
-Rules
-    1. Time arrives only as `now`: integer nanoseconds on the driver's clock, never backwards.
-    2. Effects leave only in a Step. Nothing here waits, sends, allocates tensors or logs.
-    3. Payloads never enter: a row is a slot number and a length.
-    4. Equal inputs give equal Steps. No clock, no randomness, no iteration over unordered sets.
+1. Time arrives only as `now`: integer nanoseconds on the driver's clock, never backwards.
+2. Effects leave only in a Step. Nothing here waits, sends, allocates tensors or logs.
+3. Payloads never enter: a row is a slot number and a length.
+4. Equal inputs give equal Steps. No clock, no randomness, no iteration over unordered sets.
 
-The driver feeds inputs (`submit`, `finished`, `cancel`, `tick`, ...) and then calls `step(now)` once for all inputs of
-one turn, and carries out all of the Step: starts its units, resolves its calls, fails its drops, arms one timer.
-
-The algorithm, each step
-    Drop calls whose deadline has passed. Then form units while a worker is usable (`loop`). When a unit finishes,
-    its rows move to their next stage or end, and calls whose last row ended are done (`outcomes`). Only the `ledger`
-    changes the state of rows and calls.
-
-Failure
-    A unit of several rows that fails is split in halves, which run again first at their key. So the bad row is found,
-    and only its call fails. If more units fail in a row than one batch of bad rows can cause, the program counts as
-    broken: then units fail whole. After running out of memory a unit is halved as well, and from then on that worker
-    takes no larger units at that stage of the program.
+The driver feeds inputs, calls `step(now)` once for all inputs of one turn, and carries out all of the Step.
 """
 
 from __future__ import annotations

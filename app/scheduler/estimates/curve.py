@@ -1,23 +1,8 @@
 """Batch times by size from noisy measurements: what each size takes, and how far that may be off.
 
-Other work on a machine only adds to a measured time, often in bursts that last for seconds. So
-
-    1. The time of a size is the lower quartile of its measurements. Sizes are measured in turn, so a burst affects all
-       of them. It moves the quartile little if it affects less than three quarters of a size's measurements.
-    2. Its error is that of a sample quartile: 3.5 times the distance from the quartile to the rank an eighth of the
-       count above it, over the square root of the count (exponential noise gives 3.2, normal noise 3.8). The distance
-       is the mean over sizes, or the size's own if that is far larger. The usual distance of sizes from the smooth
-       curve (3) is added, because an error common to all measurements of a size shows only there (R. Birge, The
-       Calculation of Errors by the Method of Least Squares, Physical Review 40, 1932, widens errors likewise).
-    3. A smooth curve is fitted through all sizes: around each size a line, weighted by nearness and by 1 / error^2, and
-       less for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979). It never
-       falls.
-    4. A size departs from the smooth curve as far as is significant: of its distance d the share
-       max(0, 1 - (k error / d)^2) is kept, the non-negative garrote (L. Breiman, Technometrics 37, 1995). Within k
-       standard errors nothing is kept, far beyond them nearly all.
-
-Measured curves bend and jump (on a CPU three rows may take up to half as long again as four), so 4 matters as much as
-3.
+The time of a size is the lower quartile of its measurements, its error that of a sample quartile. A smooth, rising
+curve is fitted through all sizes, and a size departs from it as far as is significant. The steps and their sources:
+docs/theory/estimates.md, to whose numbers the comments here refer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Predicts batch times: the measured table, times one scale learnt online, plus the hand-over.
 
-The table keeps the shape of the curve, which is neither linear nor monotone on real hardware (three rows can take
-longer than four). The scale follows the speed of the machine at the moment. There is one scale for all sizes: traffic
-uses only a few sizes, so a table updated size by size would mix speeds of different times. The remaining deviation of a
-size slowly corrects its own entry, if the profile has errors (`LiveTimes`). Units that run at once have tables of their
-own if these were measured. The scale applies to computing only; the hand-over does not depend on the size, and is
-learnt separately.
-
-If times depend on the longest row, a batch with known rows is predicted by its length. The times for any length
-(`batch_ns`) have a scale of their own, which also follows the lengths of the rows that arrive.
+There is one scale for all sizes, because it follows the speed of the machine; the remaining deviation of a size slowly
+corrects its own entry (`LiveTimes`). Times at a length, and beside other units, have tables of their own if these were
+measured. Why: docs/theory/estimates.md.
 """
 
 from __future__ import annotations

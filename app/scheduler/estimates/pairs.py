@@ -1,15 +1,10 @@
 """How much the units of two models slow each other, measured side by side, and its file format.
 
-This decides which best-effort work may run beside real-time work (rule 2 of `reef`). REEF uses the share of the GPU
-that a kernel occupies. Frameworks do not report that, so pairs are measured instead (`starling profile A --beside B`).
-
     {"model": "encoder", "architecture": "8c1f0a", "made": "2026-01-01T00:00:00+00:00",
      "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021}]}
 
-This is one measured pair of some model with `encoder`, which runs batches of `beside_rows` in a loop on another worker.
-A batch of `rows` takes `alone_ms` alone and `beside_ms` beside it. Both are medians. `slower` is the median slowdown
-(0.021 is 2.1 %) over visits, each of which times both one after the other, so that a drifting machine does not bias it.
-Unknown keys of a pair are kept unchanged.
+A batch of `rows` takes `alone_ms` alone and `beside_ms` beside batches of `beside_rows` of `encoder`; `slower` is the
+median slowdown. Unknown keys of a pair are kept unchanged. What is measured and why: docs/theory/estimates.md.
 """
 
 from __future__ import annotations

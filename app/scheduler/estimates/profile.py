@@ -1,28 +1,7 @@
-"""The profile format: the measured batch times of one model on one device, as a JSON object.
+"""The profile format: the measured batch times of one model on one device, as a JSON object (docs/theory/estimates.md).
 
-    {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
-     "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
-     "error": {"1": 0.01, "2": 0.02, "32": 0.01},
-     "concurrency": {"2": {"1": 7.1, "32": 48.0}},
-     "handover_ms": 0.15,
-     "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
-     "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
-
-    batch_ms      time of a batch of so many rows that runs alone
-    error         standard error of these times as a share of them, for measured sizes; without it they count as exact
-    concurrency   under "2": time of such a batch while two units run at once
-    handover_ms   what each unit costs beyond computing, whatever its size: to reach a worker and to report its end.
-                  With `stages`, of each of them
-    length_ms     time of a batch by the length of its longest row. `batch_ms` is then used if the length is unknown;
-                  its default is the times of the longest length
-    stages        the parts that a model is run in, in order, each in this format. `batch_ms` beside them is the time of
-                  the whole model; its default is the sum of the stages, with one step of each cell
-    cell          the stage is repeated; its times are those of one step. Its lengths count what a row has read and
-                  written
-
-Only `batch_ms` is required, or what its default is made of. Missing sizes are interpolated linearly, so the sizes given
-must begin with 1 and end with `max_batch`. Unknown keys are kept unchanged. Milliseconds in files, integer nanoseconds
-in memory.
+Only `batch_ms` is required, or what its default is made of. Missing sizes are interpolated linearly. Unknown keys are
+kept unchanged. Milliseconds in files, integer nanoseconds in memory.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Units of several stages or steps, which a worker runs by itself: how many, and when a unit must end early.
 
-A boundary at which nothing would change need not involve the event loop. So one unit runs through all stages that its
-policy would not use to change the batch, or makes steps of a cell until a row ends. It is recalled, that is, it ends
-with the running stage or step, if a row should leave it, if others should join it, or if other rows take precedence.
-
-When a row ends at a cell, the worker reports it and continues without it (`Unit.continue_without`). If waiting rows
-could join but are not worth a recall, the unit is to end at that moment instead (`Step.end_at_next_row`). Either
-message may reach the worker too late: then the unit has continued, and the next Step repeats it.
+A unit runs through all boundaries at which nothing would change. It is recalled if a row should leave it, if others
+should join it, or if other rows take precedence; or it is to end when its next row does. Either message may reach the
+worker too late: then the unit has continued, and the next Step repeats it (docs/theory/order-and-share.md).
 """
 
 from __future__ import annotations

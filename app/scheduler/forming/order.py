@@ -1,20 +1,9 @@
 """Who is served next: by class, priority and age; of several models a much faster one may overtake.
 
-Serving the oldest row first is not best if batch times differ: a batch of 1 ms would wait for one of 10 ms whose row
-arrived a moment earlier. So a model may overtake by its index: the age of its oldest row times the throughput of its
-next batch. This is M-LWDF (M. Andrews et al., Scheduling in a Queueing System with Asynchronously Varying Service
-Rates, 2004), which keeps queues bounded whenever any order does. It is also the generalised c-mu rule for a cost that
-is the square of the wait (J. A. Van Mieghem, Dynamic Scheduling with Convex Delay Costs, 1995). Without the age the
-mean latency would be lowest, but the slow model could starve.
-
-The fast model gains at the expense of the slow model's tail latency (`python -m experiments.many`). Two bounds limit
-that:
-    1. An index must be `_GAIN` times that of the oldest row. So models of similar speed are served in order of arrival.
-    2. A row is not overtaken by one that arrived much later. The bound is a sum over the waiting models: the time of
-       their next batch times the share of a row's time that full batches save, over the units that run at once. A row
-       that waits shares its batch with later rows of its model, which makes up for the delay. If batches save nothing,
-       all are served in order of arrival.
-So while one model is overloaded, the others wait about as long as in order of arrival.
+A model overtakes by its index, the age of its oldest row times the throughput of its next batch, and within two bounds:
+the index must be `_GAIN` times that of the oldest row, and the overtaken row must not have arrived much earlier. So no
+model starves, and while one is overloaded the others wait about as long as in order of arrival
+(docs/theory/order-and-share.md).
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
 """How much of the device rows may have now: real time before best effort, with preemption at boundaries (REEF).
 
-Work on a device can only be taken back at a boundary, so little best-effort work is handed to it:
-
-    no real-time unit runs   Best-effort units start on idle workers while the predicted times of all that run add up to
-                             at most the budget. If one row alone takes longer than that, units of one row run one at a
-                             time, as do units of unknown times. A unit of several stages or steps can be recalled after
-                             each: it counts with the longest of those that it has left. Of several workers one of the
-                             best stays free of best-effort work.
-    real-time units run      They also have to fit into what these leave free (dynamic kernel padding, by admission):
-                             rule 1  the unit is within the budget, or it is the only one and ends before they do
-                             rule 2  it and those that run slow no real-time program by more than the bound. The
-                                     slowdowns measured for each pair are added up: three at once were not measured.
-
-Real-time rows are served first, so a best-effort unit starts only when no real-time row could. Units that run while one
-could but for a worker, or that break rule 2, are recalled.
+Best-effort units start only when no real-time row could. Their predicted times add up to at most the budget; beside
+real-time units they must also slow no real-time program by more than the bound. Units that run while a real-time row
+could but for a worker, or that break a rule, are recalled. The rules: docs/theory/order-and-share.md.
 """
 
 from __future__ import annotations

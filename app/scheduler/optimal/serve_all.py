@@ -1,15 +1,7 @@
 """An upper bound of the mean latency of serving all waiting rows (`no_wait`), in closed form.
 
-One device that runs one batch at a time, Poisson arrivals, batches of any size b that take alpha b + tau: Y. Inoue,
-Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching, arXiv 1912.06322. A batch has the rows that
-arrived during the one before it, or one row if none did. With D = alpha B + tau the time of a batch of B rows, r =
-rate x alpha, and p the chance that none arrives during a batch:
-
-    E B  (1 - r)    =  rate tau + p
-    E B^2 (1 - r^2)  =  E B r (1 + 2 rate tau) + rate tau + (rate tau)^2 + p
-    mean latency    =  (rate E D^2 / 2 + E B D) / E B      half a batch until the next begins, and that one
-
-which falls as p rises. p has no closed form, but p >= 0, and p >= 1 - r - rate tau because E B >= 1.
+One device that runs one batch at a time, Poisson arrivals, batches of any size b that take alpha b + tau (Y. Inoue,
+arXiv 1912.06322). The formulas: docs/theory/tables.md.
 """
 
 from __future__ import annotations

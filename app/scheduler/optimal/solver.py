@@ -1,21 +1,6 @@
-"""Solves for the best batching policy on one serial device: the least mean latency.
+"""Solves for the batching policy with the least mean latency, for one worker, Poisson arrivals and known batch times.
 
-For Poisson arrivals and batch times T(b) the best policy is the solution of a semi-Markov decision process (Y. Xu,
-J. Sun, S. Zhou, Z. Niu, SMDP-Based Dynamic Batching, arXiv 2301.12865 and 2501.02181). All policies are compared with
-it, and its table is itself a policy.
-
-    state     the number of waiting rows, whenever the device is free
-    action    0: wait for the next arrival; b: run b of the waiting rows
-    time      1 / rate, or T(b)
-    cost      rows in the system, integrated over that time, divided by the rate: by Little's law the long-run average
-              is the mean latency
-
-Solved by Howard's policy iteration; each policy is evaluated exactly by one linear system. The process is not cut off
-at the last state: beyond it the size of the highest throughput is run, for which the relative value is a quadratic in
-the number of rows, with coefficients in closed form (see `_Tail`). So the answer hardly depends on the number of
-states.
-
-Batch times are first made monotone by padding (`padded`): b rows run at the size b' >= b that is fastest.
+A semi-Markov decision process, solved by policy iteration (docs/theory/tables.md).
 """
 
 from __future__ import annotations

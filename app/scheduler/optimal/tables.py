@@ -1,17 +1,8 @@
 """Control tables: the best action for each number of waiting rows, solved beforehand for a grid of loads.
 
-`solve` takes 0.2 s for batches up to 32, up to four times that if times have errors, and seconds for the largest, so it
-must run off the event loop. Looking a table up is O(1). Each table is solved from the measured curve for one load: the
-arrival rate as a share of the device's peak rate. A device that becomes slower by a factor is the same process on a
-slower clock. So the table for the current load stays exact, and nothing has to be solved again.
-
-One worker is never idle while rows wait. If batch times have errors, a table departs from serving all waiting rows only
-if its gain is significant (`uncertainty`).
-
-For several workers that run at once the state has a second part: the time that the others have left (`time_left`). Then
-a free worker may wait for another one: workers that start in turn, equally spaced, have larger batches for the same
-wait. For two workers the tables are nearly exact, for more nearly as good (`two_workers`, `python -m experiments.many
-workers several`). `uncertainty` then only affects the sizes of batches.
+`solve` takes seconds, so it must run off the event loop; looking a table up is O(1). Loads are shares of the device's
+peak rate, so a device that becomes slower uses another row of the same tables. One worker is never idle while rows
+wait; of several, one may wait for another. How they are solved: docs/theory/tables.md.
 """
 
 from __future__ import annotations
@@ -183,10 +174,9 @@ def _of_several(
     beside = TimeLeft(kept, tuple(times[size - 1] for size in kept), _PHASES)
     fastest = [min(both / workers, one / (workers - 1)) for both, one in zip(times, fewer, strict=True)]
     peak = max(rows / time for rows, time in enumerate(fastest, 1))
+    effort = two_workers.Effort(tolerance=_TOLERANCE, rounds=_ROUNDS)
     solved = [
-        two_workers.solve(
-            times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, tolerance=_TOLERANCE, rounds=_ROUNDS
-        )
+        two_workers.solve(times, fewer, load * peak * 1e9, beside, workers=workers, idling=False, effort=effort)
         for load in loads
     ]
 

@@ -1,25 +1,7 @@
 """Solves for the best batching policy on two workers, and nearly the best on more.
 
-Poisson arrivals; T(b) is what a batch of b rows takes while both workers run, and it runs faster alone. The
-semi-Markov decision process extends that of `solver`:
-
-    state     (waiting, column): waiting rows, and the time that the other worker has left (`time_left`), whenever one
-              worker is free
-    action    wait until a row arrives or the other worker ends; or run b of the waiting rows
-    time      until a worker is free, or until the awaited event; 0 if both were free
-    cost      waiting rows, integrated, plus b T(b) for each batch, less what batches gain by running alone; divided by
-              the rate
-
-Between two phases the value is interpolated, as if the unit were at one of them by chance. That makes the computed mean
-latency slightly too high, by less with more phases. If `beside` contains every size, nothing else is approximate.
-
-For more than two workers a column has the total time that the others have left. They are assumed to end at equal
-distances from now, like workers that start in turn. Policies that know the time of each worker are hardly better
-(docs/bench/many.md).
-
-Solved by relative value iteration of the cost minus the average cost times the time. In the end it grows equally in all
-states (M. Puterman, Markov Decision Processes, 1994, 8.5 and 11.4). It starts from the values of a single worker as
-fast as all together, so that few rounds are needed. Beyond the last state it is extrapolated like these.
+The state is the number of waiting rows and the time that the other worker has left, whenever one worker is free. Solved
+by relative value iteration (docs/theory/tables.md).
 """
 
 from __future__ import annotations
@@ -27,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +36,21 @@ class Solution:
     mean_ns: float
 
 
+class Effort(NamedTuple):
+    """How exactly to solve.
+
+    `states`: the most waiting rows kept, 0 for twice the largest batch, at least 48. `tolerance`: how far apart the
+    bounds of the mean latency may be in the end, as a share of it; after `rounds` the iteration ends in any case.
+    """
+
+    states: int = 0
+    tolerance: float = 1e-3
+    rounds: int = _ROUNDS
+
+
+_USUAL = Effort()
+
+
 def solve(
     together: Sequence[int],
     apart: Sequence[int],
@@ -61,20 +59,16 @@ def solve(
     *,
     workers: int = 2,
     idling: bool = True,
-    states: int = 0,
-    tolerance: float = 1e-3,
-    rounds: int = _ROUNDS,
+    effort: Effort = _USUAL,
 ) -> Solution:
     """The policy with the least mean latency.
 
     `together`: nanoseconds by rows while all `workers` run, never falling; `apart`: the same while all but one do.
-    `rate` in rows per second. With `idling` False a worker waits only while another runs. `states`: the most waiting
-    rows kept, 0 for twice the largest batch, at least 48. `tolerance`: how far apart the bounds of the mean latency may
-    be in the end, as a share of it; after `rounds` the iteration ends in any case.
+    `rate` in rows per second. With `idling` False a worker waits only while another runs.
 
     Raises ValueError if no policy keeps up with the rate.
     """
-    process = _Process(together, apart, rate, beside, workers, states)
+    process = _Process(together, apart, rate, beside, workers, effort.states)
     allowed = process.allowed(idling)
 
     def best(outcomes: Floats, average: float) -> Ints:
@@ -82,7 +76,7 @@ def solve(
         chosen: Ints = np.where(allowed, cost - average * np.where(allowed, time, 0), np.inf).argmin(axis=0)
         return chosen
 
-    return process.iterate(best, tolerance, rounds)[0]
+    return process.iterate(best, effort.tolerance, effort.rounds)[0]
 
 
 def evaluate(

@@ -1,9 +1,6 @@
 """Keeps a control table only if its gain is significant, given the errors of the batch times.
 
-A table solved from measured times also exploits their errors: of many sizes, the one measured too fast looks best. So
-each size is perturbed up or down by 1.5 standard errors, several times over. A table is kept only if it is better than
-serving all waiting rows on every one of these curves, which requires a gain of about three standard errors. On curves
-where neither keeps up with the rate, the one that serves more rows a second counts as better.
+What that means: docs/theory/tables.md.
 """
 
 from __future__ import annotations

@@ -1,24 +1,9 @@
 """The default policy: looks up the exact control table for the measured curve of batch times.
 
-For each load there is a table, solved off the event loop (`optimal`): it maps the number of waiting rows to the number
-of rows to run now. The arrival rate of the last windows chooses the table. A burst shows before a window ends: if many
-rows wait, their arrivals alone give a rate, and if the table for the known rate would run only some of them, the busier
-table of the two is used. (A table for a low rate would cut a long queue into small batches, and the queue would never
-get shorter.)
-
-With several workers the state also contains the time that the others have left. A free worker may wait for them, so
-that the workers start in turn, with larger batches. These tables assume a single model: while rows of other models wait
-or run, all waiting rows are run instead. If all recent batches of two workers ran side by side, one worker waits once
-for the other to end, to measure how fast a batch is alone (`SharedSlowdown`). A wait ends before the first row would
-miss its deadline. Otherwise no usable worker idles while rows wait. Before there is a table this works like `no_wait`.
-
-If batch times by length are known, a table cannot tell rows of different lengths apart. Then `by_length` picks rows
-around the oldest, so a row may start before an earlier one of its class and priority. If all rows have about one length
-the table decides, for the load at that length. That is exact if times at two lengths differ by a constant factor.
-
-A program of several stages uses the table of the whole at its first stage, and `boundary` between stages. Of rows that
-join others downstream, only as many start as fit. Cells are served as by `late`, except that rows join others between
-two steps only if this lowers the mean latency (`Adaptive.joins`); otherwise they join when one of those ends.
+It runs as many rows as the table for the load says, padded to the size that is fastest. Without a table it serves as
+`no_wait`, where times by length are known it picks rows by them, cells it serves as `late`, and between stages
+`boundary` decides. No usable worker idles while rows wait, unless the table of several workers says so. Why:
+docs/theory/policies.md.
 """
 
 from __future__ import annotations

@@ -1,22 +1,8 @@
 """Decides for `adaptive` what rows do between two stages: continue, wait for rows upstream, or run in parts.
 
-    continue  the b rows here run to the end; rows that have started upstream run after that
-    wait      m rows from upstream run to this boundary; then b + m rows continue together
-    split     parts of the b rows run to the end one after another
-
-The cost of a choice is the number of rows in the system, integrated over time until the device is free again, plus the
-value that the program's control table gives the rows waiting then, less the average cost of the time that has passed.
-From then on the program is served by its table, as if it had one stage (one step of policy iteration, or a rollout).
-
-To continue is what the whole model would do, except that each stage pads a batch and runs it in the parts that are
-fastest for it (`StagePlan`); the table is solved for these times. Another choice is made only if it costs less. So with
-Poisson arrivals, exact batch times and one unit at a time, a model in stages is on average no slower than a whole one.
-That is exact for a single deviation from the table; further ones can only improve it. The values are of the nearest
-load that has a table. The number of rows that arrive during a run is weighted by its exact distribution while few are
-expected, else by two points.
-
-If times by length are known, a run takes the time of its longest row, stages run batches unchanged, and rows here wait
-only for rows at the first stage of about their length. The values are still the table's, which knows one length.
+A choice other than to continue is made only if its cost is lower: the rows in the system, integrated over time, plus
+the value that the program's control table gives to what waits then. So a model in stages is on average no slower than a
+whole one. The theory: docs/theory/policies.md.
 """
 
 from __future__ import annotations

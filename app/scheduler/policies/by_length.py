@@ -1,18 +1,7 @@
 """Picks the rows of a unit if batch times depend on the longest row: the oldest row and others of similar length.
 
 The first row in order of service is always in the unit, so no row waits for ever. The others are its neighbours in
-order of length. How many, and how many of them shorter, is chosen by mean latency, that is, by the number of rows in
-the system integrated over time. The unit of the lowest cost per time is chosen (the greedy step of an average-cost
-decision process):
-
-    (n x T(b, longest), rows that arrive meanwhile included, + V(rest) - V(all)) / T(b, longest)
-
-    V(m rows) = W x (m + beta) / 2  +  rate x W^2 / (2 x (1 - load))
-
-V estimates the cost of m waiting rows. Each takes c, the least time per row at their mean length, in batches of beta
-rows (at most m); W = m x c. On average a row waits for half of the others; the second term is the cost to rows that
-arrive while these are served. For batches of one size and one length V is exact (the queue M/D/1), and so is the
-choice. Otherwise it is an estimate: how well the lengths of the remaining rows match is not considered.
+order of length; of all units the one of the lowest cost per time is chosen (docs/theory/policies.md).
 """
 
 from __future__ import annotations

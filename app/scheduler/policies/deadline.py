@@ -1,26 +1,9 @@
 """Maximises goodput, the share of calls that end in time. `objective = "deadline"` puts this in place of `adaptive`.
 
-A unit starts as late as its first deadline d allows, so batches are as large as deadlines permit, and the device is
-free for others meanwhile. Rows are held until d - T(b + 1). After that no further row could join in time, so nothing is
-lost by starting earlier than d - T(b) (deferred batch scheduling, Symphony, arXiv 2308.07470). Workers become staggered
-by themselves: each gets the rows that have arrived since the one before it started.
-
-If more rows wait than can end in time, a unit cut to the first row's deadline may be so small that the backlog grows,
-and later units get even smaller. Then the unit has at least as many rows as keep up with the arrival rate, and rows
-that would end too late are dropped (`dispatch`). That number is the smallest b with
-
-    N x b / T(b) >= rate,    as long as    (1 + 1 / N) x T(b) <= the time from arrival to deadline.
-
-The bound holds because N staggered workers begin a new unit every T(b) / N, the longest that a row waits for one. For
-the same reason rows are held only for units within this bound, and only if another row is expected meanwhile. The last
-free worker does not hold rows while other models have some: their batch would start, and end too late for these.
-
-T is the time that 95 % of units keep (`estimates.quantile`), as in Orloj (arXiv 2209.00159).
-
-If batch times by length are known, rows are picked as by `adaptive`, in at most the time that the first row has. If
-that would make as many other rows late as it serves, the shortest rows are served first, as many per time as possible:
-some row will be late, and a long one costs the others most. So waiting rows do not predict when a later one ends, and
-admission ignores them. Rows without deadlines, programs of several stages and cells are served as by `adaptive`.
+A unit starts as late as its first deadline allows, so batches are as large as deadlines permit. If more rows wait than
+can end in time, a unit has at least as many rows as keep up with the arrival rate, and rows that would end too late are
+dropped. Rows without deadlines, programs of several stages and cells are served as by `adaptive`. The rules in full:
+docs/theory/policies.md.
 """
 
 from __future__ import annotations

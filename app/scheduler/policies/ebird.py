@@ -1,11 +1,7 @@
 """Elastic batching (Ebird, Algorithm 1): the largest idle worker that the ready rows fill, again and again.
 
-R = min(ready rows, MaxInf - rows alive). The largest idle worker whose capacity is at most R gets exactly that many
-rows; this is repeated with the remaining rows. A batch is never padded or partly filled. So if R is smaller than every
-idle worker, nothing starts until a smaller worker is idle, although the device has room. That costs latency while the
-small workers are busy, but it is what the paper says.
-
-The paper's workers for a largest batch of 32 are (1, 1, 2, 4, 8, 16): every number up to 32 is a sum of some of them.
+A batch is never padded or partly filled: with fewer rows than the smallest idle worker takes, nothing starts. That
+costs latency, but it is what the paper says (docs/theory/policies.md).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Late Batching: rows join a running cell at its next step, leave as soon as they end, and nothing is padded.
 
-All rows that wait between two steps of a cell run the next one together, whatever step each has reached, up to the
-largest batch, the oldest first. The paper has only the cell. If there are other stages, such as an embedding before it
-and a head after it, the cell waits for them: always for rows that have left it, and once between two steps for rows
-that are about to join it, if it has room for more rows.
-
-The paper leaves open the largest batch and the number of units pushed ahead. Here they are the model's `max_batch` and
-the device's `push_depth` and `push_ahead`. A row that wants to join must wait for the units pushed ahead.
+All rows that wait between two steps run the next one together, up to the largest batch, the oldest first. The cell
+waits for rows at other stages that have left it, and once between two steps for rows that are about to join it. What
+the paper leaves open: docs/theory/policies.md.
 """
 
 from __future__ import annotations

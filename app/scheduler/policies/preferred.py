@@ -1,13 +1,7 @@
 """BatchMonitor and BatchDispatcher (Khan et al., Algorithm 1): gather exactly the preferred size, dispatch, repeat.
 
-The preferred size is set at each tick from the arrival rate and the linear regression of batch times. In the paper the
-first scan comes before anything has arrived, so the size is 2 from the start, and never 1. The paper's dispatcher has
-no timeout: a lone request would wait for ever, and a backlog is drained one preferred size after another. Here one
-bound is added: once a row has waited `max_delay_ms`, or would miss its deadline, all waiting rows start. If the usable
-workers or the room on the device take fewer rows than the preferred size, that many start.
-
-The cost: the preferred size is the smallest whose throughput just exceeds the rate, so the device is nearly always busy
-and random arrivals queue. At low rates each row waits for a second one. The gain: less device time and energy per row.
+One bound is added to the paper: once a row has waited `max_delay_ms`, or would miss its deadline, all waiting rows
+start. What it costs and gains: docs/theory/policies.md.
 """
 
 from __future__ import annotations

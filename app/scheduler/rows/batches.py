@@ -1,17 +1,9 @@
 """The batch table of DVABatch: which rows travel together through the stages of a program, and how far.
 
-A batch is what a policy has put together. Its entry counts, by stage, the rows that were ever handed to a worker there
-(`launched`) and those that have completed it (`completed`, the paper's statusmap), so that at all times
+It only observes. Whatever a policy cuts, each unit is new, a stretch, a split, or continues
+(docs/theory/order-and-share.md). At all times
 
     0 <= completed[s + 1] <= completed[s] <= size        completed[s] <= launched[s] <= size
-
-The table only observes. Whatever a policy cuts, each unit is one of four operations:
-
-    new       rows without a batch become one
-    stretch   rows join a batch: new rows that the policy assigns to it (`joins`) and that catch up with it, or rows of
-              several batches that run as one unit
-    split     a part of the batch's rows that wait here: they become a batch of their own, closed to stretch
-    on        a batch continues unchanged
 
 Rows of a failed unit, which run again in halves, are split off, and their batch does not wait for them. Rows that end
 early, as at a cell, leave their batch. Rows that end at the last stage stay counted until the whole batch has ended.

@@ -1,13 +1,8 @@
-"""The rows that wait at one key (program, stage, length bucket), of one class, in order of service.
+"""The rows that wait at one key (program, stage, length bucket), of one class, in order of (priority, arrival).
 
-A unit has rows of one class, so each class has a set of its own at a key, and a policy sees only rows that it may cut.
-The rows of a failed unit run again as one unit, so they are a set of their own as well.
-
-The order is (priority, arrival). For a policy that picks rows by length (`sort_by_length`) they are also sorted by
-length.
-
-The scheduler never scans all waiting rows. Each order is a sorted list of tuples. A row is found by bisection, and
-inserting or deleting shifts the rest of the list with one memory move.
+Rows of a failed unit run again as one unit, so they are a set of their own. For a policy that picks rows by length they
+are also sorted by length. Each order is a sorted list of tuples: a row is found by bisection, and inserting or deleting
+shifts the rest of the list with one memory move. The scheduler never scans all waiting rows.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class TestWorkers:
         beside = TimeLeft((2, 8), (times[1], times[7]), 8)
         assert (tables.workers, tables.beside, tables.alone) == (workers, beside, tuple(range(1, 9)))
         assert tables.peak == pytest.approx(max(workers * peak(times), -(-workers // 2) * peak(half)))
-        best = two_workers.solve(
-            times, half, 0.5 * tables.peak, beside, workers=workers, idling=False, tolerance=0.01
-        )  # fmt: skip
+        effort = two_workers.Effort(tolerance=0.01)
+        rate = 0.5 * tables.peak
+        best = two_workers.solve(times, half, rate, beside, workers=workers, idling=False, effort=effort)
         assert (tables.tables[0], *tables.others[0]) == best.table
 
     @pytest.mark.parametrize("slow", [2.0, 3.0])

@@ -11,7 +11,7 @@ from tiers import few, full
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.time_left import TimeLeft
-from app.scheduler.optimal.two_workers import evaluate, solve
+from app.scheduler.optimal.two_workers import Effort, evaluate, solve
 
 S = 1_000_000_000
 ONE = TimeLeft((1,), (S,), 16)
@@ -34,7 +34,7 @@ def waiting_in_m_d_2(rate: float) -> float:
 
 @pytest.mark.parametrize("rate", [0.4, 1.0, 1.6, 1.8])
 def test_without_batches_it_is_m_d_2(rate: float) -> None:
-    best = solve((S,), (S,), rate, ONE, states=40)
+    best = solve((S,), (S,), rate, ONE, effort=Effort(states=40))
     assert best.mean_ns / S == pytest.approx(waiting_in_m_d_2(rate), rel=1e-3)
 
 
@@ -42,7 +42,7 @@ def test_without_batches_it_is_m_d_2(rate: float) -> None:
 def test_no_policy_of_a_tiny_case_is_better() -> None:
     """Of all that decide by whether the other runs, how far it is, and by two or more than two rows that wait."""
     times, rate, beside = (S, int(1.3 * S)), 1.5, TimeLeft((2,), (int(1.3 * S),), 2)
-    best = solve(times, times, rate, beside, states=12, tolerance=1e-4)
+    best = solve(times, times, rate, beside, effort=Effort(states=12, tolerance=1e-4))
     means = []
     for free, near, far in product(product((1, 2), (1, 2)), product((0, 1), (0, 2), (1, 2)), (0, 1)):
         columns = [(0, 1, *free, *[2] * 9), (0, *near, *[2] * 9), (0, far, *[2] * 11)]
