@@ -25,7 +25,7 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import OBJECTIVES, POLICIES, default_workers, policy_class, policy_for
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Program, WorkerSpec
+from app.scheduler.types import DeviceSpec, PolicySpec, Program, WorkerSpec
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
@@ -137,10 +137,11 @@ class Setup:
         stages = self._served.program_stages()
         if decodes:
             stages = tuple(replace(cell, own_steps=True) for cell in stages)
+        name = policy_for(self.policy, self.objective)
         program = Program(
-            PROGRAM, self.profile.model, stages, policy_for(self.policy, self.objective),
-            self.profile.max_batch, self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
-            complete_wait=self.complete_wait, one_unit=decodes,
+            PROGRAM, self.profile.model, stages,
+            PolicySpec(name, self.max_delay_ns, self.reorder, self.complete_wait),
+            self.profile.max_batch, self.max_queue, self.length_buckets, one_unit=decodes,
         )  # fmt: skip
         node = Node(scheduler(spec), program, device, self.launch_ns + (self.profile.handover_ns or 0), front)
         if self.tables is not None:

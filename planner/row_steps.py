@@ -29,7 +29,7 @@ def ended(unit: Unit) -> tuple[int, ...]:
     for position, row in enumerate(_stepped(unit)):
         if row.unread:
             continue
-        row.made += unit.steps
+        row.made += unit.course.steps
         if row.made >= row.most:
             row.made = 0  # the next stage may be a cell as well
             positions.append(position)

@@ -65,8 +65,8 @@ class UnitTimes:
 
     def __call__(self, unit: Unit) -> int:
         if self._plain:
-            return self._plain[unit.size - 1] * unit.steps
-        return round(self._parts[unit.stage].time(unit.size, unit.length)) * unit.steps
+            return self._plain[unit.size - 1] * unit.course.steps
+        return round(self._parts[unit.stage].time(unit.size, unit.forecast.length)) * unit.course.steps
 
 
 class _Running:

@@ -222,19 +222,19 @@ class Driver:
         """Hand the units of a Step to their workers."""
         for unit in units:
             self.units[unit.id] = unit
-            served, stop = self.models[unit.program], Stop(at_next_row=not unit.continue_without)
+            served, stop = self.models[unit.program], Stop(at_next_row=not unit.course.continue_without)
             job = Job(
-                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.steps,
+                unit.id, served.executor, list(map(_slot, unit.rows)), unit.size, unit.stage, unit.course.steps,
                 unit.klass is Klass.BEST_EFFORT, served.readers(unit, self._on_loop) if served.model.writes else None,
             )  # fmt: skip
-            if unit.steps > 1 or unit.continue_without:
+            if unit.course.steps > 1 or unit.course.continue_without:
                 self._stops[unit.id] = stop
             self.device.push(unit.worker, job, stop)
 
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""
         for unit_id, stop in self._stops.items():
-            if (unit := self.units.get(unit_id)) is not None and stop.made > unit.progress:
+            if (unit := self.units.get(unit_id)) is not None and stop.made > unit.course.progress:
                 self.scheduler.progressed(unit_id, stop.made, self.clock())
 
     def began(self, unit: Unit) -> int:

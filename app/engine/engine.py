@@ -194,11 +194,11 @@ class Engine:
         now = self.clock()
         for unit in self.driver.units.values():
             age = now - self.driver.began(unit)
-            if age > max(self._hang_floor_ns, unit.predicted * _HANG_FACTOR):
+            if age > max(self._hang_floor_ns, unit.forecast.predicted * _HANG_FACTOR):
                 name = self._models[unit.program].info.name
                 return (
                     f"a batch of {len(unit.rows)} rows of {name!r} has run {age / 1e9:.1f} s on worker {unit.worker}, "
-                    f"predicted {unit.predicted / 1e9:.3f} s"
+                    f"predicted {unit.forecast.predicted / 1e9:.3f} s"
                 )
         return None
 

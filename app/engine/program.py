@@ -9,7 +9,7 @@ from dataclasses import replace
 from app.engine.executor import Executor
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import policy_for
-from app.scheduler.types import Profile, Program, Stage
+from app.scheduler.types import PolicySpec, Profile, Program, Stage
 
 log = logging.getLogger("starling.engine")
 
@@ -25,15 +25,17 @@ def program_of(ident: int, executor: Executor, profiles: Sequence[Profile], max_
         id=ident,
         name=info.name,
         stages=stages,
-        policy=policy_for(batching.policy, batching.objective),
+        policy=PolicySpec(
+            policy_for(batching.policy, batching.objective),
+            max_delay_ns=int(batching.max_delay_ms * 1e6),
+            reorder=batching.reorder,
+            complete_wait=batching.complete_wait,
+        ),
         max_batch=batching.max_batch,
         max_queue=batching.max_queue,
-        max_delay_ns=int(batching.max_delay_ms * 1e6),
         length_buckets=batching.length_buckets,
         max_alive=max_alive,
-        reorder=batching.reorder,
         one_unit=executor.one_unit,
-        complete_wait=batching.complete_wait,
     )
 
 

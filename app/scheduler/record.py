@@ -15,7 +15,7 @@ from typing import Any
 from app.scheduler.data import built, hints_of
 from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Row, Step
+from app.scheduler.types import Call, DeviceSpec, Klass, Program, Row, Step
 
 #: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
 #: rows of them end, 5 not how many steps a unit has made, 6 pushed steps of cells behind one another, 7 took
@@ -30,7 +30,16 @@ def step_entry(step: Step, now: int) -> Entry:
         "t": now,
         "step": {
             "start": [
-                [u.id, u.worker, u.program, u.stage, [[r.call.id, r.index] for r in u.rows], u.size, u.steps, u.reason]
+                [
+                    u.id,
+                    u.worker,
+                    u.program,
+                    u.stage,
+                    [[r.call.id, r.index] for r in u.rows],
+                    u.size,
+                    u.course.steps,
+                    u.reason,
+                ]
                 for u in step.start
             ],
             "done": [call.id for call in step.done],
@@ -88,6 +97,8 @@ def _data(value: Any) -> Any:
         return {**{name: getattr(value, name) for name in names}, "rows": rows}
     if isinstance(value, Mapping):
         return [[*pair, slower] for pair, slower in sorted(value.items())]
+    if isinstance(value, Program):  # flat, as records have always had it
+        return {**asdict(value), **asdict(value.policy), "policy": value.policy.name, "name": value.name}
     return asdict(value)
 
 
@@ -96,6 +107,10 @@ def _value(kind: Any, data: Any) -> Any:
         fields = dict(data)
         rows = [Row(slot, length) for slot, length in fields.pop("rows")]
         return Call(rows=rows, klass=Klass(fields.pop("klass")), **fields)
+    if kind is Program:
+        fields = dict(data)
+        policy = {name: fields.pop(name) for name in ("max_delay_ns", "reorder", "complete_wait")}
+        return built(Program, {**fields, "policy": {**policy, "name": fields["policy"]}})
     if kind == PairSlowdowns:
         return {(one, other): slower for one, other, slower in data}
     return built(kind, data)

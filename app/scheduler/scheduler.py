@@ -72,7 +72,7 @@ class Scheduler:
     def add_program(self, program: Program, now: int) -> None:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
         entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0), Klass.REALTIME)
-        policy = policy_class(program.policy)()
+        policy = policy_class(program.policy.name)()
         for ident in self.policies.keys() - self._states.keys():
             del self.policies[ident]
         policy.check(self.device, {other.name: other for other in self.policies.values()})
@@ -137,7 +137,7 @@ class Scheduler:
         """The worker has made `steps` steps of a unit of several. Other units are ignored."""
         unit = self._workers.multi_step.get(unit_id)
         if unit is not None:
-            unit.progress = max(unit.progress, min(steps, unit.steps - 1))
+            unit.course.progress = max(unit.course.progress, min(steps, unit.course.steps - 1))
 
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.

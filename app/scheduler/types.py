@@ -113,6 +113,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """Which policy serves a program, and what it is told."""
+
+    name: str = "adaptive"
+    max_delay_ns: int = 5_000_000
+    reorder: bool = True  # a policy that picks rows by their length may do so
+    complete_wait: float = 1.0  # of the policy `dva_load`, see there
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once.
 
@@ -122,15 +132,12 @@ class Program:
     id: int
     name: str
     stages: tuple[Stage, ...] = (Stage(),)
-    policy: str = "adaptive"
+    policy: PolicySpec = PolicySpec()
     max_batch: int = 32
     max_queue: int = 1024
-    max_delay_ns: int = 5_000_000
     length_buckets: tuple[int, ...] = ()
     max_alive: int = 1 << 30
-    reorder: bool = True  # a policy that picks rows by their length may do so
     one_unit: bool = False
-    complete_wait: float = 1.0  # of the policy `dva_load`, see there
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +247,37 @@ class Row:
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
-    """What a worker runs next: `rows` of one key as a batch of `size` (the rest is padding).
+class Forecast:
+    """What is predicted of a unit, and what ran beside it. Times in nanoseconds."""
 
-    `steps`: of a cell, or stages from `stage` on, run one after another. The unit ends early if a row of it ends at a
-    cell, or if it is recalled.
+    predicted: int = 0  # 0: unknown
+    begins: int = 0  # when its worker is predicted to begin it: later than it was handed over if behind another unit
+    running: int = 1  # units on the device when it was handed over, itself included
+    length: int = 0  # of its longest row, if batch times depend on it
+    times: tuple[int, ...] = ()  # if it has several stages: of each; their sum is `predicted`
+    behind: bool = False  # its worker had another unit when it was handed over
+    others: float = 0.0  # mean number of units on other workers while it ran: known when it has ended
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """How far a worker runs a unit by itself: `steps` of a cell, or stages one after another.
+
+    It ends early if a row of it ends at a cell, or if it is recalled.
     """
+
+    steps: int = 1
+    progress: int = 0  # steps that the worker has made, as last reported by the driver
+    recalled: bool = False  # it is to end with the running step or stage
+    continue_without: bool = False  # at a cell: when rows of it end, its worker continues with the others
+
+
+ONE_STEP = Course()  # of all units that run one step or stage: nothing of it changes
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """What a worker runs next: `rows` of one key and class as a batch of `size` (the rest is padding)."""
 
     id: int
     worker: int
@@ -255,19 +287,10 @@ class Unit:
     size: int
     reason: Formed
     started: int  # when it was handed to its worker
-    predicted: int  # nanoseconds; 0: unknown
-    begins: int = 0  # when its worker is predicted to begin it: later than `started` if it is behind another unit
-    running: int = 1  # units on the device when it was handed out, itself included
-    steps: int = 1
-    length: int = 0  # of its longest row, if batch times depend on it
+    forecast: Forecast = field(default_factory=Forecast)
+    course: Course = ONE_STEP
     operation: Operation = Operation.NEW
-    behind: bool = False  # its worker had another unit when it was handed over
-    others: float = 0.0  # mean number of units on other workers while it ran: known when it has ended
-    recalled: bool = False  # it is to end with the running step or stage
-    progress: int = 0  # steps that its worker has made, as last reported by the driver
-    continue_without: bool = False  # at a cell: when rows of it end, its worker continues with the others
-    times: tuple[int, ...] = ()  # if it has several stages: predicted nanoseconds of each; their sum is `predicted`
-    klass: Klass = Klass.REALTIME  # of all its rows
+    klass: Klass = Klass.REALTIME
 
 
 @dataclass(frozen=True, slots=True)

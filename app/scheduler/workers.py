@@ -66,7 +66,7 @@ class Workers:
         """When a busy worker may be handed another unit."""
         if len(self._queues[worker]) >= self._depth:
             return AT_ONCE
-        if self._queues[worker][-1].continue_without:
+        if self._queues[worker][-1].course.continue_without:
             return AT_ONCE  # it continues when rows of it end: its end is unknown
         if self._ahead_ns == AT_ONCE:
             return 0
@@ -130,10 +130,10 @@ class Workers:
         )  # fmt: skip
 
     def take(self, unit: Unit) -> None:
-        """Hand a unit to its worker, which is predicted to begin it at `unit.begins`."""
+        """Hand a unit to its worker, which is predicted to begin it at `unit.forecast.begins`."""
         worker = unit.worker
         queue = self._queues[worker]
-        unit.behind = bool(queue)
+        unit.forecast.behind = bool(queue)
         if self.most > 1:
             self._before[unit.id] = self._busy(unit.started)
         if not queue:
@@ -141,10 +141,10 @@ class Workers:
             self.full = self._depth == 1 and self.busy == self.most
         queue.append(unit)
         self.units[unit.id] = unit
-        if unit.steps > 1 or unit.continue_without:
+        if unit.course.steps > 1 or unit.course.continue_without:
             self.multi_step[unit.id] = unit
-        known = unit.predicted and self._ends[worker] < AT_ONCE
-        self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
+        known = unit.forecast.predicted and self._ends[worker] < AT_ONCE
+        self._ends[worker] = unit.forecast.begins + unit.forecast.predicted if known else AT_ONCE
 
     def continued(self, unit: Unit, now: int) -> None:
         """A worker has continued with this unit by itself, before its other units. It was not handed over."""
@@ -154,9 +154,9 @@ class Workers:
             self.busy += 1
             self.full = self._depth == 1 and self.busy == self.most
         queue.appendleft(unit)
-        unit.behind = True  # so its hand-over time is not learnt
+        unit.forecast.behind = True  # so its hand-over time is not learnt
         self.units[unit.id] = unit
-        if unit.steps > 1 or unit.continue_without:
+        if unit.course.steps > 1 or unit.course.continue_without:
             self.multi_step[unit.id] = unit
         self._plan(unit.worker, now)
 
@@ -173,7 +173,7 @@ class Workers:
             busy_ns = self._busy(now)
             before = self._before.pop(unit_id, None)
             if before is not None and now > unit.started:
-                unit.others = max(0.0, (busy_ns - before) / (now - unit.started) - 1)
+                unit.forecast.others = max(0.0, (busy_ns - before) / (now - unit.started) - 1)
         queue.remove(unit)
         if queue:
             self._plan(worker, now)
@@ -193,20 +193,20 @@ class Workers:
 
     def recall(self, unit: Unit, now: int) -> None:
         """A unit is to end with the running step or stage. At a cell one step of it is assumed to be left."""
-        unit.recalled = True
+        unit.course.recalled = True
         del self.multi_step[unit.id]
-        step = running_stage(unit, now)[1] if unit.times else unit.predicted // unit.steps
-        left = max(0, now - unit.begins) + step
-        if unit.predicted > left:
-            unit.predicted = left
-            self._plan(unit.worker, self._queues[unit.worker][0].begins)
+        step = running_stage(unit, now)[1] if unit.forecast.times else unit.forecast.predicted // unit.course.steps
+        left = max(0, now - unit.forecast.begins) + step
+        if unit.forecast.predicted > left:
+            unit.forecast.predicted = left
+            self._plan(unit.worker, self._queues[unit.worker][0].forecast.begins)
 
     def _plan(self, worker: int, now: int) -> None:
         """Predict again: a worker's first unit begins now, each other one when the unit before it ends."""
         ends = now
         for unit in self._queues[worker]:
-            unit.begins = ends if ends < AT_ONCE else now
-            ends = ends + unit.predicted if unit.predicted and ends < AT_ONCE else AT_ONCE
+            unit.forecast.begins = ends if ends < AT_ONCE else now
+            ends = ends + unit.forecast.predicted if unit.forecast.predicted and ends < AT_ONCE else AT_ONCE
         self._ends[worker] = ends
 
     def remaining_ns(self, now: int, klass: int = Klass.BEST_EFFORT) -> int:
@@ -219,17 +219,17 @@ class Workers:
 
 def running_stage(unit: Unit, now: int) -> tuple[int, int]:
     """For a unit of several stages: which one is predicted to run now (0: its first), and how long until it ends."""
-    ends = unit.begins
-    for place, time in enumerate(unit.times):
+    ends = unit.forecast.begins
+    for place, time in enumerate(unit.forecast.times):
         ends += time
         if now < ends:
             return place, min(time, ends - now)
-    return unit.steps - 1, 0
+    return unit.course.steps - 1, 0
 
 
 def _remaining(queue: Iterable[Unit], now: int, klass: int) -> int:
     total = 0
     for place, unit in enumerate(queue):
         if klass == Klass.BEST_EFFORT or unit.klass == klass:
-            total += unit.predicted if place else max(0, unit.begins + unit.predicted - now)
+            total += unit.forecast.predicted if place else max(0, unit.forecast.begins + unit.forecast.predicted - now)
     return total

@@ -16,7 +16,7 @@ from app.scheduler.policies import Cut, Hold, Offer
 from app.scheduler.policies.adaptive import Adaptive, column_of
 from app.scheduler.policies.base import cut_rows, held
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Program, Stage, Step, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, PolicySpec, Program, Stage, Step, Unit, WorkerSpec
 from planner.node import PROGRAM, Node
 from planner.simulated_device import SimulatedDevice
 from planner.simulator import Simulator
@@ -106,8 +106,8 @@ class Server:
     def node(self, instants: Instants, device: SimulatedDevice | None = None) -> Node:
         """A new node for these arrivals. Without a device, units run one after another and take the profile's times."""
         program = Program(
-            PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),), self.policy.name,
-            self.profile.max_batch, _QUEUE, round(self.policy.delay_ms * 1e6),
+            PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),),
+            PolicySpec(self.policy.name, round(self.policy.delay_ms * 1e6)), self.profile.max_batch, _QUEUE,
         )  # fmt: skip
         spec = DeviceSpec(tuple(map(WorkerSpec, self.workers)), max_running=self.running)
         node = (CopyingNode if self.copy_ns else Node)(Recorder(spec), program, device or SimulatedDevice(self.profile))

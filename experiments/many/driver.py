@@ -49,7 +49,7 @@ def serve(
     scheduler = scheduler_of(baseline, device)
     for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
         stages = (Stage(profile.stage(1)),)
-        scheduler.add_program(Program(program, profile.model, stages, "adaptive", profile.max_batch, _QUEUE), 0)
+        scheduler.add_program(Program(program, profile.model, stages, max_batch=profile.max_batch, max_queue=_QUEUE), 0)
         scheduler.control(program, control, 0)
     times = [one.batch_ns for one in profiles]
     latency: list[list[tuple[int, int]]] = [[] for _ in profiles]

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from app.scheduler.estimates.profile import parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Klass, Outcome, Program, Step, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Klass, Outcome, PolicySpec, Program, Step, Unit, WorkerSpec
 from loadtest.common.paths import DOCS
 from loadtest.common.plots import saved_grid
 from planner.node import PROGRAM, Node
@@ -72,14 +72,15 @@ def run(
     requests: Sequence[Request],
     workers: Sequence[int] = (8,),
     tick_ms: int = 1000,
-    **program: Any,
+    max_batch: int = 32,
+    **policy: Any,
 ) -> list[Ran]:
-    """The units of these requests, in the order in which they ended."""
+    """The units of these requests, in the order in which they ended. `policy`: fields of a PolicySpec."""
     model = parse({"model": "drawn", "max_batch": 32, **profile})
     scheduler = Watched(DeviceSpec(tuple(map(WorkerSpec, workers)), max_running=len(workers)))
     node = Node(
         scheduler,
-        Program(PROGRAM, "drawn", model.program_stages(len(workers)), **program),
+        Program(PROGRAM, "drawn", model.program_stages(len(workers)), PolicySpec(**policy), max_batch),
         SimulatedDevice(model, len(workers)),
     )
     simulator = Simulator([node], Tally(), tick_ns=tick_ms * MS)
@@ -115,7 +116,7 @@ def ebird(folder: Path) -> None:
     times = {str(rows): 4 + 0.6 * rows for rows in (1, 2, 4, 8, 16, 32)}
     profile = {"batch_ms": times, "concurrency": {str(len(workers)): times}}
     requests = [Request(0)] * 27 + [Request(2 + 2.0 * number) for number in range(9)]
-    ran = run(profile, requests, workers, policy="ebird")
+    ran = run(profile, requests, workers, name="ebird")
     with saved_grid(folder / "ebird.png", 1, 1, SIZE, layout="constrained") as (_, grid):
         lanes(grid[0, 0], ran)
         arrivals(grid[0, 0], requests, len(workers) - 0.3)
@@ -146,7 +147,7 @@ def by_row(path: Path, ran: Sequence[Ran], requests: Sequence[Request], names: S
 def late(folder: Path) -> None:
     profile = {"stages": [{"batch_ms": {"1": 1.0, "32": 1.0}, "cell": True}]}
     requests = [Request(0, 12), Request(0, 5), Request(2.5, 3), Request(4.5, 6), Request(6.5, 2), Request(9.5, 4)]
-    ran = run(profile, requests, policy="late")
+    ran = run(profile, requests, name="late")
     by_row(folder / "late-batching.png", ran, requests, [f"{one.steps} steps" for one in requests])
 
 
@@ -157,7 +158,7 @@ def adaptive_batching(folder: Path) -> None:
         at += random.exponential(1000 / (10 + 230 * at / ends))
         requests.append(Request(at))
     profile = {"batch_ms": {"1": 8.8, "32": 95.6}}
-    ran = run(profile, requests, (32,), policy="preferred", max_delay_ns=20 * MS)
+    ran = run(profile, requests, (32,), name="preferred", max_delay_ns=20 * MS)
     with saved_grid(folder / "adaptive-batching.png", 2, 1, (8.0, 3.2), sharex=True, layout="constrained") as (_, grid):
         counts, edges = np.histogram([one.at_ms / 1000 for one in requests], bins=np.arange(0, 25))
         grid[0, 0].step(edges[1:], counts, where="pre", color=COLOURS[0])
@@ -172,7 +173,7 @@ def adaptive_batching(folder: Path) -> None:
 def dvabatch(folder: Path) -> None:
     profile = {"stages": [{"batch_ms": {"1": 8.0, "32": 8.0}}] * 4}
     requests = [Request(0), Request(3), Request(5), Request(6)]
-    ran = run(profile, requests, policy="dva_load", max_delay_ns=0, complete_wait=1.0, max_batch=4)
+    ran = run(profile, requests, name="dva_load", max_delay_ns=0, complete_wait=1.0, max_batch=4)
     names = [f"row {number + 1}" for number in range(len(requests))]
     by_row(folder / "dvabatch.png", ran, requests, names, "stage {stage}")
 
@@ -181,7 +182,7 @@ def reef(folder: Path) -> None:
     profile = {"stages": [{"batch_ms": {"1": 2.0, "32": 64.0}}] * 4}
     bulk = [Request(0, klass=Klass.BEST_EFFORT)] * 3
     requests = [*bulk, Request(5.0), Request(20.5), Request(21.0), Request(31.2)]
-    ran = run(profile, requests, (2,), policy="no_wait", max_batch=2)
+    ran = run(profile, requests, (2,), name="no_wait", max_batch=2)
     with saved_grid(folder / "reef.png", 1, 1, (8.0, 1.9), layout="constrained") as (_, grid):
         lanes(grid[0, 0], ran, "{stage}", "class")
         arrivals(grid[0, 0], [one for one in requests if one.klass is Klass.REALTIME], 0.55)

@@ -44,8 +44,10 @@ class StagesGpu(EquallySlowed):
 
     def __init__(self, network: Network) -> None:
         super().__init__(
-            lambda unit: network.time_ms(unit.stage, unit.size, unit.length or TOKENS) * 1e6,
-            lambda units: max(1.0, sum(busy(network, unit.stage, unit.size, unit.length or TOKENS) for unit in units)),
+            lambda unit: network.time_ms(unit.stage, unit.size, unit.forecast.length or TOKENS) * 1e6,
+            lambda units: max(
+                1.0, sum(busy(network, unit.stage, unit.size, unit.forecast.length or TOKENS) for unit in units)
+            ),
         )
         self._queues: dict[int, deque[Unit]] = {}  # by stage that is busy: units that wait for its executor
 

@@ -161,9 +161,9 @@ class TestJoining:
         async with serving(sums(cell)) as served:
             gate, long = await halted(served, cell, 200)
             (unit,) = served.intake.scheduler.running
-            assert unit.progress == 0, "nobody has asked"
+            assert unit.course.progress == 0, "nobody has asked"
             short = await begun(served, 1)
-            assert unit.progress == 199
+            assert unit.course.progress == 199
             gate.open()
             await asyncio.gather(long, *short)
 

@@ -88,9 +88,9 @@ class Book:
         self._idle = Idle()
         self.settled: set[int] = set()  # units that are to end when the first of their rows does
         self._sequence = 0
-        self.eager = not patient and all(one.policy in EAGER and not one.one_unit for one in programs)
+        self.eager = not patient and all(one.policy.name in EAGER and not one.one_unit for one in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
-        plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
+        plain = all(program.policy.name == "no_wait" or not self._several(program.id) for program in programs)
         bounds = {device.max_alive, *(program.max_alive for program in programs)}
         self._ordered = self.eager and plain and bounds == {UNBOUNDED}
 
@@ -151,14 +151,14 @@ class Book:
 
     def stage_times(self, unit: Unit, scheduler: Scheduler) -> list[int]:
         """What each stage or step of a unit is predicted to take; none where nothing is known."""
-        if not unit.predicted:
+        if not unit.forecast.predicted:
             return []
         if self.programs[unit.program].stages[unit.stage].repeats:
-            return [unit.predicted // unit.steps] * unit.steps
-        first, *others = scheduler.states[unit.program].estimates.latency[unit.stage : unit.stage + unit.steps]
-        lead = unit.begins - unit.started
-        times = [first.predict(unit.size, unit.running, unit.length, lead)]
-        return times + [one.compute(unit.size, unit.running, unit.length) for one in others]
+            return [unit.forecast.predicted // unit.course.steps] * unit.course.steps
+        first, *others = scheduler.states[unit.program].estimates.latency[unit.stage : unit.stage + unit.course.steps]
+        lead = unit.forecast.begins - unit.started
+        times = [first.predict(unit.size, unit.forecast.running, unit.forecast.length, lead)]
+        return times + [one.compute(unit.size, unit.forecast.running, unit.forecast.length) for one in others]
 
     def continued(self, unit: Unit) -> None:
         """The unit, of the same id, with which a worker has gone on."""
@@ -233,10 +233,15 @@ class Book:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
         for unit in [*step.recall, *step.end_at_next_row]:
             assert self.units[unit.id] is unit
-            assert unit.steps > 1 or unit.continue_without or unit.id in self.settled or unit in step.end_at_next_row
+            assert (
+                unit.course.steps > 1
+                or unit.course.continue_without
+                or unit.id in self.settled
+                or unit in step.end_at_next_row
+            )
             self.settled.update(unit.id for unit in step.end_at_next_row)
         for unit in self.units.values():
-            if unit.steps == 1 or unit.recalled:
+            if unit.course.steps == 1 or unit.course.recalled:
                 continue
             rows = [self._facts(row) for row in unit.rows]
             assert all(facts.entry.left is None for facts in rows), "a row whose call has left goes on"
@@ -249,8 +254,8 @@ class Book:
             room = self._room(program.id, unit.klass, dict.fromkeys(self.programs, 0)) > 0
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
-                if program.policy == "adaptive":
-                    assert not unit.continue_without or not self._joiners(unit), (
+                if program.policy.name == "adaptive":
+                    assert not unit.course.continue_without or not self._joiners(unit), (
                         "it goes on when rows end that others wait for"
                     )
                     if self._joiners(unit):
@@ -315,16 +320,18 @@ class Book:
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
                 longest = max(facts.length for facts in rows)
-                lead_ns = unit.begins - unit.started
+                lead_ns = unit.forecast.begins - unit.started
                 time = scheduler.states[unit.program].estimates.time(
-                    unit.size, unit.stage, unit.running, longest, lead_ns
+                    unit.size, unit.stage, unit.forecast.running, longest, lead_ns
                 )
-                assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
+                assert unit.forecast.begins + time <= facts.entry.call.deadline, (
+                    "a row starts that is predicted to end too late"
+                )
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         assert not self._to_join(rows[0], before), "a row of a cell begins behind a unit that it could join"
         self._check_order(unit, rows, before)
-        if unit.steps > 1:
+        if unit.course.steps > 1:
             self.times[unit.id] = self.stage_times(unit, scheduler)
         rows = [self._facts(row) for row in unit.rows]
         self.units[unit.id] = unit
@@ -351,7 +358,7 @@ class Book:
         at_key = [facts for facts in self.waiting[unit.program] if self._key(facts) == key]
         peers = self._with_room(at_key)
         head = min(peers, key=_turn)
-        by_deadline = self.programs[unit.program].policy == "deadline"
+        by_deadline = self.programs[unit.program].policy.name == "deadline"
         passed_over = by_deadline and head.entry.call.deadline is not None
         assert rows[0] is head or (passed_over and self._picked(unit, rows))
         assert rows == sorted(rows, key=lambda facts: facts.rank)
@@ -386,7 +393,7 @@ class Book:
         alike.sort(key=lambda facts: (facts.length, facts.rank))
         picked = sorted(rows, key=lambda facts: (facts.length, facts.rank))
         first = alike.index(picked[0])
-        may = program.policy in ("adaptive", "deadline") and program.reorder and not unit.stage
+        may = program.policy.name in ("adaptive", "deadline") and program.policy.reorder and not unit.stage
         return may and picked == alike[first : first + len(picked)]
 
     def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:
@@ -431,13 +438,13 @@ class Book:
 
     def _opens(self, units: list[Unit]) -> int:
         """When a worker with these units may be handed one more."""
-        if len(units) >= self.device.push_depth or units[-1].continue_without:
+        if len(units) >= self.device.push_depth or units[-1].course.continue_without:
             return AT_ONCE
         if self.device.push_ahead_ns == AT_ONCE:
             return 0
-        if not all(unit.predicted for unit in units):
+        if not all(unit.forecast.predicted for unit in units):
             return AT_ONCE
-        return units[-1].begins + units[-1].predicted - self.device.push_ahead_ns
+        return units[-1].forecast.begins + units[-1].forecast.predicted - self.device.push_ahead_ns
 
     def _check_wake(self, step: Step, now: int) -> None:
         assert step.wake_at is None or step.wake_at > now

@@ -40,17 +40,17 @@ def check_joining(book: Book, unit: Unit, most: int, scheduler: Scheduler) -> No
     assert latency.known, "nothing is known, and they wait"
     assert {facts.stage for facts in waiting} == {unit.stage}, "rows wait before the cell"
     made, _ = book.made.get(unit.id, (0, 0))
-    lengths = [min(unit.steps, left) - made if (left := _left(row, cell)) <= unit.steps else left - made
+    lengths = [min(unit.course.steps, left) - made if (left := _left(row, cell)) <= unit.course.steps else left - made
                for row in unit.rows]  # fmt: skip
-    lengths = [max(length, unit.steps - made) for length in lengths]
-    if len(set(lengths)) > 2 or min(lengths) != unit.steps - made:
+    lengths = [max(length, unit.course.steps - made) for length in lengths]
+    if len(set(lengths)) > 2 or min(lengths) != unit.course.steps - made:
         return
     room = min(book.device.max_alive - book.alive, program.max_alive - book.alive_of[program.id])
     joiners = min(len(waiting), room, most - len(unit.rows))
     head = min(waiting, key=lambda facts: facts.rank)
     steps = max(1, _left(head.entry.call.rows[head.index], cell))
     ways = [
-        sum_of_latencies(lengths, joiners, steps, lambda rows: latency.compute(rows, unit.running), now=now)
+        sum_of_latencies(lengths, joiners, steps, lambda rows: latency.compute(rows, unit.forecast.running), now=now)
         for now in (False, True)
     ]
     assert ways[0] <= ways[1] + latency.handover.ns * (len(lengths) + joiners), "rows wait that had better join"

@@ -95,17 +95,17 @@ def _check_budget(book: Book, theirs: list[Unit], now: int) -> None:
     """
     if not book.exact and len({unit.worker for unit in theirs}) < len(theirs):
         return
-    if not all(unit.predicted for unit in theirs):
+    if not all(unit.forecast.predicted for unit in theirs):
         assert len(theirs) == 1, "beside a unit of unknown time"
         return
     left = 0
     for unit in theirs:
-        if unit.steps > 1:
+        if unit.course.steps > 1:
             made, began = book.made.get(unit.id, (0, now))
             running, *later = book.times[unit.id][made:]
-            if book.exact or not (unit.times or unit.recalled):
-                left += max(0, running - (now - began), *(() if unit.recalled else later))
+            if book.exact or not (unit.forecast.times or unit.course.recalled):
+                left += max(0, running - (now - began), *(() if unit.course.recalled else later))
         else:
-            left += max(0, unit.begins + unit.predicted - max(now, unit.begins))
+            left += max(0, unit.forecast.begins + unit.forecast.predicted - max(now, unit.forecast.begins))
     alone = len(theirs) == 1 and len(theirs[0].rows) == 1
     assert left <= book.device.classes.budget_ns or alone

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Formed, Profile, Reason, Stage, Unit
+from app.scheduler.types import AT_ONCE, Forecast, Formed, Profile, Reason, Stage, Unit
 from app.scheduler.workers import Workers
 
 from .driven import calls_of, feed, scheduler_of
@@ -62,12 +62,12 @@ _NUMBERS = count()
 
 
 def unit(worker: int, predicted: int = 100) -> Unit:
-    return Unit(next(_NUMBERS), worker, 1, 0, [], 1, Formed.IDLE, started=0, predicted=predicted)
+    return Unit(next(_NUMBERS), worker, 1, 0, [], 1, Formed.IDLE, 0, Forecast(predicted))
 
 
 def take(workers: Workers, worker: int, now: int = 0, predicted: int = 100) -> Unit:
     made = unit(worker, predicted)
-    made.begins = workers.begins(worker, now)
+    made.forecast.begins = workers.begins(worker, now)
     workers.take(made)
     return made
 
@@ -75,10 +75,10 @@ def take(workers: Workers, worker: int, now: int = 0, predicted: int = 100) -> U
 def test_a_pushed_unit_begins_when_the_one_before_it_ends() -> None:
     workers = Workers(make_device(4, push_depth=3, push_ahead_ns=AT_ONCE))
     first, second, third = (take(workers, 0, now=1000, predicted=ns) for ns in (100, 50, 10))
-    assert [one.begins for one in (first, second, third)] == [1000, 1100, 1150]
+    assert [one.forecast.begins for one in (first, second, third)] == [1000, 1100, 1150]
     assert workers.remaining_ns(1040) == 60 + 50 + 10
     workers.give_back(first.id, 1080)  # sooner than predicted
-    assert [one.begins for one in (second, third)] == [1080, 1130]
+    assert [one.forecast.begins for one in (second, third)] == [1080, 1130]
     assert workers.begins(0, 1090) == 1140
     assert workers.remaining_ns(1200) == 0 + 10  # the second is late; the third has not begun
 
@@ -106,7 +106,7 @@ def test_a_unit_that_ends_says_how_many_ran_beside_it() -> None:
         workers.take(one)
     for one, now in ((first, 100), (second, 140), (third, 200)):
         workers.give_back(one.id, now)
-    assert [one.others for one in (first, second, third)] == pytest.approx(
+    assert [one.forecast.others for one in (first, second, third)] == pytest.approx(
         [(60 + 20) / 100, (60 + 60) / 100, (20 + 60) / 120]
     )
 
@@ -117,5 +117,5 @@ def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
     assert (workers.usable(1069), workers.next_opening(1069)) == ([], 1070)
     assert (workers.usable(1070), workers.next_opening(1070)) == ([0], None)
     second = take(workers, 0, now=1075)
-    assert second.begins == 1100
+    assert second.forecast.begins == 1100
     assert (workers.usable(1099), workers.next_opening(1099)) == ([], None)  # its depth is reached

@@ -198,7 +198,11 @@ def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
 @given(traces("adaptive"), st.booleans())
 def test_invariants_hold_where_rows_are_picked_by_length(trace: Trace, reorder: bool) -> None:
     programs = tuple(
-        replace(program, reorder=reorder, stages=tuple(Stage(PER_TOKEN) for _ in program.stages))
+        replace(
+            program,
+            policy=replace(program.policy, reorder=reorder),
+            stages=tuple(Stage(PER_TOKEN) for _ in program.stages),
+        )
         for program in trace.programs
     )
     arrivals = tuple(Arrival(a.at, a.program, a.lengths, a.klass, a.priority, None, a.cancel) for a in trace.arrivals)

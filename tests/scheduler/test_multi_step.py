@@ -44,14 +44,14 @@ class TestCells:
         assert not enter(scheduler, make_call(3, lengths=(1,), arrived=36)).recall  # once is enough
         step = end(scheduler, unit, 45, 4)
         assert [len(unit.rows) for unit in step.start] == [3]
-        assert step.start[0].steps == 1  # of the row that is shortest
+        assert step.start[0].course.steps == 1  # of the row that is shortest
         assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
 
     @pytest.mark.parametrize(("length", "most", "steps"), [(0, 0, 1), (0, 5, 5), (9, 5, 5), (3, 5, 3)])
     def test_how_many_steps_are_known(self, length: int, most: int, steps: int) -> None:
         stages = (Stage(Profile((10,)), repeats=True, most_steps=most),)
         scheduler = serving(make_program(stages=stages))
-        assert enter(scheduler, make_call(1, lengths=(length,))).start[0].steps == steps
+        assert enter(scheduler, make_call(1, lengths=(length,))).start[0].course.steps == steps
 
 
 class TestJoining:
@@ -64,7 +64,7 @@ class TestJoining:
         stages = (Stage(Profile(times, handover_ns=5 if times else None), repeats=True),)
         scheduler = serving(make_program(stages=stages, policy=policy, max_batch=4))
         (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
-        assert unit.steps == 7
+        assert unit.course.steps == 7
         return scheduler, unit
 
     @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ class TestJoining:
         scheduler, unit = self.running(self.FLAT)
         scheduler.progressed(unit.id, 6, 57)
         scheduler.progressed(unit.id, 2, 58)  # of the unit that follows it, whose beginning nobody has heard of
-        assert unit.progress == 6
+        assert unit.course.progress == 6
         scheduler.progressed(unit.id, 9, 59)
-        assert unit.progress == 6, "it has one before it until it ends"
+        assert unit.course.progress == 6, "it has one before it until it ends"
         scheduler.progressed(99, 1, 59)
 
 
@@ -114,13 +114,13 @@ class TestContinuing:
         enter(scheduler, make_call(2, lengths=(5,), arrived=1))
         enter(scheduler, make_call(3, lengths=(9,), arrived=2))
         (unit,) = end(scheduler, next(iter(scheduler.running)), 20, 2, ended=(0,)).start
-        assert (unit.continue_without, unit.steps) == (True, 5)
+        assert (unit.course.continue_without, unit.course.steps) == (True, 5)
         following, step = self.continued(scheduler, unit, 125, 5, 0)
         assert [call.id for call in step.done] == [2]
         assert (step.start, step.recall, step.end_at_next_row) == ([], [], [])
-        assert (following.id, following.steps, following.started) == (unit.id, 4, 125)
+        assert (following.id, following.course.steps, following.started) == (unit.id, 4, 125)
         assert [row.call.id for row in following.rows] == [3]
-        assert following.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
+        assert following.forecast.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
         assert list(scheduler.running) == [following]
         assert [call.id for call in end(scheduler, following, 170, 4, ended=(0,)).done] == [3]
         assert scheduler._ledger.alive == 0
@@ -130,9 +130,9 @@ class TestContinuing:
         stages = (Stage(profile, repeats=True, most_steps=12, own_steps=True),)
         scheduler = serving(make_program(stages=stages, policy="late", max_batch=4))
         (unit,) = enter(scheduler, make_call(1, lengths=(10, 10))).start
-        assert (unit.length, unit.predicted) == (10, 12 * 20)
+        assert (unit.forecast.length, unit.forecast.predicted) == (10, 12 * 20)
         following, _ = self.continued(scheduler, unit, 5 * 20, 5, 0)
-        assert (following.length, following.predicted) == (15, 7 * 15)
+        assert (following.forecast.length, following.forecast.predicted) == (15, 7 * 15)
 
     def test_not_where_others_wait_for_a_place(self) -> None:
         scheduler, unit = self.started(7, 9)
@@ -153,7 +153,7 @@ class TestStages:
             scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
         (unit,) = enter(scheduler, make_call(1)).start
         (unit,) = end(scheduler, unit, 40, 2, times=(10, 30)).start
-        assert (unit.stage, unit.steps) == (2, 4)
+        assert (unit.stage, unit.course.steps) == (2, 4)
         for ident in (2, 3):
             assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
 

@@ -28,12 +28,12 @@ TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))),
 
 
 def state_of(program: Program, device: DeviceSpec) -> ProgramState:
-    return ProgramState(program, None, device, policy_class(program.policy)().largest, 0)
+    return ProgramState(program, None, device, policy_class(program.policy.name)().largest, 0)
 
 
 def ran(size: int, stage: int) -> Unit:
     """A unit as it is when it has ended."""
-    return Unit(0, 0, 1, stage, [], size, Formed.IDLE, started=0, predicted=0)
+    return Unit(0, 0, 1, stage, [], size, Formed.IDLE, 0)
 
 
 def test_tables_are_those_of_the_load_with_the_hand_over() -> None:
@@ -66,11 +66,11 @@ class TestFull:
     CELL = Stage(Profile((10, 12, 14, 16, 20, 24, 28, 31)), repeats=True)  # four rows are nearly as fast as eight
 
     def test_a_program_of_one_unit_runs_as_many_as_it_can(self) -> None:
-        program = Program(1, "m", (self.CELL,), "adaptive", max_batch=8, one_unit=True)
+        program = Program(1, "m", (self.CELL,), max_batch=8, one_unit=True)
         assert state_of(program, DeviceSpec((WorkerSpec(8),))).full == [8]
 
     def test_a_new_profile_and_a_cap_count(self) -> None:
-        state = state_of(Program(1, "m", (self.CELL,), "adaptive", max_batch=8), DeviceSpec((WorkerSpec(8),)))
+        state = state_of(Program(1, "m", (self.CELL,), max_batch=8), DeviceSpec((WorkerSpec(8),)))
         state.reprofile(Profile((10,) * 8))
         assert state.full == [8]
         state.cap(0, 3)
@@ -95,8 +95,8 @@ def first_of(*calls: tuple[int, int, int], times: dict[int, Stage], now: int = 1
     while started := scheduler.step(now).start:
         (unit,) = started
         order.append(unit.program)
-        now += unit.predicted or 1
-        scheduler.finished(Outcome(unit.id, None, unit.predicted, tuple(range(len(unit.rows)))), now)
+        now += unit.forecast.predicted or 1
+        scheduler.finished(Outcome(unit.id, None, unit.forecast.predicted, tuple(range(len(unit.rows)))), now)
     return order
 
 

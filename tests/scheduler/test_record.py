@@ -55,7 +55,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
     call, other = make_call(7, 2), make_call(8)
     for index, row in enumerate(call.rows):
         row.call, row.order = call, (0, 0, index)
-    unit = Unit(3, 0, 1, 0, [call.rows[1], call.rows[0]], 4, "idle", 5, 10)
+    unit = Unit(3, 0, 1, 0, [call.rows[1], call.rows[0]], 4, "idle", 5)
     assert step_entry(Step([unit], [other], [], 99), 5) == {
         "t": 5,
         "step": {

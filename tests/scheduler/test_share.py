@@ -43,7 +43,7 @@ class TestBudget:
             scheduler = serving(4, budget=75, stages=(Stage(PADDED),))
             (unit,) = submit(scheduler, BEST, *range(1, waiting + 1)).start
             assert (rows([unit]), unit.size) == ([taken], size)
-            assert unit.predicted <= 75
+            assert unit.forecast.predicted <= 75
 
     def test_it_is_that_of_all_units_handed_over(self) -> None:
         scheduler = serving(2, 2, 4, budget=30)
@@ -79,7 +79,7 @@ class TestBudget:
         scheduler = serving(1, 1, 1, budget=20, stages=cell, multi_step=True)
         (unit,) = submit(scheduler, BEST, 1, lengths=(3,)).start
         step = submit(scheduler, BEST, 2, now=14)
-        assert (unit.steps, step.start, step.wake_at) == (3, [], None)
+        assert (unit.course.steps, step.start, step.wake_at) == (3, [], None)
         scheduler.finished(Outcome(unit.id, ended=(0,), steps=3), 45)
         assert rows(scheduler.step(45).start) == [[2]]
 
@@ -103,9 +103,9 @@ class TestBudget:
             stages = tuple(Stage(Profile(time)) for time in times)
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
         (unit,) = submit(scheduler, BEST, 1).start
-        assert unit.steps == 1
+        assert unit.course.steps == 1
         (unit,) = finish(scheduler, unit, 5).start
-        assert (unit.steps, unit.predicted) == (2, 0)
+        assert (unit.course.steps, unit.forecast.predicted) == (2, 0)
         assert submit(scheduler, BEST, 2, program=2, now=6).start == []
         assert rows(finish(scheduler, unit, 9).start) == [[1], [2]]  # it has ended before its last stage
 
@@ -115,13 +115,13 @@ class TestBudget:
             stages = tuple(Stage(Profile((time,))) for time in times)
             scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
         submit(scheduler, BEST, 1)
-        assert [unit.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
+        assert [unit.course.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
 
     def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
         scheduler = serving(1, 1, budget=20, multi_step=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))
         (unit,) = submit(scheduler, BEST, 1).start
         assert submit(scheduler, REAL, 2, now=5).recall == [unit]
-        assert unit.predicted == 19
+        assert unit.forecast.predicted == 19
 
 
 def test_best_effort_starts_while_real_time_rows_are_held() -> None:
@@ -212,7 +212,7 @@ class TestPreemption:
 
 
 def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
-    scheduler.finished(Outcome(unit.id, steps=unit.steps, times=(10,) * unit.steps), now)
+    scheduler.finished(Outcome(unit.id, steps=unit.course.steps, times=(10,) * unit.course.steps), now)
     return scheduler.step(now)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from app.scheduler.policies import Offer
 from app.scheduler.rows.estimates import Estimates
 from app.scheduler.rows.ready import LengthWindow
-from app.scheduler.types import DeviceSpec, Program, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, PolicySpec, Program, Unit, WorkerSpec
 
 _FOREVER = 1 << 62
 
@@ -37,7 +37,9 @@ class MadeUp:
 
     def __post_init__(self) -> None:
         batches = None if self.around is None else self.around
-        self.state = SimpleNamespace(program=Program(1, "m", max_delay_ns=self.max_delay), batches=batches)
+        self.state = SimpleNamespace(
+            program=Program(1, "m", policy=PolicySpec(max_delay_ns=self.max_delay)), batches=batches
+        )
         self.usable = range(len(self.idle))
         self.able = _FOREVER
         self.ready = SimpleNamespace(key=(1, 0, 0))

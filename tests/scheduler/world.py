@@ -24,6 +24,7 @@ from app.scheduler.types import (
     Fault,
     Klass,
     Outcome,
+    PolicySpec,
     Profile,
     Program,
     Refusal,
@@ -47,8 +48,10 @@ def make_device(*capacities: int, max_running: int | None = None, **options: Any
 
 
 def make_program(ident: int = 1, *, batch_ns: tuple[int, ...] = (), **options: object) -> Program:
-    """A program of one stage with these batch times."""
+    """A program of one stage with these batch times. `options`: of it, and of its policy."""
     options.setdefault("stages", (Stage(Profile(batch_ns)),))
+    told = {name: options.pop(name) for name in ("max_delay_ns", "reorder", "complete_wait") if name in options}
+    options["policy"] = PolicySpec(str(options.get("policy", "adaptive")), **told)  # type: ignore[arg-type]
     return Program(ident, f"model-{ident}", **options)  # type: ignore[arg-type]
 
 
@@ -226,11 +229,11 @@ class World:
 
     def _push(self, unit: Unit) -> None:
         self.units.append(unit)
-        assert (unit.steps == 1 and not unit.continue_without) or self.trace.device.multi_step
-        self._continuing.update([unit.id] * unit.continue_without)
+        assert (unit.course.steps == 1 and not unit.course.continue_without) or self.trace.device.multi_step
+        self._continuing.update([unit.id] * unit.course.continue_without)
         slower = 1.0 if self._random is None else self._random.uniform(0.5, 3)
-        mean = (unit.predicted or SERVICE_NS) // unit.steps
-        times = (unit.steps > 1 and self.book.stage_times(unit, self.scheduler)) or [mean] * unit.steps
+        mean = (unit.forecast.predicted or SERVICE_NS) // unit.course.steps
+        times = (unit.course.steps > 1 and self.book.stage_times(unit, self.scheduler)) or [mean] * unit.course.steps
         queue = self._queues[unit.worker]
         queue.append((unit, [max(1, int(time * slower)) for time in times]))
         if len(queue) == 1:
@@ -245,12 +248,12 @@ class World:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ends = (
-            steps == unit.steps
+            steps == unit.course.steps
             or unit.id in self._recalled
             or (cell and (self.book.ended(unit, steps) or self.book.stops(unit, steps)))
         )
         if ends or self._fault(unit):
-            told = not unit.continue_without or unit.id in self._recalled
+            told = not unit.course.continue_without or unit.id in self._recalled
             late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
             self._finish(unit, times[:steps], continues=unit.id in self._continuing and (late or not told))
         else:
@@ -273,7 +276,7 @@ class World:
         assert (following is not None) == continues
         if following is not None:
             self.book.continued(following)
-            queue.appendleft((following, [took[-1]] * following.steps))
+            queue.appendleft((following, [took[-1]] * following.course.steps))
         if queue:
             self._begin(*queue[0])
 

@@ -15,7 +15,7 @@ PAIR = ModelProfile(ALONE, concurrency_ns={2: (150, 180, 240), 4: (300, 480, 640
 
 
 def unit(ident: int, worker: int = 0, size: int = 1) -> Unit:
-    return Unit(ident, worker, 1, 0, [Row() for _ in range(size)], size, "idle", 0, 0)
+    return Unit(ident, worker, 1, 0, [Row() for _ in range(size)], size, "idle", 0)
 
 
 def ends(device: SimulatedDevice) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Klass, Profile, Program, Row, Stage, WorkerSpec
+from app.scheduler.types import Call, DeviceSpec, Klass, PolicySpec, Profile, Program, Row, Stage, WorkerSpec
 from planner import sizing
 from planner.fleet import Setup
 from planner.node import PROGRAM, Node
@@ -155,7 +155,9 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
 def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
     """A full queue refuses at the head of a request. As one row each, calls of 8 would ask for what fits."""
     scheduler = Scheduler(DeviceSpec((WorkerSpec(16),)))
-    scheduler.add_program(Program(PROGRAM, "m", (Stage(Profile(QUICK.batch_ns)),), "no_wait", max_queue=32), 0)
+    scheduler.add_program(
+        Program(PROGRAM, "m", (Stage(Profile(QUICK.batch_ns)),), PolicySpec("no_wait"), max_queue=32), 0
+    )
     for number in range(4):
         scheduler.submit(Call(number, PROGRAM, [Row() for _ in range(8)], Klass.REALTIME, 0, 0, None), 0)
     for _ in range(96):

@@ -97,15 +97,15 @@ def _worth_it(unit: Unit, state: ProgramState, policy: Policy, ready: ReadySet, 
     joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
     if not latency.known or state.program.one_unit or state.queue.waiting[unit.klass] > ready.count:
         return True
-    stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
+    stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.course.steps) > 0]
     return policy.joins(
         JoinOffer(
-            left=unit.steps - unit.progress,
+            left=unit.course.steps - unit.course.progress,
             ending=rows - len(stay),
             stay=stay,
             joiners=joiners,
             steps=max(1, steps_left(ready.head(), cell)),
-            time=lambda rows: latency.compute(rows, unit.running),
+            time=lambda rows: latency.compute(rows, unit.forecast.running),
             boundary_ns=latency.handover.ns,
         )
     )
@@ -134,8 +134,8 @@ class MultiStep:
             if end is Until.NOW:
                 self._workers.recall(unit, now)
                 recalled.append(unit)
-            elif end is Until.ROW_ENDS and unit.continue_without:
-                unit.continue_without = False
+            elif end is Until.ROW_ENDS and unit.course.continue_without:
+                unit.course.continue_without = False
                 at_next_row.append(unit)
         return recalled, at_next_row
 

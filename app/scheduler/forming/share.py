@@ -168,7 +168,7 @@ class Share:
     def _budget_left(self, now: int) -> int:
         """Nanoseconds of best-effort work that may be handed over in addition: none beside a unit of unknown time."""
         budget = self._budget_ns
-        return budget - sum(left_ns(unit, now) if unit.predicted else budget for unit in self.units.values())
+        return budget - sum(left_ns(unit, now) if unit.forecast.predicted else budget for unit in self.units.values())
 
     def steps(self, steps: int, size: int, stage: int, state: ProgramState, now: int) -> int:
         """How many of `steps` stages or steps a worker may run as one best-effort unit.
@@ -221,12 +221,12 @@ def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
     A later stage that takes longer counts instead, because the worker begins it by itself. At a cell each step follows
     another as long as itself: a whole one counts until the unit ends.
     """
-    if whole or unit.steps == 1 or unit.recalled:
-        return max(0, unit.predicted - max(0, now - unit.begins))
-    if unit.times:
+    if whole or unit.course.steps == 1 or unit.course.recalled:
+        return max(0, unit.forecast.predicted - max(0, now - unit.forecast.begins))
+    if unit.forecast.times:
         stage, left = running_stage(unit, now)
-        return max(left, *unit.times[stage + 1 :], 0)
-    return unit.predicted // unit.steps
+        return max(left, *unit.forecast.times[stage + 1 :], 0)
+    return unit.forecast.predicted // unit.course.steps
 
 
 def best_workers(device: DeviceSpec) -> frozenset[int]:

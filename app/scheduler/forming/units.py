@@ -10,7 +10,7 @@ from app.scheduler.forming.share import Share
 from app.scheduler.policies import Cut, Offer, Policy
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.ready import longest_of
-from app.scheduler.types import DeviceSpec, Formed, Operation, Row, Unit
+from app.scheduler.types import ONE_STEP, Course, DeviceSpec, Forecast, Formed, Operation, Row, Unit
 from app.scheduler.workers import Workers
 
 
@@ -64,14 +64,9 @@ class Units:
             size=size,
             reason=cut.reason,
             started=now,
-            predicted=predicted,
-            begins=begins,
-            times=times,
-            running=running,
-            steps=steps,
-            length=length,
+            forecast=Forecast(predicted, begins, running, length, times),
+            course=Course(steps, continue_without=continue_without) if steps > 1 or continue_without else ONE_STEP,
             operation=Operation.SPLIT if cut.divide else operation,
-            continue_without=continue_without,
             klass=ready.klass,
         )
         self._next += 1
@@ -91,16 +86,14 @@ class Units:
         self._ledger.start((), state)
         steps = max(1, min(steps_left(row, stage) for row in rows))
         length = longest_of(rows) if latency.by_length else 0
+        predicted = steps * latency.compute(len(rows), unit.forecast.running, length)
         following = replace(
             unit,
             rows=rows,
             size=len(rows),
-            length=length,
             started=now,
-            predicted=steps * latency.compute(len(rows), unit.running, length),
-            steps=steps,
-            recalled=False,
-            progress=0,
+            forecast=replace(unit.forecast, predicted=predicted, length=length),
+            course=Course(steps, continue_without=unit.course.continue_without),
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.continued(following, now)

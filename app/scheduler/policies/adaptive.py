@@ -115,13 +115,13 @@ def column_of(offer: Offer, control: ControlTables, now: int) -> int:
         return 0
     most, scale, total, size = offer.workers.most, offer.estimates.scale, 0.0, 0
     overdue = now - beside.times[-1] * scale
-    units = [unit for unit in offer.others() if unit.begins + unit.predicted > overdue]
+    units = [unit for unit in offer.others() if unit.forecast.begins + unit.forecast.predicted > overdue]
     for unit in units:
-        left = max(0, unit.begins + unit.predicted - now) / scale
+        left = max(0, unit.forecast.begins + unit.forecast.predicted - now) / scale
         if unit.program == offer.ready.key[0]:
             size, latency = max(size, unit.size), offer.estimates.latency[unit.stage]
-            if unit.running < most and latency.known:
-                left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.running)
+            if unit.forecast.running < most and latency.known:
+                left *= latency.predict(unit.size, most) / latency.predict(unit.size, unit.forecast.running)
         total += left
     return beside.column(size, total / (most - 1)) if units else 0
 

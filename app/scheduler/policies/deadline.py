@@ -51,8 +51,8 @@ class Deadline(Adaptive):
         self._slower = RunningQuantile(_IN_TIME, 1.0, _LONGEST, _STEP)  # of unit times over their predictions
 
     def ended(self, unit: Unit, now: int) -> None:
-        if unit.predicted:
-            self._slower.observe((now - unit.begins) / unit.predicted)
+        if unit.forecast.predicted:
+            self._slower.observe((now - unit.forecast.begins) / unit.forecast.predicted)
 
     def serves_in_order(self, estimates: Estimates) -> bool:
         return not estimates.curves.lengths

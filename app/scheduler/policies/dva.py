@@ -127,6 +127,6 @@ def stretchable(batch: Batch, offer: Offer, now: int) -> bool:
     remaining = offer.estimates.curves.remaining
     if not remaining or batch.closed or batch.launched[-1] or batch.size >= offer.full:
         return False
-    if now - batch.created >= offer.state.program.complete_wait * remaining[0][0]:
+    if now - batch.created >= offer.state.program.policy.complete_wait * remaining[0][0]:
         return False
     return all(part_of(batch.size, times) == batch.size for times in remaining[1:])

@@ -30,7 +30,7 @@ class Window(Policy):
         if offer.waiting >= offer.full:
             rows = min(offer.rows, offer.full)
             return Cut(rows, rows, Formed.FULL)
-        ended = held(offer, offer.state.program.max_delay_ns, now)
+        ended = held(offer, offer.state.program.policy.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
         rows = min(offer.waiting, offer.rows)

@@ -278,7 +278,7 @@ class Neighbours:
         """The running unit of several stages that holds this batch, if there is one."""
         stages = self._offer.state.program.stages
         units = (unit for unit in self._offer.workers.units.values() if unit.rows[0].batch is batch)
-        return next((unit for unit in units if unit.steps > 1 and not stages[unit.stage].repeats), None)
+        return next((unit for unit in units if unit.course.steps > 1 and not stages[unit.stage].repeats), None)
 
 
 class JoinOffer(NamedTuple):

@@ -25,7 +25,7 @@ class Preferred(Policy):
         if offer.waiting >= target:
             rows = min(target, offer.rows)
             return Cut(rows, rows, Formed.FULL if rows == offer.full else Formed.TABLE)
-        ended = held(offer, offer.state.program.max_delay_ns, now)
+        ended = held(offer, offer.state.program.policy.max_delay_ns, now)
         if isinstance(ended, Hold):
             return ended
         rows = min(offer.waiting, offer.rows)

@@ -76,12 +76,12 @@ class Estimates:
         """A unit has ended well now."""
         first = self.latency[unit.stage]
         times = outcome.times or (outcome.compute_ns // outcome.steps,)
-        others = None if unit.behind or self._device.max_running == 1 else unit.others
+        others = None if unit.forecast.behind or self._device.max_running == 1 else unit.forecast.others
         for latency, time in zip(self.latency[unit.stage :], times, strict=False):
-            latency.observe(unit.size, time, unit.running, unit.length, others)
+            latency.observe(unit.size, time, unit.forecast.running, unit.forecast.length, others)
         if others is not None and first.live is not None:
             self.crowded = first.live.shared.crowded
-        if not unit.behind:  # else it is unknown when its worker began it
+        if not unit.forecast.behind:  # else it is unknown when its worker began it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self._program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
@@ -179,7 +179,7 @@ class Curves:
         Empty if no times by length are known, rows may not be picked by length, or there is a cell.
         """
         latency = self._latency
-        if not self._program.reorder or self._repeats or not any(one.lengths for one in latency):
+        if not self._program.policy.reorder or self._repeats or not any(one.lengths for one in latency):
             return ()
         parts = [one.lengths or any_length(one.batch_ns) for one in latency]
         handovers = [one.handover.profiled_ns for one in latency]

@@ -47,7 +47,7 @@ class Source:
     def batch(self, began: int = 0, rows: int = 2) -> None:
         """One has left."""
         call = Call(0, 0, [], Klass.REALTIME, 0, 0, None)
-        unit = Unit(0, 1, 0, 0, [Row() for _ in range(rows)], 4, Formed.FULL, 0, 0)
+        unit = Unit(0, 1, 0, 0, [Row() for _ in range(rows)], 4, Formed.FULL, 0)
         unit.rows[0].call = call
         assert self.heard is not None
         self.heard(unit, Outcome(0, None, 2 * MS), began, began + 3 * MS)

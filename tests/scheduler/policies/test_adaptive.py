@@ -14,7 +14,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import Cut, Hold, Offer, policy_class
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Outcome, Unit
+from app.scheduler.types import Forecast, Formed, Outcome, Unit
 
 from ..views import estimates_of, offer_of
 from ..world import make_call, make_device, make_program
@@ -50,7 +50,7 @@ def offered(
 def beside(column: int, now: int, scale: float = 1.0) -> list[Unit]:
     """Another unit that has so many halves of its 20 ms left; at 0 there is none."""
     left = round(column * scale * 10 * MS)
-    return [Unit(0, 1, 1, 0, [], 4, Formed.IDLE, now, left, now)] * bool(column)
+    return [Unit(0, 1, 1, 0, [], 4, Formed.IDLE, now, Forecast(left, now))] * bool(column)
 
 
 class TestPolicy:
