@@ -169,7 +169,7 @@ class Driver:
             record_unit()
         lease: Lease
         for lease in step.done:  # type: ignore[assignment]  # a cast would be a function call per request
-            if lease.klass:
+            if lease.klass is Klass.BEST_EFFORT:
                 self._unanswered.append(lease)
             else:
                 lease.resolve()

@@ -130,7 +130,7 @@ class ServedModel:
         wait = max(1, ceil(refusal.retry_after_ns / 1e9))
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
-            which = "best-effort queue" if klass else "queue"
+            which = "best-effort queue" if klass is Klass.BEST_EFFORT else "queue"
             most = self.intake.scheduler.states[self.program].queue.patience[klass].bound
             return QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:

@@ -58,7 +58,7 @@ class Admission:
         total = self._workers.remaining_ns(now, level[0])
         for state in self._ledger.states.values():
             for klass in _CLASSES[: level[0] + 1]:
-                own = rows if state.program.id == program and klass == level[0] else None
+                own = rows if state.program.id == program and klass is level[0] else None
                 total += self._interval(state, klass, level, own)
         return total // self._running
 

@@ -209,7 +209,7 @@ class Workers:
             ends = ends + unit.forecast.predicted if unit.forecast.predicted and ends < AT_ONCE else AT_ONCE
         self._ends[worker] = ends
 
-    def remaining_ns(self, now: int, klass: int = Klass.BEST_EFFORT) -> int:
+    def remaining_ns(self, now: int, klass: Klass = Klass.BEST_EFFORT) -> int:
         """The predicted time that all units of this class or a better one have left, added up.
 
         Unknown times count as 0.
@@ -227,9 +227,9 @@ def running_stage(unit: Unit, now: int) -> tuple[int, int]:
     return unit.course.steps - 1, 0
 
 
-def _remaining(queue: Iterable[Unit], now: int, klass: int) -> int:
+def _remaining(queue: Iterable[Unit], now: int, klass: Klass) -> int:
     total = 0
     for place, unit in enumerate(queue):
-        if klass == Klass.BEST_EFFORT or unit.klass == klass:
+        if unit.klass <= klass:
             total += unit.forecast.predicted if place else max(0, unit.forecast.begins + unit.forecast.predicted - now)
     return total

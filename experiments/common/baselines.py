@@ -29,7 +29,7 @@ class ByArrival(Order):
         return row.order
 
     def level(self, row: Row) -> Level:
-        return (0, row.call.priority)
+        return (Klass.REALTIME, row.call.priority)
 
     def next(self, held: Collection[ReadySet], now: int) -> ReadySet | None:
         return self._table.next_set(held, self.rank)
@@ -42,7 +42,7 @@ class Begun(ByArrival):
         return (row.stage == 0, row.call.klass, *row.order)
 
     def level(self, row: Row) -> Level:
-        return (0, 0)
+        return (Klass.REALTIME, 0)
 
 
 class Unlimited(Share):

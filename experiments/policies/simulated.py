@@ -22,7 +22,7 @@ import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import solver as optimal
-from app.scheduler.optimal.serve_all import bound_ns
+from planner.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from experiments.common.processes import spread

@@ -70,7 +70,7 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
 
 def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: int) -> tuple[int, list[dict[str, Any]]]:
     """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
-    from app.scheduler.optimal.serve_all import bound_ns
+    from planner.serve_all import bound_ns
     from app.scheduler.optimal.solver import solve
     from planner import option_values
 

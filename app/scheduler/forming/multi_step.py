@@ -142,7 +142,7 @@ class MultiStep:
     def _until(self, unit: Unit, level: Level | None) -> Until:
         state = self._ledger.states[unit.program]
         before = level is not None and level < self._order.level(unit.rows[0])  # its rows are in order of service
-        if before or (unit.klass and self._share.preempts(unit)):
+        if before or (unit.klass is Klass.BEST_EFFORT and self._share.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None

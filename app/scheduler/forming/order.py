@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Level, ReadySet
 from app.scheduler.rows.ready_table import ReadyTable
-from app.scheduler.types import Row
+from app.scheduler.types import Klass, Row
 
 _GAIN = 3.0
 
@@ -57,7 +57,7 @@ class Order:
         if not heads:
             return None
         level, oldest, row = min(heads.values())
-        if len(heads) == 1 or oldest.klass:
+        if len(heads) == 1 or oldest.klass is Klass.BEST_EFFORT:
             return oldest
         same_level = [head for head in heads.values() if head[0][:2] == level[:2]]
         return self._soonest(same_level, oldest, row, now)

@@ -51,7 +51,7 @@ class Share:
         """Units have been formed, but not of these sets."""
         if self._both_classes:
             sets = self._ledger.ready.nonempty
-            self._realtime_waits = any(not ready.klass and ready not in held for ready in sets)
+            self._realtime_waits = any(ready.klass is not _BEST_EFFORT and ready not in held for ready in sets)
 
     def limit(self, offer: Offer, now: int) -> Offer:
         """Set what a unit of this offer may have. It may have nothing while `offer.rows` is 0."""
@@ -65,12 +65,12 @@ class Share:
             if not offer.usable:
                 self.joins_later = True
                 return offer
-        if self._both_classes and not ready.klass and not self._policies[program].workers(1):
+        if self._both_classes and ready.klass is not _BEST_EFFORT and not self._policies[program].workers(1):
             offer.usable = self.for_realtime(offer.usable)
         offer.room = self.room(state, ready.klass)
         largest, able = self._largest(offer), offer.able
         offer.rows = offer.exact = largest if largest < able else able
-        if ready.klass and offer.rows:
+        if ready.klass is _BEST_EFFORT and offer.rows:
             self.limit_best_effort(offer, now)
             if offer.rows and self.hold:
                 self.held, offer.rows = True, 0
@@ -88,7 +88,7 @@ class Share:
         rows would have to wait until best-effort rows have passed all their stages.
         """
         most, own = self._device.max_alive, state.program.max_alive
-        if klass:
+        if klass is _BEST_EFFORT:
             most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
             own -= min(own // 2, state.full[0])
         return max(0, min(most - self._ledger.alive, own - state.queue.alive))

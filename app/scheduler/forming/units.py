@@ -10,7 +10,7 @@ from app.scheduler.forming.share import Share
 from app.scheduler.policies import Cut, Offer, Policy
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.ready import longest_of
-from app.scheduler.types import ONE_STEP, Course, DeviceSpec, Forecast, Formed, Operation, Row, Unit
+from app.scheduler.types import ONE_STEP, Course, DeviceSpec, Forecast, Formed, Klass, Operation, Row, Unit
 from app.scheduler.workers import Workers
 
 
@@ -43,7 +43,7 @@ class Units:
         steps, continue_without = 1, False
         if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, self._policies[program], worker)
-            if ready.klass:
+            if ready.klass is Klass.BEST_EFFORT:
                 steps = self._share.steps(steps, size, stage, state, now)
             continue_without = continues_without(rows, stage, state)
         times: tuple[int, ...] = ()
@@ -71,7 +71,7 @@ class Units:
         )
         self._next += 1
         self._workers.take(unit)
-        if unit.klass:
+        if unit.klass is Klass.BEST_EFFORT:
             self._share.started(unit)
         return unit
 

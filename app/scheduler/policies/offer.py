@@ -11,7 +11,7 @@ from typing import NamedTuple
 from app.scheduler.rows.ledger import LATE_TIMER_NS, Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import LengthWindow, ReadySet, longest_of
-from app.scheduler.types import Batch, Row, Unit
+from app.scheduler.types import Batch, Klass, Row, Unit
 from app.scheduler.workers import Workers, running_stage
 
 NEVER = 1 << 62  # the deadline of a row that has none
@@ -106,7 +106,7 @@ class Offer:
             found = [capacity[self.usable[0]]]
         else:
             found = sorted((capacity[worker] for worker in self.usable), reverse=True)
-        return [min(self.rows, largest) for largest in found] if self.ready.klass else found
+        return [min(self.rows, largest) for largest in found] if self.ready.klass is Klass.BEST_EFFORT else found
 
     def free(self) -> tuple[int, int]:
         """How many units run once one more has started, and how many may start now, each on a worker of its own."""

@@ -54,7 +54,7 @@ TRANSITIONS = {
 _START, _RETURN, _STAY, _FAIL, _END = (
     {state: target for (state, event), target in TRANSITIONS.items() if event is one} for one in Event
 )
-_WAITING, _BETWEEN = RowState.WAITING, RowState.BETWEEN
+_WAITING, _BETWEEN, _BEST_EFFORT = RowState.WAITING, RowState.BETWEEN, Klass.BEST_EFFORT
 
 
 class Ledger:
@@ -87,7 +87,7 @@ class Ledger:
         call.first = sequence
         self._sequence += n
         entry = state.entry
-        if call.klass:
+        if call.klass is _BEST_EFFORT:
             self.best_effort += 1
             entry = None
         for index, row in enumerate(rows):
@@ -191,7 +191,7 @@ class Ledger:
         call.alive = False
         del self.calls[call.id]
         state.queue.calls -= 1
-        if call.klass is Klass.BEST_EFFORT:
+        if call.klass is _BEST_EFFORT:
             self.best_effort -= 1
         self.done.append(call)
 
@@ -206,7 +206,7 @@ class Ledger:
         del self.calls[call.id]
         state = self.states[call.program]
         state.queue.calls -= 1
-        if call.klass is Klass.BEST_EFFORT:
+        if call.klass is _BEST_EFFORT:
             self.best_effort -= 1
         if call.left:
             for row in call.rows:

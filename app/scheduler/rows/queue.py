@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.scheduler.patience import Patience
+from app.scheduler.rows.ready import Level
 from app.scheduler.types import Klass, Program
 
 
@@ -21,7 +22,7 @@ class Queue:
         self.demand_ns = [0 for _ in Klass]  # device time that all rows so far need in full batches
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
         #: By level: (valid until, Retry-After in nanoseconds), see `admission`.
-        self.hints: dict[tuple[int, int], tuple[int, int]] = {}
+        self.hints: dict[Level, tuple[int, int]] = {}
 
     def tick(self, now: int) -> int:
         """A window has closed: judge the callers' patience by the rows that ended in it. Returns how many did."""
@@ -33,6 +34,6 @@ class Queue:
 
     def add_demand(self, row_ns: float) -> None:
         """Rows of this window need so much device time each, and the next window begins."""
-        for klass, rows in enumerate(self.asked):
+        for klass, rows in zip(Klass, self.asked, strict=True):
             self.demand_ns[klass] += round(rows * row_ns)
         self.asked = [0 for _ in Klass]

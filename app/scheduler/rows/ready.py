@@ -17,7 +17,7 @@ from app.scheduler.types import Klass, Row, RowState
 #: (program, stage, length bucket)
 Key = tuple[int, int, int]
 #: (class, priority)
-Level = tuple[int, int]
+Level = tuple[Klass, int]
 #: (priority, arrival, sequence): the order within a set, smallest first. It is unique to a row, so
 #: comparing tuples that begin with it never compares rows.
 Order = tuple[int, int, int]

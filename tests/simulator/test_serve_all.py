@@ -11,9 +11,9 @@ from tiers import full
 from app.scheduler.estimates.curve import drawn, estimates
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal import solver
-from app.scheduler.optimal.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.types import Profile
+from planner.serve_all import bound_ns
 
 # The closed form is above the exact mean of running all that waits, and near it.
 
