@@ -22,7 +22,6 @@ import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal import solver as optimal
-from planner.serve_all import bound_ns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
@@ -31,6 +30,7 @@ from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, ms, standard_error
 from loadtest.common.paths import DOCS
 from planner import option_values
+from planner.serve_all import bound_ns
 
 PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")

@@ -70,9 +70,9 @@ def _of_two_workers(profile: str, rate: str, load: str, max_batch: int, length: 
 
 def _of_one_piece(profile: str, rate: str, load: str, max_batch: int, length: int) -> tuple[int, list[dict[str, Any]]]:
     """The largest batch, and a cell for each rate. Raises ValueError for a wrong option."""
-    from planner.serve_all import bound_ns
     from app.scheduler.optimal.solver import solve
     from planner import option_values
+    from planner.serve_all import bound_ns
 
     measured = option_values.profile(profile, max_batch)
     if length:

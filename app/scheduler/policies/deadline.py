@@ -23,8 +23,8 @@ from app.scheduler.rows.ready import LengthWindow, longest_of
 from app.scheduler.types import Formed, Unit
 
 #: Deadlines are planned with the time that this share of units keeps. Not all rows of the others are late. If times
-#: vary much, a higher share leaves so much time unused that more rows are late (`experiments.many.deadlines`,
-#: gamma:0.3: 94 % of calls in time with this, 81 % with 0.99).
+#: vary much, a higher share leaves so much time unused that more rows are late (simulated, gamma:0.3: 94 % of calls in
+#: time with this, 81 % with 0.99).
 _IN_TIME = 0.95
 _LONGEST = 2.0  # times the prediction: the quantile never exceeds it
 _STEP = 0.05  # so that six units in a row that take 1.25 times as long are followed
