@@ -151,8 +151,7 @@ class Scheduler:
         state = self._states[unit.program]
         queue = state.queue
         queue.units -= 1
-        if unit.klass is Klass.BEST_EFFORT:
-            self._share.ended(unit)
+        self._share.ended(unit)
         if outcome.error is None:
             state.failures = 0
             state.estimates.observe(unit, outcome, now)

@@ -133,7 +133,8 @@ class Workers:
         """Hand a unit to its worker, which is predicted to begin it at `unit.forecast.begins`."""
         worker = unit.worker
         queue = self._queues[worker]
-        unit.forecast.behind = bool(queue)
+        forecast, course = unit.forecast, unit.course
+        forecast.behind = bool(queue)
         if self.most > 1:
             self._before[unit.id] = self._busy(unit.started)
         if not queue:
@@ -141,10 +142,10 @@ class Workers:
             self.full = self._depth == 1 and self.busy == self.most
         queue.append(unit)
         self.units[unit.id] = unit
-        if unit.course.steps > 1 or unit.course.continue_without:
+        if course.steps > 1 or course.continue_without:
             self.multi_step[unit.id] = unit
-        known = unit.forecast.predicted and self._ends[worker] < AT_ONCE
-        self._ends[worker] = unit.forecast.begins + unit.forecast.predicted if known else AT_ONCE
+        known = forecast.predicted and self._ends[worker] < AT_ONCE
+        self._ends[worker] = forecast.begins + forecast.predicted if known else AT_ONCE
 
     def continued(self, unit: Unit, now: int) -> None:
         """A worker has continued with this unit by itself, before its other units. It was not handed over."""

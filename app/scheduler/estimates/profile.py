@@ -24,7 +24,10 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
+    """A parsed profile. It is no `Profile`, which is what the scheduler plans one stage with: a file has stages, names,
+    keys of others, and times beside only those numbers of units that were measured.
+
+    `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
 
     `by_length`: (length, times by size), ascending, if times depend on the longest row. `stages`: the parts that it is
     run in, if there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size costs

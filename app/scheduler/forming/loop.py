@@ -57,7 +57,7 @@ class Loop:
             if isinstance(decision, Hold):  # rows behind these at the same key are held, too, unless they have room
                 held += ledger.ready.alike(ready) if offer.able > 0 else [ready]
                 wake_at = _earlier(wake_at, decision.until)
-            elif late := self._late(offer, decision, now):
+            elif ledger.deadlines.heap and (late := self._late(offer, decision, now)):
                 for call in late:
                     ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
                 self._remove_dropped(start, now)
@@ -80,7 +80,7 @@ class Loop:
 
     def _late(self, offer: Offer, cut: Cut, now: int) -> list[Call]:
         """The calls with a row in this unit that would end after its deadline."""
-        if not self._ledger.deadlines.heap or cut.reason is Formed.RETRY:
+        if cut.reason is Formed.RETRY:
             return []
         _, begins, running = self._workers.place(offer.usable, cut.size, offer.state.capacity[offer.stage], now)
         rows = offer.ready.similar(cut.rows, cut.shorter) if cut.shorter >= 0 else offer.first(cut.rows)

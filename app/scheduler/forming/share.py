@@ -212,7 +212,8 @@ class Share:
 
     def ended(self, unit: Unit) -> None:
         """A unit of either class has ended."""
-        self.units.pop(unit.id, None)
+        if self.units:
+            self.units.pop(unit.id, None)
 
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:

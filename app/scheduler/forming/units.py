@@ -9,9 +9,12 @@ from app.scheduler.forming.multi_step import continues_without, steps_left, step
 from app.scheduler.forming.share import Share
 from app.scheduler.policies import Cut, Offer, Policy
 from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import longest_of
 from app.scheduler.types import ONE_STEP, Course, DeviceSpec, Forecast, Formed, Klass, Operation, Row, Unit
 from app.scheduler.workers import Workers
+
+_BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per unit
 
 
 class Units:
@@ -40,40 +43,43 @@ class Units:
         length = longest_of(rows) if latency.by_length else 0
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         self._ledger.start(rows, state)
-        steps, continue_without = 1, False
-        if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
-            steps = steps_of(rows, size, stage, state, self._policies[program], worker)
-            if ready.klass is Klass.BEST_EFFORT:
-                steps = self._share.steps(steps, size, stage, state, now)
-            continue_without = continues_without(rows, stage, state)
-        times: tuple[int, ...] = ()
-        predicted = latency.predict(size, running, length, begins - now)
-        if steps > 1 and predicted:
-            if offer.cell:
-                predicted += (steps - 1) * latency.compute(size, running, length)
-            else:
-                later = offer.estimates.latency[stage + 1 : stage + steps]
-                times = (predicted, *(one.compute(size, running, length) for one in later))
-                predicted = sum(times)
+        if cut.divide:
+            operation = Operation.SPLIT
+        forecast = Forecast(latency.predict(size, running, length, begins - now), begins, running, length)
         unit = Unit(
-            id=self._next,
-            worker=worker,
-            program=program,
-            stage=stage,
-            rows=rows,
-            size=size,
-            reason=cut.reason,
-            started=now,
-            forecast=Forecast(predicted, begins, running, length, times),
-            course=Course(steps, continue_without=continue_without) if steps > 1 or continue_without else ONE_STEP,
-            operation=Operation.SPLIT if cut.divide else operation,
-            klass=ready.klass,
+            self._next, worker, program, stage, rows, size, cut.reason, now, forecast, ONE_STEP, operation, ready.klass
         )
+        if batches is not None and self._multi_step and cut.reason is not Formed.RETRY:
+            unit.course = self._course(unit, state)
+            if unit.course.steps > 1:
+                self._predict_steps(unit, state)
         self._next += 1
         self._workers.take(unit)
-        if unit.klass is Klass.BEST_EFFORT:
+        if unit.klass is _BEST_EFFORT:
             self._share.started(unit)
         return unit
+
+    def _course(self, unit: Unit, state: ProgramState) -> Course:
+        """How far the worker is to run a unit by itself."""
+        rows, stage = unit.rows, unit.stage
+        steps = steps_of(rows, unit.size, stage, state, self._policies[unit.program], unit.worker)
+        if unit.klass is _BEST_EFFORT:
+            steps = self._share.steps(steps, unit.size, stage, state, unit.started)
+        continue_without = continues_without(rows, stage, state)
+        return Course(steps, continue_without=continue_without) if steps > 1 or continue_without else ONE_STEP
+
+    def _predict_steps(self, unit: Unit, state: ProgramState) -> None:
+        """Extend the forecast of the first step or stage to all of them."""
+        stage, steps, forecast = unit.stage, unit.course.steps, unit.forecast
+        first, *later = state.estimates.latency[stage : stage + steps]
+        if not forecast.predicted:
+            return
+        size, running, length = unit.size, forecast.running, forecast.length
+        if state.program.stages[stage].repeats:
+            forecast.predicted += (steps - 1) * first.compute(size, running, length)
+            return
+        forecast.times = (forecast.predicted, *(one.compute(size, running, length) for one in later))
+        forecast.predicted = sum(forecast.times)
 
     def continued(self, unit: Unit, rows: list[Row], now: int) -> Unit:
         """Other rows of a real-time unit have ended at a cell, and its worker has continued with `rows`: their unit."""

@@ -76,12 +76,13 @@ class Estimates:
         """A unit has ended well now."""
         first = self.latency[unit.stage]
         times = outcome.times or (outcome.compute_ns // outcome.steps,)
-        others = None if unit.forecast.behind or self._device.max_running == 1 else unit.forecast.others
+        forecast = unit.forecast
+        others = None if forecast.behind or self._device.max_running == 1 else forecast.others
         for latency, time in zip(self.latency[unit.stage :], times, strict=False):
-            latency.observe(unit.size, time, unit.forecast.running, unit.forecast.length, others)
+            latency.observe(unit.size, time, forecast.running, forecast.length, others)
         if others is not None and first.live is not None:
             self.crowded = first.live.shared.crowded
-        if not unit.forecast.behind:  # else it is unknown when its worker began it
+        if not forecast.behind:  # else it is unknown when its worker began it
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if self._program.stages[unit.stage].repeats:
             self._row_steps += unit.size * outcome.steps
