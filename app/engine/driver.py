@@ -36,7 +36,7 @@ log = logging.getLogger("starling.engine")
 
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds: a shorter timer would fire too early
 _slot: Callable[[Row], int] = attrgetter("slot")
-_LOOK_NS = 50_000_000  # between two calls of `look`
+_LOOK_S = 0.05  # between two calls of `look` while units end
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, and so does a turn of the loop
 
 #: Called with a unit that has ended, its outcome, and the times at which it began and ended, see `Engine.watch`.
@@ -74,7 +74,8 @@ class Driver:
         measuring.idle_since = self._idle_since
         self._memory = memory
         self._on_lost = on_lost
-        self._look, self._look_at = look, 0
+        self._look = look
+        self._looking: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
         # units on the device
         self.units: dict[int, Unit] = {}
@@ -97,7 +98,7 @@ class Driver:
 
     def stop(self) -> None:
         """Ask for no more steps."""
-        for timer in (self._timer, self._poll):
+        for timer in (self._timer, self._poll, self._looking):
             if timer is not None:
                 timer.cancel()
 
@@ -271,9 +272,12 @@ class Driver:
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
         self.step(record_unit=partial(served.unit_ended, unit, completion, now))
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_NS
-            self._look()
+        if self._looking is None:
+            self._looking = self._loop.call_later(_LOOK_S, self._look_now)
+
+    def _look_now(self) -> None:
+        self._looking = None
+        self._look()
 
     def _idle_since(self) -> int | None:
         """When the last unit ended; None while units are on the device."""

@@ -103,8 +103,7 @@ class ServedModel:
         intake, service = self.intake, self._klasses[klass]
         if self.drained is not None or intake.refusing is not None:
             return False
-        wanted = rows + self.reserved[service]
-        return intake.scheduler.admit(self.program, wanted, service, None, intake.clock()) is None
+        return intake.scheduler.states[self.program].queue.takes(rows + self.reserved[service], service)
 
     def admit(
         self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
@@ -162,7 +161,7 @@ class ServedModel:
         self.reserved[service] += rows
         if lengths:
             self.pool.set_lengths(slots, asked.own_lengths or lengths)
-        if self.model.takes_parameters:
+        if read is not None:
             for slot in slots:
                 self.pool.parameters[slot] = asked.parameters
         lease = Lease(intake.next_id(), self, slots, lengths, service, priority, arrived, deadline)
@@ -200,7 +199,8 @@ class ServedModel:
             batch = FinishedBatch(ran.outputs, ended, times, len(rows), unit.worker, unit.reason)
             for position, row in enumerate(rows):
                 lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a function call per row
-                lease.places[row.index] = (batch, position)
+                places = lease.places
+                places[0 if len(places) == 1 else row.index] = (batch, position)
             self.stats.whole[klass].ran(unit.worker, unit.reason, "", len(rows), times)
         else:
             rows = self._stages_ran(unit, ran, ended, times, klass)

@@ -41,9 +41,7 @@ class Admission:
             return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
         if self._ledger.lost:
             return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-        queue, klass = state.queue, level[0]
-        waiting = queue.waiting[klass]
-        if waiting + rows > state.program.max_queue or waiting >= queue.patience[klass].bound:
+        if not state.queue.takes(rows, level[0]):
             return Refusal(Reason.QUEUE_FULL, self._retry_ns(state, level, now))
         if deadline is not None:
             time = state.estimates.time(min(rows, state.program.max_batch))  # its own batch alone

@@ -10,9 +10,10 @@ from app.scheduler.types import Klass, Program
 class Queue:
     """Lists have a value for each class. Only the ledger, the outcomes and the scheduler change them."""
 
-    __slots__ = ("alive", "asked", "calls", "demand_ns", "ended", "hints", "patience", "units", "waiting")
+    __slots__ = ("alive", "asked", "calls", "demand_ns", "ended", "hints", "most", "patience", "units", "waiting")
 
     def __init__(self, program: Program, now: int) -> None:
+        self.most = program.max_queue  # rows that may wait, of each class
         self.alive = 0  # rows that have started and not ended
         self.waiting = [0 for _ in Klass]  # rows in the ready table
         self.calls = 0  # calls that have not left
@@ -23,6 +24,11 @@ class Queue:
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
         #: By level: (valid until, Retry-After in nanoseconds), see `admission`.
         self.hints: dict[Level, tuple[int, int]] = {}
+
+    def takes(self, rows: int, klass: Klass) -> bool:
+        """Whether so many more may wait: within `max_queue`, and as long as callers have patience."""
+        waiting = self.waiting[klass]
+        return waiting + rows <= self.most and waiting < self.patience[klass].bound
 
     def tick(self, now: int) -> int:
         """A window has closed: judge the callers' patience by the rows that ended in it. Returns how many did."""
