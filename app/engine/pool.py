@@ -23,7 +23,7 @@ from app.models.base import TORCH_DTYPES
 Slots = Sequence[int]
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _NO_LENGTHS: Mapping[str, int] = {}
-_FREE, _TAKEN = b"\0", b"\1"
+_FREE = b"\0"
 _IDLE_TICKS = 60
 _TICK_BYTES = 32 << 20  # given back in one tick, which takes some 2 ms
 
@@ -90,14 +90,17 @@ class Pool:
         start = taken.find(run, self._cursor, self.end)
         if start < 0:
             start = taken.find(run, 0, self.end)
-        if start < 0:
-            slots: Slots = self._scattered(n)
-        else:
-            slots = range(start, start + n)
-            taken[start : start + n] = _TAKEN if n == 1 else b"\1" * n
-        self._cursor = slots[-1] + 1
         self.used += n
-        return slots
+        if start < 0:
+            slots = self._scattered(n)
+            self._cursor = slots[-1] + 1
+            return slots
+        if n == 1:
+            taken[start] = 1
+        else:
+            taken[start : start + n] = b"\1" * n
+        self._cursor = start + n
+        return range(start, start + n)
 
     def _scattered(self, n: int) -> list[int]:
         slots: list[int] = []

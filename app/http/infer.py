@@ -71,8 +71,10 @@ async def infer(request: Request) -> Response:
                 lease = leased(request, served, call)
             except NotReady as error:
                 served = reloaded(request, served, error)
-        with lease:
+        try:
             answer = await (lease.run() if call.stream is None else pieces(request, served, call.stream, lease))
+        finally:
+            lease.close()
         if served.model.front is None and served.model.present is None:
             body, json_length = request.route.codec.encode(served, call, answer)
         else:
@@ -204,7 +206,7 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     them, and what `Served.lease` raises.
     """
     batching, resources = served.info.batching, request.resources
-    if call.rows > batching.max_queue:
+    if call.rows > 1 and call.rows > batching.max_queue:
         raise BadRequest(
             f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds "
             f"{batching.max_queue}; send at most {batching.max_queue} at a time, or raise max_queue "
@@ -217,8 +219,8 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
         call.timeout_us = call.timeout_us or options.timeout_us
         call.total_timeout_us = call.total_timeout_us or options.total_timeout_us
     key = resources.auth.key_of(request.headers) if resources.keyed else None
-    klass = call.klass or batching.default_class
     if key is not None:
+        klass = call.klass or batching.default_class
         check_permitted(key, klass, call.priority)
     lease = served.lease(call, request.arrived)
     try:

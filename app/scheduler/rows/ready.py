@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from app.scheduler.types import Klass, Row, RowState
 
@@ -25,7 +25,6 @@ Order = tuple[int, int, int]
 _NEVER = 1 << 62
 _BETWEEN = RowState.BETWEEN  # looked up once, used per row
 # In C: a list comprehension would be a Python function call.
-_order: Callable[[Row], Order] = attrgetter("order")
 _row: Callable[[tuple[Order, Row]], Row] = itemgetter(1)
 _SHORTER = 8  # rows that join a batch may be shorter by an eighth of its length
 
@@ -92,7 +91,7 @@ class ReadySet:
     def add(self, rows: Sequence[Row]) -> None:
         """Insert rows in order. Calls nearly always arrive in order, so this is usually an append."""
         entries = self._entries
-        added = list(zip(map(_order, rows), rows, strict=True))
+        added = [(row.order, row) for row in rows]
         if not entries:
             self._nonempty[self] = None
         if not entries or entries[-1] < added[0]:
