@@ -1,8 +1,8 @@
 """The units that each worker has, when they are predicted to end, and which worker gets the next one.
 
 A busy worker may be handed a second unit, but only shortly before its first one ends (`push_ahead_ns`): a unit pushed
-earlier is cut from fewer rows. Simulated on one worker, pushing a second unit at once costs up to 57 % in mean latency
-(`python -m experiments.stages.ahead`). If none is ever pushed, the device waits for a launch after each unit.
+earlier is cut from fewer rows. Simulated on one worker, pushing a second unit at once costs up to 57 % in mean latency.
+If none is ever pushed, the device waits for a launch after each unit.
 """
 
 from __future__ import annotations

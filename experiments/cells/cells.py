@@ -1,21 +1,18 @@
 """Recurrent models by their cell against the same weights served whole: `python -m experiments.cells.cells`.
 
 Live: the model `lstm`, Poisson arrivals, sentences of WMT-like lengths and of 20 tokens each. By its cell rows join and
-leave between steps. Whole, it is served packed, and padded with length buckets of the best of several widths. Then in
-this process: how long a row of length 1 waits that arrives in the middle of a batch of length 300, and what a step
-costs beyond the cell. Writes docs/bench/cells.json.
+leave between steps. Whole, it is served packed, and padded with length buckets of the best of several widths. Writes
+docs/bench/cells.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 
-from experiments.cells import cells_live, cells_steps
+from experiments.cells import cells_live
 from experiments.cells.cells_live import CELLS
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
@@ -30,7 +27,6 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--try-s", type=float, default=6.0, help="of each rate tried for a peak [6]")
     parser.add_argument("--closed-s", type=float, default=3.0, help="of a closed loop [3]")
     parser.add_argument("--rounds", type=int, default=2, help="of closed loops [2]")
-    parser.add_argument("--step-rounds", type=int, default=3, help="of what is counted in steps [3]")
     parser.add_argument("--p99-ms", type=float, default=1000.0, help="bound of the 99th percentile at the peak [1000]")
     parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES), help="of the baseline's peak")
     parser.add_argument("--threads", type=int, default=1, help="compute threads of the one worker [1]")
@@ -45,12 +41,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
             "policy": chosen.policy, "whole_policy": chosen.whole_policy, "threads": chosen.threads,
             "seconds": chosen.seconds, "repeats": chosen.repeats, "try_s": chosen.try_s, "p99_ms": chosen.p99_ms,
             "largest": cells_live.LARGEST, "widths": list(cells_live.WIDTHS), "bodies": cells_live.BODIES,
-            "in_flight": cells_live.IN_FLIGHT, "rows": cells_steps.ROWS, "steps": cells_steps.STEPS,
-            "long": cells_steps.LONG, "long_rows": cells_steps.LONG_ROWS,
+            "in_flight": cells_live.IN_FLIGHT,
         },
-        "steps": asyncio.run(cells_steps.measure(chosen.step_rounds, chosen.policy)),
     }  # fmt: skip
-    run.say(f"steps until a row of length 1 is answered: {data['steps']['join']}")
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         models, requests = Path(folder, "models"), Path(folder, "requests")
         models.mkdir()
@@ -69,8 +62,6 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
 PEAK = 1.10  # of the better baseline's, with lengths that differ
 P50_VARIED, AT = 0.65, 0.7  # of the best baseline's at this share of its peak
 P50_ALIKE, FROM, TO = 0.80, 0.3, 0.8  # with one length, at these shares
-JOIN = 3  # steps
-STEP = 0.10  # of a step
 
 
 def percent(value: float) -> str:
@@ -93,16 +84,7 @@ def over_best(found: Data, load: Data, figure: str) -> float:
 
 
 def missed(data: Data) -> list[str]:
-    lines = [line for found in data["datasets"] for line in _missed_live(found)]
-    steps = median(steps for steps, _ in data["steps"]["join"]["cells"])
-    if steps > JOIN:
-        lines.append(f"a row of length 1 is answered after {steps:g} steps, target {JOIN}")
-    for cost in data["steps"]["costs"][:1]:
-        for way in ("together", "in_turn"):
-            beyond = cost[way] / cost["bare"] - 1
-            if beyond > STEP:
-                lines.append(f"a step costs {percent(beyond)} beyond the cell, {way.replace('_', ' ')}")
-    return lines
+    return [line for found in data["datasets"] for line in _missed_live(found)]
 
 
 def _missed_live(found: Data) -> list[str]:

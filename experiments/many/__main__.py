@@ -12,14 +12,14 @@ from statistics import fmean
 from typing import NamedTuple
 
 from experiments.many import models, workers
-from experiments.many.models import above, by_model, gain, gained, mean, risen, rises, worst_error
+from experiments.many.models import above, gain, gained, mean, risen, rises, worst_error
 from experiments.many.workers import above as above_optimum
 from experiments.many.workers import worst
 from loadtest.common.experiment import Data, Say, in_sections
 from loadtest.common.page import Page, missed_list
 
 #: What is imported for the text of the page alone.
-__all__ = ["above", "by_model", "gained", "mean", "risen", "rises", "worst", "worst_error"]
+__all__ = ["above", "gained", "mean", "risen", "rises", "worst", "worst_error"]
 
 TWO, WITHIN, RISE = workers.TWO, models.WITHIN, models.RISE
 

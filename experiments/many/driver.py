@@ -37,15 +37,12 @@ def serve(
     tables: Sequence[ControlTables],
     instants: Sequence[Instants],
     baseline: str,
-    workers: int = 1,
 ) -> Latencies:
-    """What the scheduler does under the policy `adaptive`. `baseline`: its order and share, see
+    """What the scheduler does on one worker, under the policy `adaptive`. `baseline`: its order and share, see
     `experiments.common.baselines`.
-
-    Workers do not slow one another.
     """
     largest = max(one.max_batch for one in profiles)
-    device = DeviceSpec((WorkerSpec(largest),) * workers, max_running=workers)
+    device = DeviceSpec((WorkerSpec(largest),))
     scheduler = scheduler_of(baseline, device)
     for program, (profile, control) in enumerate(zip(profiles, tables, strict=True)):
         stages = (Stage(profile.stage(1)),)

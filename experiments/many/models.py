@@ -1,10 +1,8 @@
 """Simulates which of two models goes first: `python -m experiments.many models`.
 
 One worker, two models of batches of up to 8 rows under `adaptive`, Poisson arrivals of each. Compared on the same
-arrivals are the order of arrival, the scheduler's index, and the optimum over
-all orders and batch sizes: the solution of the decision process (`experiments.many.two_models`). Four models with
-batches of up to 32 rows, also on 2 and 4 workers, and two of which one asks for more than the worker can do, are
-compared with the order of arrival only.
+arrivals are the order of arrival, the scheduler's index, and the optimum over all orders and batch sizes: the solution
+of the decision process (`experiments.many.two_models`).
 """
 
 from __future__ import annotations
@@ -27,9 +25,6 @@ from planner import option_values
 LARGEST = 8  # rows: the decision process has as many actions for each model
 LOADS = (0.3, 0.6, 0.85)
 SHARES = (0.5, 0.8)  # of the load that is the fast model's
-FOUR = {f"{time} + {time / 20:g} b": linear(time, time / 20, 32) for time in (1, 3, 10, 30)}
-OVERLOADED = 1.5  # of what the worker can do, asked of one model
-BESIDE = 0.05  # of the other
 SEEDS, REQUESTS = 1, 20_000  # of each cell; requests of a run
 WITHIN = 0.03  # of the optimum
 RISE = 0.10  # of a model's p99 over that in order of arrival, at most
@@ -78,32 +73,10 @@ def cell(given: tuple[str, float, float, int]) -> Data:
     }  # fmt: skip
 
 
-def several(given: tuple[list[str], list[float], int, int]) -> Data:
-    """Models of `FOUR`, each with a share of what so many workers can do."""
-    names, loads, workers, requests = given
-    profiles = [FOUR[name] for name in names]
-    rates = [workers * load * profile.peak for load, profile in zip(loads, profiles, strict=True)]
-    solved = [_solve(profile.stage(1), workers=workers) for profile in profiles]
-    instants = [driver.arrivals(rates, requests, seed) for seed in range(SEEDS)]
-    return {
-        "workers": workers, "models": names, "loads": loads,
-        "arrival": [figures(driver.serve(profiles, solved, one, "streams", workers)) for one in instants],
-        "index": [figures(driver.serve(profiles, solved, one, "reef", workers)) for one in instants],
-    }  # fmt: skip
-
-
 def measure(say: Say) -> Data:
-    """Two models on one worker in three orders, and several models."""
+    """Two models on one worker in three orders."""
     given = [(*one, REQUESTS) for one in product(pairs(), LOADS, SHARES)]
-    fast, _, slow, _ = FOUR
-    mixes = [(list(FOUR), [load / len(FOUR)] * len(FOUR), 1) for load in LOADS]
-    mixes += [(list(FOUR), [0.6 / len(FOUR)] * len(FOUR), workers) for workers in (2, 4)]
-    mixes += [([fast, slow], loads, 1) for loads in ([OVERLOADED, BESIDE], [BESIDE, OVERLOADED])]
-    more = [(*mix, 2 * REQUESTS) for mix in mixes]
-    return {
-        "seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST,
-        "cells": spread(cell, given, say), "several": spread(several, more, say),
-    }  # fmt: skip
+    return {"seeds": SEEDS, "requests": REQUESTS, "largest": LARGEST, "cells": spread(cell, given, say)}
 
 
 def mean(cell: Data, order: str) -> float:
@@ -150,11 +123,6 @@ def missed(data: Data) -> list[str]:
             found.append(
                 f"{target}: not in {len(far)} of {len(cells)} cells, at the most {figure(one):+.0%} ({where(one)})"
             )
-    for cell in data["several"]:
-        if max(rises(cell, "index")) > RISE:
-            loads = ", ".join(f"{load:g}" for load in cell["loads"])
-            what = f"{', '.join(cell['models'])} at {loads} on {cell['workers']} workers"
-            found.append(f"{what}: a p99 {max(rises(cell, 'index')):+.0%}")
     return found + [f"the mean falls: {gain(cell):+.1%} ({where(cell)})" for cell in cells if gain(cell) > 0]
 
 

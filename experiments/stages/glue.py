@@ -1,10 +1,9 @@
 """Serves rows of different lengths over HTTP: `python -m experiments.stages.glue`. Writes docs/bench/glue.json.
 
-A 6-layer encoder with lengths as in GLUE, in five servers that differ in how they fill batches only: `adaptive` by
-length, the same by the lengths that it guesses without a profile, `adaptive` by count (`reorder = false`), `no_wait`,
-which takes all that waits, and `adaptive` in buckets. One server is asked at a time, in turns. First 64 connections in
-a closed loop, then Poisson arrivals at shares of what the better way by count served. Batch times by length are
-measured first, for all but the second.
+A 6-layer encoder with lengths as in GLUE, in four servers that differ in how they fill batches only: `adaptive` by
+length, `adaptive` by count (`reorder = false`), `no_wait`, which takes all that waits, and `adaptive` in buckets. One
+server is asked at a time, in turns. First 64 connections in a closed loop, then Poisson arrivals at shares of what the
+better way by count served. Batch times by length are measured first.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from app.scheduler.estimates import profile as profiles
-from app.scheduler.estimates.profile import ModelProfile
-from experiments.common.live import in_turns, rows_a_batch, serving
+from experiments.common.live import in_turns, serving
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run, Say
 from loadtest.common.page import Page
@@ -40,11 +38,9 @@ SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
 CONNECTIONS = 64
 SHARES = (0.3, 0.6, 0.9)
 BODIES = 512  # different requests
-GUESSED = "guessed"  # the way without a profile, as that of a server which starts under traffic
 #: Lines of `[batching]`, by way.
 WAYS = {
     "by length": 'policy = "adaptive"',
-    GUESSED: 'policy = "adaptive"',
     "by count": 'policy = "adaptive"\nreorder = false',
     "all that waits": 'policy = "no_wait"',
     "buckets": 'policy = "adaptive"\nlength_buckets = [8, 16, 24, 32, 48, 64]',
@@ -70,21 +66,19 @@ class Scene:
     def source(self, way: str) -> Path:
         return self.folder / way.replace(" ", "-") / MODEL
 
-    def profile(self) -> ModelProfile:
-        """Measure batch times into the folder where the servers look for them, all but that of GUESSED."""
+    def profile(self) -> None:
+        """Measure batch times into the folder where the servers look for them."""
         chosen = self.chosen
         ran = command.profile(
             MODEL, self.source("by length"), self.folder / "profiles", chosen.budget, chosen.threads
         )  # fmt: skip
-        measured = profiles.parse(ran.cell)
-        if not measured.by_length:
+        if not profiles.parse(ran.cell).by_length:
             raise MeasurementError("the profile has no times by length, without which nothing is picked by length")
-        return measured
 
     def flags(self, way: str) -> Sequence[str]:
         return (
             "--model", f"{MODEL}={self.source(way)}", "--threads", str(self.chosen.threads), "--workers", "32",
-            "--profile-dir", str(self.folder / ("none" if way == GUESSED else "profiles")), "--profile-budget-s", "0",
+            "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0",
         )  # fmt: skip
 
     def plan(self, server: Server, **options: Any) -> BenchPlan:
@@ -109,14 +103,13 @@ def requests(seed: int) -> list[dict[str, Any]]:
 
 
 def figures(runs: list[Repeat]) -> dict[str, Any]:
-    """Rows per second by run; mean and 99 % latency in ms and rows a batch of all runs; errors."""
+    """Rows per second by run; mean and 99 % latency in ms of all runs; errors."""
     completed = np.concatenate([run.completed for run in runs])
     p99 = percentile(completed, 0.99)
     return {
         "rows_per_s": [len(run.completed) / run.elapsed_s for run in runs],
         "mean_ms": [float(run.completed.mean()) / 1e6 for run in runs],
         "p99_ms": float("nan") if p99 is None else p99,
-        "batch": rows_a_batch(runs),
         "errors": sum(sum(run.errors.values()) for run in runs),
     }
 
@@ -141,27 +134,19 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
         scene = Scene(chosen, Path(name))
-        profile = scene.profile()
+        scene.profile()
         run.say("batch times are measured")
         with serving({way: scene.flags(way) for way in WAYS}) as servers:
             closed = compared(scene, servers, run.say, concurrency=CONNECTIONS)
             peak = max(float(np.mean(closed[way]["rows_per_s"])) for way in BY_COUNT)
             loads = {str(share): compared(scene, servers, run.say, rate=round(share * peak, 1)) for share in SHARES}
-            reorders = {way: told(server) for way, server in servers.items()}
     settings = {
         "seconds": chosen.seconds, "repeats": chosen.repeats, "threads": chosen.threads, "connections": CONNECTIONS,
         "lengths": GLUE,
     }  # fmt: skip
-    kept = {name: profile.to_dict()[name] for name in ("batch_ms", "length_ms")}
     return {
-        "settings": settings, "closed": closed, "peak": peak, "loads": loads, "reorders": reorders, "profile": kept,
+        "settings": settings, "closed": closed, "peak": peak, "loads": loads,
     }  # fmt: skip
-
-
-def told(server: Server) -> bool:
-    """Whether the server says that it reorders."""
-    _, _, body = server.call("GET", f"/v2/models/{MODEL}/stats")
-    return bool(json.loads(body)["model_stats"][0]["starling"]["reorders"])
 
 
 CLOSED = 1.8  # of the rows per second by count, at least

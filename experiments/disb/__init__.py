@@ -1,1 +1,0 @@
-"""DISB, REEF's benchmark of real-time and best-effort clients: its workloads, live and on the modelled GPU."""
