@@ -78,14 +78,15 @@ def draw(data: Data, folder: Path) -> None:
         axes.legend(fontsize=8, ncols=3, loc="upper center")
 
     pairs = [one for one in data["models"]["cells"] if (one["load"], one["share"]) == (0.6, 0.5)]
-    with saved_grid(folder / "many.png", 1, 4, (18, 4)) as (figure, grid):
-        for axes, (device, factor) in zip(grid[0, :3], _PLOTTED, strict=True):
+    with saved_grid(folder / "many.png", 2, 2, (11, 8)) as (figure, grid):
+        for axes, (device, factor) in zip(grid.flat[:3], _PLOTTED, strict=True):
             distances(axes, device, factor)
-        grid[0, 0].set_ylabel("mean latency above\nthe optimum, %")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("mean latency above\nthe optimum, %")
         grid[0, 0].legend(fontsize=8)
         orders = {order: [1 + gain(one, order) for one in pairs] for order in ("index", "optimum")}
         names = [one["pair"].replace(", ", "\n").replace(" (", "\n(") for one in pairs]
-        bars(grid[0, 3], "mean of two models over\norder of arrival, load 0.6", names, orders)
+        bars(grid[1, 1], "mean of two models over\norder of arrival, load 0.6", names, orders)
         figure.tight_layout()
 
 

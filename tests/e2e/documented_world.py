@@ -116,7 +116,6 @@ def _models(mine: Path) -> None:
         ("mean", ROWS, "Variable lengths", 0),
         ("shout", CODE, "Text, and your own formats", 0),
         ("boxes", CODE, "Several results a row", 0),
-        ("forces", CODE, "Gradients", 0),
     ):
         code, table = block(page, heading, "python"), block(page, heading, "toml", number)
         write(mine / name, model_py=code, model_toml=table)

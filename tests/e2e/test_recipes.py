@@ -30,7 +30,7 @@ NLI = {0: "contradiction", 1: "entailment"}
 FROM_HUB: dict[str, tuple[str, dict[int, str]]] = {
     "Sentences": ("", NLI),
 }
-KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", *FROM_HUB]
+KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", *FROM_HUB]
 
 
 def recipes() -> dict[str, tuple[str, str | None]]:
