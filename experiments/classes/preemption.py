@@ -43,28 +43,40 @@ STAGES = (1, 2, 4, 8)
 LAYERS = 8
 TOKENS = 16
 WAITING = 4  # best-effort calls at any time
+SLACK_NS = 1_000_000  # until a call reaches the worker
 TINY = {"hidden": 32, "heads": 2, "intermediate": 64}  # of the encoder, to try a run
 
 
 class Notes:
     """What the worker did. `begun`: when it turned to each first unit of a real-time call, in monotonic ns.
 
-    Of best-effort units, `stages`: by stage, what it took in ns.
+    Of best-effort units, `stages`: by stage, what it took in ns; `starts`: when each stage began, in monotonic ns.
     """
 
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.stages: dict[int, list[int]] = {}
+        self.starts: list[int] = []
 
     def clear(self) -> None:
         self.begun.clear()
         self.stages.clear()
+        self.starts.clear()
 
-    def ran(self, job: Job, ran: Ran) -> None:
-        """A unit has ended."""
-        if job.best_effort:
-            for stage, spent in enumerate(ran.stages_ns or (ran.infer_ns,), max(0, job.stage)):
-                self.stages.setdefault(stage, []).append(spent)
+    def ran(self, job: Job, ran: Ran, ended: int) -> None:
+        """A unit has ended at `ended`."""
+        if not job.best_effort:
+            return
+        times = ran.stages_ns or (ran.infer_ns,)
+        at = ended - ran.output_ns - sum(times)
+        for stage, spent in enumerate(times, max(0, job.stage)):
+            self.stages.setdefault(stage, []).append(spent)
+            self.starts.append(at)
+            at += spent
+
+    def between(self, first: int, last: int) -> int:
+        """Best-effort stages that began after `first` and before `last`."""
+        return sum(first < start < last for start in self.starts)
 
     def longest(self) -> tuple[int, int]:
         """Of the stage whose median is the largest: the median and the 99th percentile, in ns."""
@@ -79,7 +91,7 @@ class _Noting(CpuExecutor):
         if not job.best_effort and job.stage <= 0:
             self.notes.begun.append(time.monotonic_ns())
         for ran in super().run(job, stop):
-            self.notes.ran(job, ran)
+            self.notes.ran(job, ran, time.monotonic_ns())
             yield ran
 
 
@@ -153,6 +165,7 @@ class Contender:
         clients = [asyncio.create_task(self._best_effort()) for _ in range(WAITING if loaded else 0)]
         waits: list[float] = []
         latencies: list[float] = []
+        behind = 0
         try:
             await asyncio.sleep(gaps[0])
             notes.clear()
@@ -162,7 +175,9 @@ class Contender:
                 arrived = time.monotonic_ns()
                 await self.call("realtime")
                 latencies.append(time.monotonic_ns() - arrived)
-                waits.append(notes.begun[len(waits)] - arrived)
+                begun = notes.begun[len(waits)]
+                waits.append(begun - arrived)
+                behind += notes.between(arrived + SLACK_NS, begun)
             passed_s = (time.monotonic_ns() - began) / 1e9
         finally:
             for client in clients:
@@ -171,6 +186,7 @@ class Contender:
         found: dict[str, Any] = {"waits_ns": waits, "mean_ms": float(np.mean(latencies)) / 1e6}
         if loaded:
             found["longest_ns"], found["longest_p99_ns"] = notes.longest()
+            found["behind"] = behind
             found["per_s"] = self._ended / passed_s
         return found
 
@@ -216,7 +232,14 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="[4]")
     parser.add_argument("--gap-ms", type=float, default=40.0, help="mean time between two real-time calls [40]")
     parser.add_argument("--seed", type=int, default=0, help="[0]")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, to try it")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, two short rounds: to try it")
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    if chosen.quick:
+        vars(chosen).update({"calls": 5, "rounds": 2, "gap_ms": 2.0})
+    if chosen.calls < 1 or chosen.rounds < 1:
+        parser.error("calls, rounds: expected a number above 0")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
@@ -256,7 +279,7 @@ def missed(data: Data) -> list[str]:
 
 
 PAGE = Page("preemption", __name__, missed)
-EXPERIMENT = Experiment(PAGE, "experiments.classes.preemption", __doc__, measure, options_of)
+EXPERIMENT = Experiment(PAGE, "experiments.classes.preemption", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

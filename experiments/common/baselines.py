@@ -1,11 +1,17 @@
 """What REEF's paper compares itself with, as an order and a share of the scheduler's own interfaces.
 
-`streams`: no classes; by priority and arrival, on all workers.
+    seq      one unit at a time, real time first; what has begun passes all its stages before others begin
+    streams  no classes: by priority and arrival, on all workers
+
+`python -m experiments.common.baselines NAME serve ...` is `starling serve ...` with one of them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 from app.scheduler.forming.order import Order
 from app.scheduler.forming.share import Share
@@ -29,6 +35,16 @@ class ByArrival(Order):
         return self._table.next_set(held, self.rank)
 
 
+class Begun(ByArrival):
+    """What has begun, then by class, priority and arrival. Nothing takes precedence over what runs."""
+
+    def rank(self, row: Row) -> tuple[int, ...]:
+        return (row.stage == 0, row.call.klass, *row.order)
+
+    def level(self, row: Row) -> Level:
+        return (Klass.REALTIME, 0)
+
+
 class Unlimited(Share):
     """All rows may have the whole device."""
 
@@ -49,5 +65,29 @@ class Unlimited(Share):
 
 
 def scheduler_of(name: str, device: DeviceSpec) -> Scheduler:
-    """The scheduler of a device: `reef` is the product's own, `streams` the baseline."""
-    return Scheduler(device, ByArrival, Unlimited) if name == "streams" else Scheduler(device)
+    """The scheduler of a device: `reef` is the product's own. Raises KeyError for another name."""
+    if name == "reef":
+        return Scheduler(device)
+    if name == "seq":
+        device = replace(device, max_running=1, push_depth=1)
+    return Scheduler(device, {"seq": Begun, "streams": ByArrival}[name], Unlimited)
+
+
+def command_of(name: str) -> tuple[str, ...]:
+    """The command that runs `starling` with a scheduler of this name; () for the product's own."""
+    return () if name == "reef" else (sys.executable, "-m", "experiments.common.baselines", name)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the `starling` command with a baseline."""
+    from app import engine_setup
+    from app.cli.commands import main as command
+
+    name, *rest = arguments
+    setattr(engine_setup, "Scheduler", partial(scheduler_of, name))  # noqa: B010  # it is a class there
+    sys.argv = ["starling", *rest]
+    command()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from types import MappingProxyType
+
+import numpy as np
 
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.generator.plan import BenchPlan
@@ -19,10 +22,12 @@ def right(name: str, repeat: Repeat) -> Repeat:
 
 
 @contextmanager
-def serving(flags: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Server]]:
-    """A server for each of these flags, by name, all ready."""
+def serving(
+    flags: Mapping[str, Sequence[str]], commands: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[dict[str, Server]]:
+    """A server for each of these flags, by name, all ready. `commands`: of those that are not `starling`'s own."""
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(starling(given)) for name, given in flags.items()}
+        servers = {name: stack.enter_context(starling(given, commands.get(name, ()))) for name, given in flags.items()}
         for server in servers.values():
             server.wait_ready()
         yield servers
@@ -44,3 +49,9 @@ async def in_turns(plans: Mapping[str, BenchPlan]) -> dict[str, list[Repeat]]:
                 runs[name].append(await sessions[name].once(plan, plan.seed + number, plan.duration_s))
                 await sessions[name].settle()  # no queue is left for the next
     return runs
+
+
+def rows_a_batch(runs: Sequence[Repeat]) -> float:
+    """The mean over batches, of answers that say which batch they came from; 0 of none."""
+    sizes = np.concatenate([run.batch[(run.latency_ns >= 0) & (run.batch > 0)] for run in runs])
+    return float(1 / np.mean(1 / sizes)) if len(sizes) else 0.0

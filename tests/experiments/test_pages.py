@@ -30,7 +30,7 @@ QUOTED = {
     "papers/late-batching": ["stages", "cells"],
     "papers/adaptive-batching": ["adaptive_batching"],
     "papers/dvabatch": ["stages", "glue"],
-    "papers/reef": ["preemption"],
+    "papers/reef": ["disb-live", "preemption"],
 }
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 
@@ -79,6 +79,8 @@ WORSE = [
     ("cells", ("datasets", 0, "peaks", "cells"), 1.0, "WMT-like: peak -"),
     ("cells", ("datasets", 0, "loads", "*", "cells", "p50_ms"), 1e6, "WMT-like, 0.7 of the peak: p50"),
     ("cells", ("datasets", 1, "loads", "*", "cells", "p50_ms"), 1e6, "fixed 20, 0.5 of the peak: p50"),
+    ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "realtime", "mean_ms"), 1e6, "A, reef: real-time"),
+    ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "all", "throughput"), 0.0, "A, reef: 0.00 x"),
     ("drill", ("load", "errors"), {"status 500": 2}, "2 x status 500"),
     ("drill", ("load", "completed"), 0, "requests without a right answer"),
     ("drill", ("replacements", 0, "exit"), 1, "server A ended with 1"),
