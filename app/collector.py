@@ -1,14 +1,12 @@
 """Collects garbage, cycles of objects that models and libraries leave behind, where that disturbs least.
 
-Nothing else runs during a collection, so objects that stay are frozen, that is, left out of it.
+Nothing else runs during a collection, so what stays is frozen, that is, left out of it.
 
     what is walked   when
     nothing          a model has been built, or loaded: what is there now is frozen
     what is newest   a model is being built: often, and so never much of it
-    the others       before a load; after an unload, or a load that failed; when the process has grown by `growth` bytes
+    the others       before a load; after an unload; when the process has grown by `growth` bytes
     everything       an unloaded model is still there; models have changed, and the server is idle
-
-Then the C library returns what has been freed to the system.
 """
 
 from __future__ import annotations

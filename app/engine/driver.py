@@ -1,14 +1,9 @@
 """The live driver of the scheduler: asks it for a Step after each input, carries that out, and owns its timer.
 
-The driver's rule: after each input, `step` once, and carry out all of the Step. Inputs that arrive in one turn of the
-loop share a step; a finished unit is followed by one at once. Everything here runs on the event loop.
-
-The order of work on the loop: all of real time before all of best effort.
-    real time     If a step starts real-time units only, the device gets them first, and works while answers are given.
-                  Otherwise answers are given first.
-    best effort   Its units start in a step of their own, after the loop has polled its sockets once, so that a
-                  real-time request that can be read by then is served first. Its answers are given a few at a time,
-                  and the loop polls its sockets in between.
+Inputs that arrive in one turn of the loop share a step; a finished unit is followed by one at once. If a step starts
+real-time units only, the device gets them before answers are given. Best-effort units start in a step of their own,
+after the loop has polled its sockets once; best-effort answers are given a few at a time. Everything here runs on the
+event loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
 Each input has a slab, a tensor with one row per slot; a slot is an index into all slabs. Slots are handed out in ring
-order, so rows that arrive one after another are adjacent, and freed in any order. On a CPU a row that
-runs alone reads the slab itself. A pool that is unused for a minute gives its memory back to the system.
-
-Text and inputs without a largest length have no slab. Their slots refer to each row's own array.
+order, so that rows which arrive one after another are adjacent, and freed in any order. A pool that is unused for a
+minute gives its memory back to the system. Text and inputs without a largest length have no slab: their slots refer to
+each row's own array.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ and may pass unchanged through further ones. Only the result of the last is kept
 
 A failed unit runs again, so a stage must not write into its arguments. `trial` detects a stage that does, and from then
 on it gets copies. One may do so for some rows only: after a failure the stages before run again, from the rows' slots.
-`trial` also detects a stage that returns the same memory each time: its results are copied.
+A stage that returns the same memory each time has its results copied.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """HTTP connections with a fast path, which needs no ASGI scope, task or future.
 
-The fast path. `take` makes an `Exchange` of a plain POST. The connection begins it, collects the body and passes it to
-the exchange, which answers at any time, in one write. Rare requests are left to uvicorn, which makes ASGI requests of
-them: chunked bodies, Expect, Content-Encoding, upgrades, pipelined requests, HTTP/1.0, large bodies and slow readers.
-
-Repeated heads. Most clients send the same head with each request on a connection. A head equal to the last one taken is
-not parsed again: for a small request the parser makes nine callbacks.
+`take` makes an `Exchange` of a plain POST. The connection begins it, collects the body and passes it to the exchange,
+which answers at any time, in one write. Rare requests are left to uvicorn, which makes ASGI requests of them. A head
+that equals the last one taken is not parsed again: for a small request the parser makes nine callbacks.
 """
 
 from __future__ import annotations

@@ -1,19 +1,6 @@
 """uvicorn's HTTP protocol with corrections. It relies on internals of one release.
 
-- An answer leaves in one write (`OneWrite`).
-- The requests of a client that pipelines are not read far ahead of their answers (`PipelineFlow`).
-- One timer closes connections on which no complete head arrives in time (`IdleConnections`).
-- An offer to upgrade is declined, and the request is answered (`without_upgrade`).
-- When the server stops, uvicorn closes connections without a request. A connection that was just opened may have its
-  first request on the way, so it stays open for a moment longer.
-- When a client disconnects, uvicorn notifies the request that was read last. Here the request that is being answered is
-  notified, so that it does not write to a closed connection, which raises.
-- A client that is still sending receives the last answer before the connection closes.
-- A TLS connection also closes if its client does not answer (`TlsClose`).
-- Malformed requests are answered in JSON, like all errors, and only after the requests before them.
-- The size of a head is limited; httptools has no limit. Heads of another version, without
-  Host or with two, and transfer codings other than chunked, are refused.
-- Trailers are not added to the headers.
+What is corrected, why, and the test that fails without it: docs/theory/connections.md.
 """
 
 from __future__ import annotations
