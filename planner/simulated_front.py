@@ -90,7 +90,7 @@ class LoopPart(IntEnum):
     ANSWER = 4
 
 
-class Work(NamedTuple):
+class FrontWork(NamedTuple):
     part: LoopPart
     what: Any  # the request, unit, outcome or call
 
@@ -113,8 +113,8 @@ class SimulatedFront:
             LoopPart.READ: half_call, LoopPart.SUBMIT: 0.0, LoopPart.START: half_batch, LoopPart.ENDED: half_batch,
             LoopPart.ANSWER: half_call,
         }  # fmt: skip
-        self._turn: deque[Work] = deque()  # the first piece is in progress
-        self._next_turn: deque[Work] = deque()
+        self._turn: deque[FrontWork] = deque()  # the first piece is in progress
+        self._next_turn: deque[FrontWork] = deque()
         self._left = 0.0  # nanoseconds left of the turn's first piece
         self._undecoded: deque[Any] = deque()
         self._decoding: list[list[Any]] = []  # for each busy helper thread: [nanoseconds left, requests]
@@ -126,10 +126,10 @@ class SimulatedFront:
     def put(self, part: LoopPart, what: Any, now: int) -> None:
         """Add work to the loop's next turn."""
         self._pass(now)
-        self._next_turn.append(Work(part, what))
+        self._next_turn.append(FrontWork(part, what))
         self._plan(now)
 
-    def insert(self, works: Iterable[Work], now: int) -> None:
+    def insert(self, works: Iterable[FrontWork], now: int) -> None:
         """Insert work that follows from the piece just done: before the rest of the turn, after a piece in progress."""
         self._pass(now)
         begun = [self._turn.popleft()] if self._turn and self._left < self._cost[self._turn[0].part] else []
@@ -144,11 +144,11 @@ class SimulatedFront:
         self._undecoded.append(request)
         self._plan(now)
 
-    def pop(self, now: int) -> Work | None:
+    def pop(self, now: int) -> FrontWork | None:
         """The loop's piece of work that is done now; None if a helper thread's is. Call it only when `now` is `due`."""
         self._pass(now)
         self.turn_over = False
-        done: Work | None = None
+        done: FrontWork | None = None
         if self._turn and self._left <= 0.5:
             done = self._turn.popleft()
             self._left = self._cost[self._turn[0].part] if self._turn else 0.0
@@ -156,7 +156,7 @@ class SimulatedFront:
         for job in [job for job in self._decoding if job[0] <= 0.5]:
             self._decoding.remove(job)
             self.moved = True
-            self._next_turn += [Work(LoopPart.SUBMIT, request) for request in job[1]]
+            self._next_turn += [FrontWork(LoopPart.SUBMIT, request) for request in job[1]]
         self._plan(now)
         return done
 

@@ -19,7 +19,7 @@ from app.scheduler.types import Call, Klass, Outcome, Row, Step, Unit
 
 from .node import PROGRAM, Node
 from .row_steps import Stepped, ended
-from .simulated_front import FrontRequest, LoopPart, SimulatedFront, Work
+from .simulated_front import FrontRequest, FrontWork, LoopPart, SimulatedFront
 from .tally import Tally
 
 _FOLD = 8192  # latencies that are moved into the histogram at a time
@@ -249,8 +249,8 @@ class Simulator:
                 self._hand_over(node, unit)
         self._watch(node)
         if node.front is not None:
-            starts = [Work(LoopPart.START, unit) for unit in step.start]
-            node.front.insert([*starts, *(Work(LoopPart.ANSWER, call) for call in step.done)], now)
+            starts = [FrontWork(LoopPart.START, unit) for unit in step.start]
+            node.front.insert([*starts, *(FrontWork(LoopPart.ANSWER, call) for call in step.done)], now)
             self._follow(node, node.front)
         else:
             for call in step.done:

@@ -15,7 +15,7 @@ from app.settings import Settings
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
-    from app.engine.profiling.cache import Key
+    from app.engine.profiling.cache import ProfileKey
     from app.scheduler.estimates.pairs import Pair
 
 ALL = "all"  # in place of a name: every model, including the one that is measured
@@ -25,7 +25,7 @@ ALL = "all"  # in place of a name: every model, including the one that is measur
 class Pairs:
     """The measurements of one model beside others. `kept`: the file that stores them."""
 
-    key: Key
+    key: ProfileKey
     pairs: Sequence[Pair]
     kept: Path | None
 

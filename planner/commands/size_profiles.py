@@ -20,7 +20,7 @@ from planner.simulated_front import FrontCosts
 
 if TYPE_CHECKING:
     from app.contract import Batching, Model, ModelSource
-    from app.engine.profiling.cache import Key, ProfileCache
+    from app.engine.profiling.cache import ProfileCache, ProfileKey
 
 SERVED = "served"  # the requests of a server, of any format
 FORMATS = ("json", "binary", "file", SERVED)  # of requests: V2's two, and a file for /predict
@@ -129,19 +129,19 @@ def _only(models: str) -> str:
     return names[0]
 
 
-def _key(model: Model, device: str, precision: str) -> Key:
+def _key(model: Model, device: str, precision: str) -> ProfileKey:
     """Where the model's profile is kept, for one thread."""
-    from app.engine.profiling.cache import Key, architecture_of, cpu_name
+    from app.engine.profiling.cache import ProfileKey, architecture_of, cpu_name
     from app.engine.streams.cuda import device_index, name_of
     from app.models.placement import Placement, place
 
     gpu = device_index(device)
     placed = place(model, Placement(precision=precision))
-    return Key(model.info.name, architecture_of(placed), cpu_name() if gpu is None else name_of(gpu), 1)
+    return ProfileKey(model.info.name, architecture_of(placed), cpu_name() if gpu is None else name_of(gpu), 1)
 
 
 def _with_front(
-    cache: ProfileCache, key: Key, profile: ModelProfile, model: Model, source: ModelSource, device: str,
+    cache: ProfileCache, key: ProfileKey, profile: ModelProfile, model: Model, source: ModelSource, device: str,
     asked: ToMeasure,
 ) -> ModelProfile:  # fmt: skip
     """Measure the cost of requests, and store it in the profile, as the last of the formats."""

@@ -16,7 +16,7 @@ import pytest
 from app import models
 from app.cli import profile_measure
 from app.contract import Model, ModelInfo, SampleRow
-from app.engine.profiling.cache import Key, ProfileCache, cpu_name, key_of
+from app.engine.profiling.cache import ProfileCache, ProfileKey, cpu_name, key_of
 from app.models.loading import load
 from app.models.repository import Repository
 from app.models.tasks.task_specs import TASKS
@@ -45,7 +45,7 @@ def printed(*arguments: str) -> Any:
     return running.printed("size", *arguments)
 
 
-def stored(folder: Path, threads: int, profile: ModelProfile) -> tuple[ProfileCache, Key]:
+def stored(folder: Path, threads: int, profile: ModelProfile) -> tuple[ProfileCache, ProfileKey]:
     """A profile of echo, kept in the folder as one of this machine, and its key."""
     from app.engine.cpu.device import CpuDevice
 

@@ -12,7 +12,7 @@ from tiers import full
 
 from app.scheduler.estimates.profile import linear
 from planner.fleet import Setup, run
-from planner.simulated_front import FrontCosts, LoopPart, SimulatedFront, Work
+from planner.simulated_front import FrontCosts, FrontWork, LoopPart, SimulatedFront
 from planner.simulator import Simulator
 from planner.tally import Tally
 
@@ -112,7 +112,7 @@ def test_what_a_timer_starts_follows_the_piece_of_work_at_hand() -> None:
     front = SimulatedFront(FrontCosts(call_ns=2 * MS, batch_ns=2 * MS))
     front.put(LoopPart.READ, "first", 0)
     front.put(LoopPart.READ, "second", 0)
-    front.insert([Work(LoopPart.START, "unit")], MS // 2)
+    front.insert([FrontWork(LoopPart.START, "unit")], MS // 2)
     done = []
     while front.due is not None:
         at = front.due

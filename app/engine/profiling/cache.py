@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ProfileKey:
     """All that batch times depend on. `architecture` is a digest, see `architecture_of`."""
 
     model: str
@@ -63,12 +63,12 @@ class ProfileCache:
         self.folder = folder
         self._warned = False
 
-    def load(self, key: Key, max_batch: int) -> ModelProfile | None:
+    def load(self, key: ProfileKey, max_batch: int) -> ModelProfile | None:
         """The profile of `key` up to `max_batch` rows; None if there is none that large. Reads a file."""
         profile = self._read(self.folder / key.file_name, parse)
         return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
-    def store(self, key: Key, profile: ModelProfile) -> Path | None:
+    def store(self, key: ProfileKey, profile: ModelProfile) -> Path | None:
         """Write the profile. Returns None if that fails. Keeps the stored request costs if the new one has none."""
         before = self.load(key, 1)
         if before is not None and FRONT in before.extra:
@@ -76,7 +76,7 @@ class ProfileCache:
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
         return self._write(self.folder / key.file_name, profile.to_dict())
 
-    def store_loads(self, key: Key, loads: Sequence[FrontLoad], made: str) -> None:
+    def store_loads(self, key: ProfileKey, loads: Sequence[FrontLoad], made: str) -> None:
         """Store what requests cost a server, in place of an earlier server's. Does nothing without a stored profile."""
         profile = self._read(self.folder / key.file_name, parse)
         if profile is None:
@@ -86,11 +86,11 @@ class ProfileCache:
         front = {**others, SERVED: {"made": made, "loads": [load.to_dict() for load in loads]}}
         self._write(self.folder / key.file_name, replace(profile, extra={**profile.extra, FRONT: front}).to_dict())
 
-    def load_pairs(self, key: Key) -> tuple[Pair, ...]:
+    def load_pairs(self, key: ProfileKey) -> tuple[Pair, ...]:
         """All pairs of the model. Reads a file."""
         return self._read(self.folder / f"beside-{key.file_name}", _pairs_of) or ()
 
-    def store_pair(self, key: Key, pair: Pair) -> Path | None:
+    def store_pair(self, key: ProfileKey, pair: Pair) -> Path | None:
         """Store a pair, in place of an older one of the same two models. Returns None if that fails."""
         others = (
             one for one in self.load_pairs(key) if (one.model, one.architecture) != (pair.model, pair.architecture)
@@ -121,7 +121,7 @@ class ProfileCache:
         self._warned = True
 
 
-def pairs_to_dict(key: Key, pairs: Iterable[Pair]) -> dict[str, Any]:
+def pairs_to_dict(key: ProfileKey, pairs: Iterable[Pair]) -> dict[str, Any]:
     """The content of a file of pairs."""
     beside = [pair.to_dict() for pair in pairs]
     return {"model": key.model, "device": key.device, "threads": key.threads, "beside": beside}
@@ -153,9 +153,9 @@ def default_folder() -> Path:
     return Path(cache) / "starling" / "profiles"
 
 
-def key_of(model: Model, device: Device) -> Key:
+def key_of(model: Model, device: Device) -> ProfileKey:
     """The key of this model's profile on this device. Not for the event loop: it looks at every weight."""
-    return Key(model.info.name, architecture_of(model), device_name(device), device.threads)
+    return ProfileKey(model.info.name, architecture_of(model), device_name(device), device.threads)
 
 
 def device_name(device: Device) -> str:

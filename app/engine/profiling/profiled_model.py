@@ -11,7 +11,7 @@ from typing import Any
 from app.contract import SampleRow
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
-from app.engine.profiling.cache import Key
+from app.engine.profiling.cache import ProfileKey
 from app.engine.profiling.review import Review
 from app.models.checks.samples import ROWS, content_of, most_length
 from app.observe.metrics import ModelStats
@@ -52,7 +52,7 @@ class ProfiledModel:
     profile: ModelProfile
     origin: Origin
     rows: Sequence[SampleRow] = ()
-    key: Key | None = None
+    key: ProfileKey | None = None
     pairs: Sequence[Pair] = ()
     program: int = -1
     stats: ModelStats = field(default_factory=lambda: ModelStats("", ""))

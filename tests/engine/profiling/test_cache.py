@@ -16,13 +16,13 @@ from torch import nn
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
-from app.engine.profiling.cache import Key, ProfileCache, architecture_of, default_folder, device_name, key_of
+from app.engine.profiling.cache import ProfileCache, ProfileKey, architecture_of, default_folder, device_name, key_of
 from app.scheduler.estimates.pairs import Pair, PairTime
 from app.scheduler.estimates.profile import linear
 
 from ..rig import X, Y, make_model, tensor
 
-KEY = Key("m", "abc", "cpu x", 1)
+KEY = ProfileKey("m", "abc", "cpu x", 1)
 PROFILE = linear(1, 0.5, 4)
 
 
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     def store(self, cache: ProfileCache) -> Path | None:
         return cache.store_pair(KEY, pair()) if self.prefix else cache.store(KEY, PROFILE)
 
-    def load(self, cache: ProfileCache, key: Key = KEY) -> Any:
+    def load(self, cache: ProfileCache, key: ProfileKey = KEY) -> Any:
         return cache.load_pairs(key) if self.prefix else cache.load(key, 4)
 
 

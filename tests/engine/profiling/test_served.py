@@ -12,7 +12,7 @@ from fakes import MS, FakeDevice, virtual, virtual_loop
 from torch import nn
 
 from app.contract import Model
-from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
+from app.engine.profiling.cache import ProfileCache, ProfileKey, architecture_of, device_name
 from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.engine.profiling.served_loads import ServedLoads
 from app.observe.metrics import ModelStats
@@ -115,7 +115,7 @@ CALLS, BULK = make_model(name="calls"), make_model(nn.Identity(), name="bulk")
 
 def keep_pair(folder: Path, one: Model, other: Model, *slower: float) -> None:
     """As if the pair had been measured, up to 32 rows of each."""
-    key = Key(one.info.name, architecture_of(one), device_name(FakeDevice(virtual_loop(), 4)), 1)
+    key = ProfileKey(one.info.name, architecture_of(one), device_name(FakeDevice(virtual_loop(), 4)), 1)
     times = tuple(PairTime(rows, 32, 100, 100, part) for rows, part in zip((1, 32), slower, strict=True))
     ProfileCache(folder).store_pair(key, Pair(other.info.name, architecture_of(other), times))
 
