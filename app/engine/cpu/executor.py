@@ -117,7 +117,10 @@ class CpuExecutor(Executor):
     ) -> tuple[list[Any], dict[str, Any]]:
         """The model's arguments and keywords. `rows`: the slots of the batch with padding, of these `lengths`."""
         # The row of a whole model that runs alone. Rows that measure batches run often.
-        once = len(rows) == 1 and self.activations is None and rows[0] < self.pool.end
+        count, first = len(rows), rows[0]
+        once = count == 1 and self.activations is None and first < self.pool.end
+        beside = range(first, first + count)  # as nearly all rows are: to copy them in one piece is quicker
+        adjacent = rows[-1] == beside[-1] and list(rows) == list(beside)
         index: torch.Tensor | None = None
         of_rows = shorter = _NO_LENGTHS
         if lengths:
@@ -129,11 +132,12 @@ class CpuExecutor(Executor):
             if slab is None:
                 inputs.append(self.stacked(position, rows))
                 continue
-            if once and spec.fixed:
-                inputs.append(slab[rows[0] : rows[0] + 1])
+            if adjacent and spec.fixed:
+                piece = slab[first : first + count]
+                inputs.append(piece if once else piece.clone())
                 continue
-            if len(rows) == 1 and not spec.fixed:
-                inputs.append(_one_row(self.pool, position, rows[0], longest))
+            if count == 1:
+                inputs.append(_one_row(self.pool, position, first, longest))
                 continue
             if index is None:
                 index = indices(rows)
