@@ -19,7 +19,6 @@ from app.engine.device import Completion, completed, copied, failed, fault_of
 from app.engine.executor import Executor, Job, Ran, Stop, gather_rows
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
-from app.models.base import TORCH_DTYPES
 from app.models.process_state import ProcessState
 
 _NO_LENGTHS: dict[str, Any] = {}
@@ -119,7 +118,7 @@ class CpuExecutor(Executor):
         # The row of a whole model that runs alone. Rows that measure batches run often.
         count, first = len(rows), rows[0]
         once = count == 1 and self.activations is None and first < self.pool.end
-        beside = range(first, first + count)  # as nearly all rows are: to copy them in one piece is quicker
+        beside = range(first, first + count)  # as nearly all rows are
         adjacent = rows[-1] == beside[-1] and list(rows) == list(beside)
         index: torch.Tensor | None = None
         of_rows = shorter = _NO_LENGTHS
@@ -132,12 +131,11 @@ class CpuExecutor(Executor):
             if slab is None:
                 inputs.append(self.stacked(position, rows))
                 continue
-            if adjacent and spec.fixed:
-                piece = slab[first : first + count]
-                inputs.append(piece if once else piece.clone())
+            if once and spec.fixed:
+                inputs.append(slab[first : first + 1])
                 continue
-            if count == 1:
-                inputs.append(_one_row(self.pool, position, first, longest))
+            if adjacent and (spec.fixed or count == 1):
+                inputs.append(_beside(self.pool, position, beside, longest))
                 continue
             if index is None:
                 index = indices(rows)
@@ -159,9 +157,11 @@ class CpuExecutor(Executor):
         return [copied(value, spec, rows) for spec, value in zip(specs, values, strict=True)]
 
 
-def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:
-    """One row at its own length, [1, ...], copied. numpy copies it: see `copied`."""
-    spec, view = pool.specs[position], pool.views[position]
+def _beside(pool: Pool, position: int, rows: range, longest: Mapping[str, int]) -> torch.Tensor:
+    """Rows in slots side by side, of one length, copied in one piece. numpy copies them: see `copied`."""
+    spec, view, slab = pool.specs[position], pool.views[position], pool.slabs[position]
     assert view is not None  # it has a slab, see Pool
-    own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
-    return torch.from_numpy(np.array(view[(slice(slot, slot + 1), *own)])).view(TORCH_DTYPES[spec.datatype])
+    assert slab is not None
+    own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes) if spec.axes else ()
+    batch = torch.from_numpy(np.array(view[(slice(rows.start, rows.stop), *own)]))
+    return batch if batch.dtype is slab.dtype else batch.view(slab.dtype)  # as BF16, which numpy lacks
