@@ -33,7 +33,7 @@ _COMMON_MESSAGE = 200  # characters of a message up to which its body is cached
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
-def error_parts(exc: Exception, openai: bool = False) -> tuple[int, Headers, bytes]:
+def error_parts(exc: BaseException, openai: bool = False) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to `exc`. `openai`: the body has OpenAI's form. Never raises.
 
     A StarlingError carries its own status and message. Any exception that is neither a StarlingError nor the
@@ -76,7 +76,7 @@ def _body(message: str) -> bytes:
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _openai_body(exc: Exception, status: int, message: str) -> bytes:
+def _openai_body(exc: BaseException, status: int, message: str) -> bytes:
     error = {
         "message": message,
         "type": _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),

@@ -84,7 +84,9 @@ async def infer(request: Request) -> Response:
             body, lines = await compressed(request, body)
             kind += lines
         return succeeded(request, served, call, answer, body, kind)
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit):  # the server ends
+        raise
+    except BaseException as error:  # what a model's code or a library raises need not be an Exception
         return await refused(request, error)
 
 
@@ -295,7 +297,7 @@ def succeeded(
     return 200, head, body, False
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def refused(request: Request, error: BaseException) -> Response:
     """The error as the client wants it. While very many connections are open, a refusal waits for its turn."""
     request.release_body()
     resources = request.resources

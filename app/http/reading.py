@@ -119,7 +119,7 @@ class _Reading(Work):
 
     def failed(self, error: BaseException) -> None:
         for one in self._batch:
-            one.waiter.set_exception(error)  # type: ignore[arg-type]  # as in Work
+            one.waiter.set_exception(error)
 
 
 def _next_batch(waiting: Queue, many: bool) -> list[_Unread]:

@@ -55,7 +55,7 @@ class _HeldBytes:
     def set_result(self, value: object) -> None:
         self._bodies.held -= self._held
 
-    def set_exception(self, error: Exception) -> None:
+    def set_exception(self, error: BaseException) -> None:
         self._bodies.held -= self._held
 
 
@@ -108,7 +108,7 @@ class Request(Exchange):
         self.klass = ""  # the model's default
         self.full = False  # the queue of the default class is full, but the body may name the other class
         self.rows = 0  # not known yet
-        self.outcome: Answer | Exception | None = None  # what the response says
+        self.outcome: Answer | BaseException | None = None  # what the response says
         self.held = 0  # bytes of the body that count as held
         self.most_held = 0  # bytes that all bodies may hold together with this one
         self._pending: Pending | None = None
@@ -149,7 +149,7 @@ class Request(Exchange):
 
     begin = set_result
 
-    def set_exception(self, error: Exception) -> None:
+    def set_exception(self, error: BaseException) -> None:
         """Continue with an error."""
         running = self._coroutine
         if running is None:

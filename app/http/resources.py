@@ -74,7 +74,7 @@ class Resources:
         self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 
     def count_failure(
-        self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes
+        self, exc: BaseException, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes
     ) -> None:
         """Count a call that is answered with an error, and log the error if it is the server's or the model's."""
         if not isinstance(exc, StarlingError):

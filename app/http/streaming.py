@@ -53,7 +53,7 @@ class _News:
         self._stream = stream
         self._before: dict[int, tuple[int, int]] = {}  # by row: the time of its last piece, and its tokens so far
         self._waiter: Waiter | None = None
-        self._outcome: Answer | Exception | None = None
+        self._outcome: Answer | BaseException | None = None
 
     def add(self, row: int, piece: Any, tokens: int) -> None:
         """The row has written more."""
@@ -70,7 +70,7 @@ class _News:
         self._outcome = answer
         self._tell()
 
-    def set_exception(self, error: Exception) -> None:
+    def set_exception(self, error: BaseException) -> None:
         self._outcome = error
         self._tell()
 
@@ -87,7 +87,7 @@ class _News:
         waiter, self._waiter = self._waiter, None
         if waiter is None:  # it is sending, or its client has left
             return
-        if isinstance(self._outcome, Exception):
+        if isinstance(self._outcome, BaseException):
             waiter.set_exception(self._outcome)
         else:
             waiter.set_result(self._outcome)

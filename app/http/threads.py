@@ -51,11 +51,11 @@ class HelperThreads:
         self._free += 1
         if running.cancelled():  # the loop is being closed
             return
+        self._begin()
         if (error := running.exception()) is None:
             work.ended(running.result())
         else:
             work.failed(error)
-        self._begin()
 
 
 class Work:
@@ -89,4 +89,4 @@ class Work:
         self._waiter.set_result(value)
 
     def failed(self, error: BaseException) -> None:
-        self._waiter.set_exception(error)  # type: ignore[arg-type]  # a KeyboardInterrupt of a model's code is one, too
+        self._waiter.set_exception(error)

@@ -439,6 +439,34 @@ async def test_errors_of_a_models_code_are_logged_once_a_cause(
     assert trace.tb_frame.f_code.co_filename == __file__
 
 
+class NoException(BaseException):
+    """As that of tokenizers' library in Rust when it fails."""
+
+
+@pytest.mark.parametrize("error", [NoException, asyncio.CancelledError, GeneratorExit, SystemExit, StopIteration])
+async def test_what_a_models_code_raises_need_not_be_an_exception(
+    caller: MakeCaller, model: Echo, error: type[BaseException]
+) -> None:
+    def fails(*given: object) -> Any:
+        raise error
+
+    sent = {b"content-type": b"text/plain"}
+    for code, status in (({"decode": fails}, 400), ({"decode": readable, "present": fails}, 500)):
+        call = caller(with_code(model, **code))
+        async with asyncio.timeout(10):
+            assert (await call(FRIENDLY, b"cat", sent)).status == status
+        assert (call.resources.bodies.held, call.model.open_leases, len(call.model.finished)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("error", [NoException, asyncio.CancelledError])
+async def test_nor_what_a_library_raises(caller: MakeCaller, model: Echo, error: type[BaseException]) -> None:
+    collected = Collected()
+    model.fails = error()  # type: ignore[assignment]
+    assert (await caller(model, options={"tracer": collected.tracer})(INFER, body())).status == 500
+    assert (model.finished, model.open_leases) == (["internal"], 0)
+    assert told(collected.one())["starling.outcome"] == "internal"
+
+
 async def test_errors_of_callers_are_not_logged(
     caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:

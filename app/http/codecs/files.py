@@ -67,9 +67,9 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     try:
         with_fields = {"fields": upload.fields} if served.model.takes_fields else {}
         arrays = decode(upload.media, upload.data, **with_fields)
-    except StarlingError:
+    except (StarlingError, KeyboardInterrupt):
         raise
-    except Exception as exc:  # the model's code may raise anything; an undecodable file is the client's fault
+    except BaseException as exc:  # the model's code may raise anything; an undecodable file is the client's fault
         raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
     if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
         raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")

@@ -51,9 +51,9 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
             named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
             try:
                 rows.append(present(named))
-            except StarlingError:
+            except (StarlingError, KeyboardInterrupt):
                 raise
-            except Exception as exc:  # the model's code may raise anything
+            except BaseException as exc:  # the model's code may raise anything
                 raise ModelFailed(
                     f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
                 ) from exc

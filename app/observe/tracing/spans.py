@@ -135,7 +135,7 @@ class CallSpan:
             self._end("ok", info, klass, rows, _UNSET)
         return self.traceparent
 
-    def failed(self, info: ModelInfo | None, klass: str, rows: int, exc: Exception, status: int) -> bytes:
+    def failed(self, info: ModelInfo | None, klass: str, rows: int, exc: BaseException, status: int) -> bytes:
         """The call is answered with this error and status. Returns its `traceparent`."""
         if found := self._attributes:
             code, cause = (exc.code, exc.cause) if isinstance(exc, StarlingError) else ("internal", exc)
