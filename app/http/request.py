@@ -144,8 +144,11 @@ class Request(Exchange):
             self._pending = pending = running.send(value)
         except StopIteration as end:
             self._answer(end.value)
-        else:
+            return
+        try:
             pending.submit(self)
+        except Exception as failure:
+            self._submit_failed(pending, failure)
 
     begin = set_result
 
@@ -158,8 +161,17 @@ class Request(Exchange):
             self._pending = pending = running.throw(error)
         except StopIteration as end:
             self._answer(end.value)
-        else:
+            return
+        try:
             pending.submit(self)
+        except Exception as failure:
+            self._submit_failed(pending, failure)
+
+    def _submit_failed(self, pending: Pending, failure: Exception) -> None:
+        """It could not begin: there is no thread, or the device has no memory for the inputs."""
+        if self._pending is not pending:  # it did begin, and what came of it led to this
+            raise failure
+        self.set_exception(failure)
 
     def received(self, body: bytes) -> None:
         if not self.drops_body:

@@ -467,6 +467,18 @@ async def test_nor_what_a_library_raises(caller: MakeCaller, model: Echo, error:
     assert told(collected.one())["starling.outcome"] == "internal"
 
 
+class Unsubmitted(EchoLease):
+    def submit(self, waiter: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_rows_that_cannot_be_submitted(caller: MakeCaller, model: Echo) -> None:
+    model.lease_type = Unsubmitted
+    call = caller(model)
+    assert (await call(INFER, body())).status == 500
+    assert (model.finished, model.open_leases, call.resources.bodies.held) == (["internal"], 0, 0)
+
+
 async def test_errors_of_callers_are_not_logged(
     caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:
