@@ -43,6 +43,14 @@ def presentable(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
+def text_of(error: BaseException) -> str:
+    """The message of an error; its type where it has none. An exception class of a model's may raise when asked."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return f"{type(error).__name__} (it cannot be shown)"
+
+
 class StarlingError(Exception):
     """Base of all errors that reach a caller. Raise a leaf, never this.
 

@@ -10,7 +10,7 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
-from app.errors import presentable
+from app.errors import presentable, text_of
 from app.user_code import links_of, own_links
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
@@ -133,6 +133,6 @@ class CauseLog:
         self._seen[cause] = None
         self._logger.warning(
             "model %s, request %s: %s: %s (the same cause is not logged again)",
-            model, request_id, type(exc).__name__, exc,
+            model, request_id, type(exc).__name__, text_of(exc),
             exc_info=(type(exc), exc, users[0]) if users else None,
         )  # fmt: skip

@@ -443,7 +443,14 @@ class NoException(BaseException):
     """As that of tokenizers' library in Rust when it fails."""
 
 
-@pytest.mark.parametrize("error", [NoException, asyncio.CancelledError, GeneratorExit, SystemExit, StopIteration])
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "error", [NoException, asyncio.CancelledError, GeneratorExit, SystemExit, StopIteration, Unsayable]
+)
 async def test_what_a_models_code_raises_need_not_be_an_exception(
     caller: MakeCaller, model: Echo, error: type[BaseException]
 ) -> None:
@@ -454,7 +461,8 @@ async def test_what_a_models_code_raises_need_not_be_an_exception(
     for code, status in (({"decode": fails}, 400), ({"decode": readable, "present": fails}, 500)):
         call = caller(with_code(model, **code))
         async with asyncio.timeout(10):
-            assert (await call(FRIENDLY, b"cat", sent)).status == status
+            reply = await call(FRIENDLY, b"cat", sent)
+        assert (reply.status, error.__name__ in reply.json()["error"]) == (status, True)
         assert (call.resources.bodies.held, call.model.open_leases, len(call.model.finished)) == (0, 0, 1)
 
 

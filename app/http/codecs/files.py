@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.contract import Array, ModelInfo, Served, TensorSpec
-from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia
+from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia, text_of
 from app.http.codecs.base import DecodedCall
 from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, stacked
 from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
@@ -70,7 +70,7 @@ def _arrays(served: Served, upload: Upload) -> Mapping[str, Any]:
     except (StarlingError, KeyboardInterrupt):
         raise
     except BaseException as exc:  # the model's code may raise anything; an undecodable file is the client's fault
-        raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
+        raise BadRequest(f"{upload.field}: {text_of(exc)}", cause=exc) from exc
     if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
         raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")
     return arrays

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from app.contract import Answer, Array, Served, TensorSpec
-from app.errors import ModelFailed, StarlingError
+from app.errors import ModelFailed, StarlingError, text_of
 from app.http.codecs.base import DecodedCall
 from app.values.tensors import to_json
 
@@ -54,9 +54,7 @@ def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> 
             except (StarlingError, KeyboardInterrupt):
                 raise
             except BaseException as exc:  # the model's code may raise anything
-                raise ModelFailed(
-                    f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
-                ) from exc
+                raise ModelFailed(f"model {info.name}: its present failed: {text_of(exc)}", cause=exc) from exc
     return rows[0] if call.single else rows
 
 

@@ -31,7 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from app.contract import Answer, ModelInfo
-from app.errors import ClientGone, StarlingError
+from app.errors import ClientGone, StarlingError, text_of
 
 Attributes = dict[str, AttributeValue]
 
@@ -144,9 +144,9 @@ class CallSpan:
                 found["http.response.status_code"] = status
             if status >= 500:
                 found["error.type"] = code
-                shown = Status(StatusCode.ERROR, str(exc)[:_LONGEST])
+                shown = Status(StatusCode.ERROR, text_of(exc)[:_LONGEST])
             if cause is not None:  # without its traceback, which is in the log: formatting it takes long
-                kind, message = type(cause).__qualname__, str(cause)[:_LONGEST]
+                kind, message = type(cause).__qualname__, text_of(cause)[:_LONGEST]
                 events.append(Event("exception", {"exception.type": kind, "exception.message": message}))
             self._end(code, info, klass, rows, shown, events)
         return self.traceparent
