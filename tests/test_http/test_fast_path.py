@@ -224,6 +224,20 @@ async def test_a_body_that_does_not_come_in_time(handler: Takes, known: bool) ->
     assert connection.transport.closing
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_comes_while_the_answer_that_it_is_late_waits_for_its_turn(
+    handler: Takes, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Taken, "on_body_timeout", lambda taken: setattr(taken, "drops_body", True))
+    clock, connection = await begun(handler, known)
+    clock.pass_s(31)
+    connection.send(b"ab")
+    connection.send(b"cd")
+    assert connection.transport.writes == []
+    handler.taken[0].ok()
+    assert connection.transport.writes == [ANSWER]
+
+
 async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Takes) -> None:
     connection = await connected(handler)
     connection.send(post(b"/a") + b"no http\r\n\r\n")

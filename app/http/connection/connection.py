@@ -253,10 +253,11 @@ class HttpProtocol(PatchedProtocol):
             self._body_timer = None
 
     def _body_late(self) -> None:
+        self._body_timer = None
         exchange = self._collecting
         if exchange is not None and not exchange.drops_body:  # a refusal is already due
-            self._end_collecting()
-            exchange.on_body_timeout()
+            self._parts = []
+            exchange.on_body_timeout()  # its answer ends the collecting
 
     # answering
 
