@@ -208,14 +208,14 @@ def leased(request: Request, served: Served, call: DecodedCall) -> Lease:
     them, and what `Served.lease` raises.
     """
     batching, resources = served.info.batching, request.resources
+    request.rows = call.rows
+    request.klass = call.klass = call.klass or request.klass
     if call.rows > 1 and call.rows > batching.max_queue:
         raise BadRequest(
             f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds "
             f"{batching.max_queue}; send at most {batching.max_queue} at a time, or raise max_queue "
             "(--max-queue, or in model.toml)"
         )
-    request.rows = call.rows
-    request.klass = call.klass = call.klass or request.klass
     if (options := request.options) is not NO_OPTIONS:
         call.priority = call.priority or options.priority
         call.timeout_us = call.timeout_us or options.timeout_us

@@ -262,6 +262,7 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
     await call(f"{INFER}?a=b", body(2), mine)
     await call(INFER, body(), {**mine, X_CLASS: b"best_effort"})
     await call(INFER, b"{", mine)
+    await call(INFER, body(9, parameters={"class": "best_effort"}), mine)  # more than the queue holds
     model.fails = ModelFailed("no")
     await call(INFER, body(), mine)
     await call("/v2/models/echo/versions/2/infer", body(), mine)
@@ -280,6 +281,7 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
         {**about, "status": 200, "rows": 2, "class": "realtime"},
         {**about, "status": 200, "rows": 1, "class": "best_effort"},
         {**about, "status": 400, "class": "realtime"},
+        {**about, "status": 400, "rows": 9, "class": "best_effort"},
         {**about, "status": 500, "rows": 1, "class": "realtime"},
         {
             "method": "POST", "path": "/v2/models/echo/versions/2/infer", "status": 503, "request_id": "mine",
