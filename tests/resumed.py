@@ -35,7 +35,7 @@ class _Runner:
         except StopIteration as end:
             if not self.future.done():
                 self.future.set_result(end.value)
-        except Exception as error:
+        except BaseException as error:
             if not self.future.done():
                 self.future.set_exception(error.with_traceback(None))
         else:

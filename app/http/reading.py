@@ -45,7 +45,7 @@ class _Unread:
             self.queue = None
             heir.set_result(None)
 
-    def read(self, rows: Translated | Exception) -> None:
+    def read(self, rows: Translated | BaseException) -> None:
         if isinstance(rows, Translated):
             self.waiter.set_result(rows)
         else:
@@ -113,7 +113,7 @@ class _Reading(Work):
         return partial(read_each, self._front, [one.sent for one in self._batch])
 
     def ended(self, value: object) -> None:
-        found: list[Translated | Exception] = value  # type: ignore[assignment]  # of `read_each`
+        found: list[Translated | BaseException] = value  # type: ignore[assignment]  # of `read_each`
         for one, rows in zip(self._batch, found, strict=True):
             one.read(rows)
 
@@ -133,9 +133,11 @@ def _next_batch(waiting: Queue, many: bool) -> list[_Unread]:
     return batch
 
 
-def read_each(front: Front, calls: Sequence[Sequence[Array]]) -> list[Translated | Exception]:
+def read_each(front: Front, calls: Sequence[Sequence[Array]]) -> list[Translated | BaseException]:
     """The rows of each call, or the error. If reading all at once fails, each is read alone to find the wrong ones."""
     try:
         return list(front.read(calls))
-    except Exception as error:
+    except KeyboardInterrupt:  # the server ends
+        raise
+    except BaseException as error:  # tokenizers raises one that is no Exception when its Rust code fails
         return [error] if len(calls) == 1 else [one for call in calls for one in read_each(front, [call])]
