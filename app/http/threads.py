@@ -44,8 +44,13 @@ class HelperThreads:
             while queue and self._free > kept:
                 self._free -= 1
                 work = queue.popleft()
-                running = asyncio.get_running_loop().run_in_executor(None, work.begin())
-                running.add_done_callback(partial(self._ended, work))
+                try:
+                    running = asyncio.get_running_loop().run_in_executor(None, work.begin())
+                except RuntimeError as error:  # the system starts no more threads
+                    self._free += 1
+                    work.failed(error)
+                else:
+                    running.add_done_callback(partial(self._ended, work))
 
     def _ended(self, work: Work, running: asyncio.Future[object]) -> None:
         self._free += 1

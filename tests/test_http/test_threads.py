@@ -99,6 +99,20 @@ async def test_what_a_failed_function_was_given_is_freed_without_the_collector()
         gc.enable()
 
 
+class NoThreads(ThreadPoolExecutor):
+    def submit(self, *given: Any, **named: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_thread_that_cannot_be_started_is_tried_again() -> None:
+    loop, threads = asyncio.get_running_loop(), HelperThreads(1)
+    loop.set_default_executor(NoThreads(1))
+    with pytest.raises(RuntimeError, match="can't start"):
+        await running(threads.run(REAL, int))
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    assert await asyncio.wait_for(running(threads.run(REAL, int)), 5) == 0
+
+
 BULK = {X_CLASS: b"best_effort"}
 
 
