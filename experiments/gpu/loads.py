@@ -46,7 +46,7 @@ class _Waiter:
         self.lease.close()
         self.load.ended(clock() - self.begun)
 
-    def set_exception(self, error: Exception, /) -> None:
+    def set_exception(self, error: BaseException, /) -> None:
         self.lease.close()
         self.load.failed(error)
 
@@ -80,7 +80,7 @@ class _Load:
         self.latencies.append(ns)
         self._left()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self.faults[type(error).__name__] += 1
         self._left()
 
