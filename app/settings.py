@@ -39,6 +39,8 @@ REMOVED = {
     "trace_sample": "set OTEL_TRACES_SAMPLER=traceidratio, and the share as OTEL_TRACES_SAMPLER_ARG",
     "ui": "--no-pages takes away /ui, /docs and /openapi.json",
 }
+#: Flags of earlier versions that are still understood: what says the same now; "" where nothing needs to be said.
+_EARLIER = {"--no-ui": "--no-pages", "--no-docs": "--no-pages", "--ui": "", "--docs": "", "--allow-empty": ""}
 #: First parts of the server's own paths. A prefix may not begin with one: the two could not be told apart.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
 
@@ -271,6 +273,17 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
         meant = f"; did you mean {prefix}{near[0]}?" if near else ""
         lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
     return lines
+
+
+def as_now(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The arguments of `serve` with what replaces flags of earlier versions, and a warning for each of these."""
+    given = list(arguments)
+    warnings = [
+        f"warning: {REMOVED[name.removeprefix('--no-').removeprefix('--').replace('-', '_')]}: {name} will go"
+        for name in given
+        if name in _EARLIER
+    ]
+    return [now for name in given if (now := _EARLIER.get(name, name))], warnings
 
 
 def refuse_removed(given: Iterable[str]) -> None:

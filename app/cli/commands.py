@@ -22,7 +22,7 @@ from app.cli import new_command, profile_command
 from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
-from app.settings import Settings, refuse_removed, repeated_models, settings_from, unknown_variables
+from app.settings import Settings, as_now, refuse_removed, repeated_models, settings_from, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -63,6 +63,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         if sys.argv[1:2] == ["serve"]:
+            sys.argv[2:], warnings = as_now(sys.argv[2:])
+            for line in warnings:
+                print(f"starling: {line}", file=sys.stderr)
             refuse_removed(sys.argv[2:])
         cli()
     except ConfigError as exc:
