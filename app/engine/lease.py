@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import coroutine
 from typing import Any, Protocol
 
-from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter
+from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, Waiter, wait
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.outputs import CallWithOutputs, joined
@@ -114,10 +113,7 @@ class Lease(CallWithOutputs):
             check_range(pool.specs[index], values)
         pool.write(self.slots, index, values, self._lengths)
 
-    @coroutine
-    def run(self) -> Generator[Lease, Answer, Answer]:
-        """Submit, and wait for the answer; see contract.Lease."""
-        return (yield self)
+    run = wait
 
     def submit(self, waiter: Waiter) -> None:
         """Run the rows, which have been written; see contract.Lease."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from app.contract import Array, Front, Translated, Waiter, wait
@@ -62,10 +62,9 @@ class FrontReader:
         self._threads = threads
         self._waiting: dict[tuple[Front, bool], Queue] = {}
 
-    async def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Translated:
-        """What `front.read` returns for these inputs, a body of `size` bytes. Raises what it raises."""
-        read: Translated = await wait(_Unread(self, front, best_effort, sent, size))
-        return read
+    def read(self, front: Front, best_effort: bool, sent: Sequence[Array], size: int) -> Awaitable[Translated]:
+        """What `front.read` returns for these inputs, a body of `size` bytes, or raises."""
+        return wait(_Unread(self, front, best_effort, sent, size))
 
     def add(self, unread: _Unread) -> None:
         key = unread.front, unread.best_effort

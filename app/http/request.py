@@ -7,21 +7,17 @@ connection brings the body, the engine's driver the answer, and each of them run
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from app.contract import CLASSES, Answer, Catalog, Pending, Served, Waiter
+from app.contract import CLASSES, Answer, Catalog, Pending, Served, Waiter, wait
 from app.errors import BodyTimeout, ClientGone
 from app.http.body import BodyReader, RequestHeaders, client_request_id
 from app.http.connection.connection import Carrier, Exchange, HttpProtocol
 from app.http.inference_routes import NO_OPTIONS, Route, find_route
 from app.http.prefix import strip_prefix
 from app.http.resources import Resources
-
-log = logging.getLogger("starling.http")
 
 REALTIME = CLASSES[0]
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # request targets cached, and bytes of each: clients may send any number
@@ -55,13 +51,7 @@ class _HeldBytes:
     def set_result(self, value: object) -> None:
         self._bodies.held -= self._held
 
-    def set_exception(self, error: BaseException) -> None:
-        self._bodies.held -= self._held
-
-
-@coroutine
-def _body() -> Generator[Pending, bytes, bytes]:
-    return (yield _BODY)
+    set_exception = set_result
 
 
 class Request(Exchange):
@@ -124,7 +114,7 @@ class Request(Exchange):
 
     def whole_body(self) -> Awaitable[bytes]:
         """The body that has not arrived yet."""
-        return _body()
+        return wait(_BODY)
 
     def release_body(self) -> None:
         """The bytes of the body are not needed any more."""
@@ -137,41 +127,29 @@ class Request(Exchange):
 
     def set_result(self, value: Any = None) -> None:
         """Begin, or continue with what was waited for."""
-        running = self._coroutine
-        if running is None:  # it was answered meanwhile
-            return
-        try:
-            self._pending = pending = running.send(value)
-        except StopIteration as end:
-            self._answer(end.value)
-            return
-        try:
-            pending.submit(self)
-        except Exception as failure:
-            self._submit_failed(pending, failure)
+        if (running := self._coroutine) is not None:  # else it was answered meanwhile
+            self._continue(running.send, value)
 
     begin = set_result
 
     def set_exception(self, error: BaseException) -> None:
         """Continue with an error."""
-        running = self._coroutine
-        if running is None:
-            return
+        if (running := self._coroutine) is not None:
+            self._continue(running.throw, error)
+
+    def _continue(self, go_on: Callable[[Any], Pending], told: Any) -> None:
+        """Run the coroutine up to its next wait, or its end."""
         try:
-            self._pending = pending = running.throw(error)
+            self._pending = pending = go_on(told)
         except StopIteration as end:
             self._answer(end.value)
             return
         try:
             pending.submit(self)
-        except Exception as failure:
-            self._submit_failed(pending, failure)
-
-    def _submit_failed(self, pending: Pending, failure: Exception) -> None:
-        """It could not begin: there is no thread, or the device has no memory for the inputs."""
-        if self._pending is not pending:  # it did begin, and what came of it led to this
-            raise failure
-        self.set_exception(failure)
+        except Exception as failure:  # there is no thread, or the device has no memory for the inputs
+            if self._pending is not pending:  # it did begin, and what came of it led to this
+                raise
+            self.set_exception(failure)
 
     def received(self, body: bytes) -> None:
         if not self.drops_body:
@@ -191,9 +169,8 @@ class Request(Exchange):
 
     def _answer(self, response: Response) -> None:
         # The connection keeps this object until its next request. It must keep neither a model nor a body alive.
-        self._coroutine = self._pending = self.served = self.body = self.outcome = None
-        if self.held:
-            self.resources.bodies.held -= self.held
+        self._coroutine = self._pending = self.served = self.outcome = None
+        self.release_body()
         status, head, body, self.closes = response
         self.connection.send_answer(self, status, head, body)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from app.contract import Array
 from app.engine.cpu.executor import CpuExecutor
@@ -55,7 +56,7 @@ class SegmentExecutor(CpuExecutor, ABC):
             return
         slots, most, continues = job.slots, job.steps, True
         while continues:
-            ran = self._ran(lambda: self.together(slots, most, job, stop), stop)  # noqa: B023  # called at once
+            ran = self._ran(partial(self.together, slots, most, job, stop), stop)
             ran.continues = continues = not (stop.at_next_row or stop.now) and 0 < len(ran.ended) < len(slots)
             if continues:
                 slots, most, stop.made = ran.left_of(slots), NO_BOUND, 0
