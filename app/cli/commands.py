@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from app import __version__
-from app.cli import new_command, profile_command
 from app.cli.options import option
 from app.errors import ConfigError
 from app.observe import logs, standard_streams
@@ -40,6 +39,8 @@ _SHORT = {"model": ("-m",)}
 
 #: Commands of the packages beside this one. They know the server, and nothing in the server knows them.
 _BESIDE = (
+    "planner.commands.new:new",
+    "planner.commands.profile:profile",
     "planner.commands.simulate:simulate",
     "planner.commands.optimum:optimum",
     "planner.commands.size:size",
@@ -281,8 +282,6 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-for command in (new_command.new, profile_command.profile):
-    cli.command()(command)
 for place in _BESIDE:
     module, _, name = place.partition(":")
     cli.command()(getattr(importlib.import_module(module), name))

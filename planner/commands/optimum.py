@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
-from app.cli.output import print_json, tabulated
 from app.errors import as_config_error
+from planner.commands.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
+from planner.commands.output import print_json, tabulated
 
 _MS = 1e6
 _OF_WORKERS = (

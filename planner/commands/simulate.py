@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption, filled
-from app.cli.output import print_json, progress, tabulated
+from app.cli.options import filled
 from app.errors import as_config_error
+from planner.commands.options import BatchOption, JsonOption, LoadOption, ProfileOption, RateOption
+from planner.commands.output import print_json, progress, tabulated
 
 if TYPE_CHECKING:
     from planner.fleet import Setup

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.options import find_model, load_model
 from app.errors import ConfigError
 from app.machine import cpu_cores, helper_threads
 from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile
+from planner.commands.options import find_model, load_model
 from planner.simulated_front import FrontCosts
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def stored(
     from app import process
 
     process.prepare()
-    from app.cli import profile_measure
     from app.engine.profiling.cache import ProfileCache, default_folder
+    from planner.commands import profile_measure
 
     name = name or _only(models)
     source, loaded = find_model(name, models, []), load_model(name, models, [], 0)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import serve_flags, tabulated
+from planner.commands.output import serve_flags, tabulated
 
 if TYPE_CHECKING:
     from planner.commands.size_profiles import HttpCost, SizedModel

@@ -11,8 +11,6 @@ import pytest
 from runtimes import HostRuntime
 
 from app import engine_setup
-from app.cli import profile_command, profile_measure
-from app.cli.profile_beside import check_room
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
 from app.engine.streams.device import StreamDevice
@@ -21,6 +19,8 @@ from app.machine import cpu_cores
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.types import WorkerSpec
+from planner.commands import profile, profile_measure
+from planner.commands.profile_beside import check_room
 
 from .running import assert_refused, printed, succeeds
 
@@ -67,7 +67,7 @@ def test_all_models_on_a_device_that_copies(profiles: Path, monkeypatch: pytest.
             return StreamDevice(runtime, tuple(map(WorkerSpec, capacities)), host=CpuDevice(capacities, 1, 2))
 
         monkeypatch.setattr(engine_setup, "make_device", device)
-        for module in (profile_command, profile_measure):
+        for module in (profile, profile_measure):
             monkeypatch.setattr(module, "cpu_cores", lambda: 2)
         arguments = ("profile", "digits", "--max-batch", "2", *QUICK)
         first = printed(*arguments, "--beside", "all")
@@ -103,6 +103,6 @@ def test_one_worker_is_told_in_one_line(cores: int, threads: int, workers: int, 
 def test_a_wrong_option_is_one_line(
     arguments: tuple[str, ...], message: str, profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profile_command, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(profile, "cpu_cores", lambda: 2)
     assert_refused(message, "profile", "echo", *arguments)
     assert not profiles.exists()

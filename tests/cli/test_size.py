@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from app import models
-from app.cli import profile_measure
 from app.contract import Model, ModelInfo, SampleRow
 from app.engine.profiling.cache import ProfileCache, ProfileKey, cpu_name, key_of
 from app.models.loading import load
@@ -24,7 +23,7 @@ from app.scheduler.estimates.front_load import FrontLoad
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.settings import Settings
 from planner import sizing
-from planner.commands import size_profiles
+from planner.commands import profile_measure, size_profiles
 from planner.commands.size import measured_service
 from planner.simulated_front import FrontCosts
 

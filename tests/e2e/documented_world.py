@@ -13,7 +13,7 @@ import tiny_transformers as tiny
 from cli.running import invoke
 from typer.testing import Result
 
-from app.models.scaffold.new import make
+from planner.commands.new_folder import make
 
 from .conftest import Keeper
 from .documented import Block, Command, blocks, commands

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tiny_transformers as tiny
 
-from app.models.scaffold.new import make
+from planner.commands.new_folder import make
 
 from .documented import RECIPES, blocks, commands, curl
 from .server import Server

@@ -6,7 +6,6 @@ A guess is tried before it is written. If there is none, the error asks for `--i
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,22 +28,7 @@ _SIDES = (224, 64, 32, 28, 96, 128)  # pixels of an image: common sizes, tried i
 _LONGEST = 128  # of sequences: a bound that the owner may raise later
 _SHORT, _LONG = 8, 12  # two lengths, to see which axes of an output follow them
 _RECURRENT = ("LSTM", "GRU", "RNN")
-_GIVEN = re.compile(r"(\S.*?):([A-Z]+\d*)\[([^\]]*)\]")
 ASK = 'give the inputs by --input NAME:DATATYPE[SHAPE], one row without the batch, such as --input "x:FP32[3]"'
-
-
-def parse_input(text: str) -> dict[str, Any]:
-    """`ids:INT64[tokens]` as a table of model.toml. Raises ConfigError."""
-    found = _GIVEN.fullmatch(text)
-    if found is None:
-        raise ConfigError(f'input: expected NAME:DATATYPE[SHAPE] like "x:FP32[3]" or "ids:INT64[tokens]", got {text!r}')
-    name, datatype, axes = found.groups()
-    parts = [part.strip() for part in axes.split(",") if part.strip()]
-    return {
-        "name": name,
-        "datatype": datatype,
-        "shape": [int(part) if re.fullmatch(r"-?\d+", part) else part for part in parts],
-    }
 
 
 def guesses(module: nn.Module) -> Iterator[InputTables]:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.output import aligned
 from loadtest.generator.run import Lagging, in_loop
+from planner.commands.output import aligned
 
 from .clients import WorkloadPlan, WorkloadResult, play
 from .figures import COLUMNS, by_class, by_task

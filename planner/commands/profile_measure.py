@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.cli import output
 from app.errors import ConfigError
 from app.machine import cpu_cores
 from app.settings import Settings, settings_from
+from planner.commands import output
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
@@ -50,6 +49,8 @@ def settings_of(workers: int, budget_s: float, folder: Path | None, **given: Any
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop of the server's kind."""
+    import asyncio  # slow to import
+
     from uvicorn.loops.auto import auto_loop_factory
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:

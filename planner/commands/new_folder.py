@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from app.models.sources.onnx_files import external_files
 from app.models.sources.opening import MODEL_FILES
 from app.values.requests import v2_request
 
+_GIVEN = re.compile(r"(\S.*?):([A-Z]+\d*)\[([^\]]*)\]")
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
 _CODE = """from torch import nn
 
@@ -32,6 +35,20 @@ _CODE = """from torch import nn
 def build():
     return nn.Softmax(dim=1)
 """
+
+
+def parse_input(text: str) -> dict[str, Any]:
+    """`ids:INT64[tokens]` as a table of model.toml. Raises ConfigError."""
+    found = _GIVEN.fullmatch(text)
+    if found is None:
+        raise ConfigError(f'input: expected NAME:DATATYPE[SHAPE] like "x:FP32[3]" or "ids:INT64[tokens]", got {text!r}')
+    name, datatype, axes = found.groups()
+    parts = [part.strip() for part in axes.split(",") if part.strip()]
+    return {
+        "name": name,
+        "datatype": datatype,
+        "shape": [int(part) if re.fullmatch(r"-?\d+", part) else part for part in parts],
+    }
 
 
 @dataclass(frozen=True, slots=True)

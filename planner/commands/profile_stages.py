@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import aligned
-from app.cli.profile_measure import idle_engine, loaded, run
 from app.errors import ConfigError
 from app.settings import Settings
+from planner.commands.output import aligned
+from planner.commands.profile_measure import idle_engine, loaded, run
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model

@@ -41,8 +41,7 @@ def new(
 
     Exit status 1 if `starling check` refuses it: the model.toml that was tried is printed. Nothing is left then.
     """
-    from app.models.scaffold.guess import parse_input
-    from app.models.scaffold.new import make
+    from planner.commands.new_folder import make, parse_input
 
     made = make(name, origin, [parse_input(text) for text in inputs or []], weights, task)
     if made.checked.error:

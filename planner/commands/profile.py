@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import (
+from app.cli.options import filled
+from app.errors import ConfigError, as_config_error
+from app.machine import cpu_cores
+from planner.commands.options import (
     DeviceOption,
     ExtraOption,
     JsonOption,
     ModelsOption,
     PrecisionOption,
     ProfileDirOption,
-    filled,
     load_model,
     refuse,
     typed,
 )
-from app.cli.output import aligned
-from app.cli.profile_beside import ALL, Pairs, check_room, measure_pairs
-from app.cli.profile_measure import measure, settings_of
-from app.cli.profile_stages import Slices, measure_stages, parse_stages
-from app.errors import ConfigError, as_config_error
-from app.machine import cpu_cores
+from planner.commands.output import aligned
+from planner.commands.profile_beside import ALL, Pairs, check_room, measure_pairs
+from planner.commands.profile_measure import measure, settings_of
+from planner.commands.profile_stages import Slices, measure_stages, parse_stages
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import aligned
-from app.cli.profile_measure import idle_engine, loaded, progress, run
 from app.errors import ConfigError
 from app.settings import Settings
+from planner.commands.output import aligned
+from planner.commands.profile_measure import idle_engine, loaded, progress, run
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
