@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +22,14 @@ OPEN_CONNECTIONS = 512  # more wait in the client, which counts
 TIMEOUT_S = 10.0
 
 
-def post(path: str, port: int, body: bytes, *headers: str) -> bytes:
-    """The bytes of a request with a JSON body."""
-    lines = [f"POST {path} HTTP/1.1", f"Host: {LOOPBACK}:{port}", "Content-Type: application/json", *headers]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+JSON = {"Content-Type": "application/json"}
+
+
+def post(path: str, port: int, body: bytes, headers: Mapping[str, str] = JSON) -> bytes:
+    """The bytes of a request."""
+    given = {"Host": f"{LOOPBACK}:{port}", **headers, "Content-Length": len(body)}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items()), "", ""]
+    return "\r\n".join(lines).encode() + body
 
 
 class Answers:

@@ -40,10 +40,6 @@ SPECS = (
     _spec("cells", 40, 15, "Cells against whole padded batches (Late Batching)"),
     _spec("stages", 55, 15, "Stages on mixed lengths (DVABatch)"),
     _spec("life", 30, 15, "Reload, two models, out of memory, 64 best-effort calls", "life"),
-    _spec("preemption", 45, 10, "Real time beside bulk, by torch alone"),
-    _spec("boundaries", 25, 8, "What a stage boundary costs, by torch alone"),
-    _spec("host", 25, 8, "What the host pays", "host_costs"),
-    _spec("sizes", 45, 10, "Batch sizes, and N streams of M rows"),
 )
 BY_NAME = {spec.name: spec for spec in SPECS}
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from experiments.gpu.blocks import Block
-from experiments.gpu.card import HostCard, card_of, device_ms
+from experiments.gpu.card import HostCard, card_of, mean_ms
 from loadtest.common import machine
 
 _ASKED = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu"
@@ -43,7 +43,7 @@ def _speeds(block: Block, card: HostCard, stream: Any, megabytes: int, side: int
         ("host to device", host.nbytes, part, host),
         ("device to host", host.nbytes, host, part),
     ):
-        ms = device_ms(card, stream, partial(target.copy_, source, non_blocking=True), 10)
+        ms = mean_ms(card, stream, partial(target.copy_, source, non_blocking=True), 10)
         speeds[name] = round(nbytes / ms / 1e6, 1)
     block.keep(copies_gb_s=speeds)
     products = {}
@@ -51,7 +51,6 @@ def _speeds(block: Block, card: HostCard, stream: Any, megabytes: int, side: int
         with card.on(stream):
             x, y = (torch.randn(side, side, device=card.device, dtype=dtype) for _ in range(2))
         product = partial(torch.matmul, x, y)
-        device_ms(card, stream, product, 2)
-        ms = device_ms(card, stream, product, 10)
+        ms = mean_ms(card, stream, product, 10)
         products[str(dtype)[6:]] = round(2 * side**3 / ms / 1e9, 1)
     block.keep(tflop_s=products)

@@ -114,13 +114,12 @@ def _replayed(card: HostCard, stream: Any, cell: Any, rows: int) -> Callable[[Ba
     token = torch.zeros(rows, dtype=torch.int32, device=card.device)
     state = [torch.zeros((rows, *shape), dtype=card.half, device=card.device) for shape in cell.state]
 
-    def step() -> torch.Tensor:
+    def step() -> None:
         _, after = cell.step(token, tuple(state))
         for old, new in zip(state, after, strict=True):
             old.copy_(new)
-        return state[0]
 
-    replay, _ = card.capture(step, stream, card.pool())
+    replay = card.capture(step, stream)
 
     def run(batch: Batch) -> None:
         padded, _ = batch

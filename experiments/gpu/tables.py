@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.gpu import torch_tables
 from experiments.gpu.blocks import SPECS, Data
-from experiments.gpu.torch_tables import Shown, stages_of
 from loadtest.common.page import fmt, lines_table
+
+Shown = tuple[str, Callable[[], str]]  # a table, and what makes the sentence
 
 LATENCY = ("mean, ms", "p50, ms", "p99, ms")
 
@@ -25,6 +25,10 @@ def number(value: float | None) -> str:
 
 def times(value: float) -> str:
     return f"{value:.2f} x"
+
+
+def stages_of(count: str) -> str:
+    return f"{count} stage{'s' * (count != '1')}"
 
 
 def latencies(of: Data) -> list[str]:
@@ -44,6 +48,16 @@ def tests(of: Data) -> Shown:
         return "All passed." if of["passed"] else "Not all passed: until they do, no figure below means much."
 
     return f"`{of['tests']}`: {counts}{ended}.\n\n{failed}", said
+
+
+def ceilings(of: Data) -> Shown:
+    rows = [(f"copies, {name}", f"{speed:,.0f} GB/s") for name, speed in of["copies_gb_s"].items()]
+    rows += [(f"matrix products, {name}", f"{speed:,.0f} TFLOP/s") for name, speed in of["tflop_s"].items()]
+
+    def said() -> str:
+        return f"No network can do more than {of['tflop_s']['float16']:,.0f} TFLOP/s in float16 here."
+
+    return lines_table(("", "at best"), rows), said
 
 
 def empty(of: Data) -> Shown:
@@ -117,7 +131,6 @@ def http(of: Data) -> Shown:
         "of a core that the client used", "faults",
     )  # fmt: skip
     notes = [f"The one rate{rate} is half of the slowest server's most."]
-    notes += [f"Not installed: {', '.join(of['absent'])}."] if of.get("absent") else []
     notes += [f"{name} did not start: `{why[-200:]}`" for name, why in of.get("not_started", {}).items()]
 
     def said() -> str:
@@ -188,9 +201,8 @@ def life(of: Data) -> Shown:
 
 
 TABLES: dict[str, Callable[[Data], Shown]] = {
-    "tests": tests, "empty": empty, "engine": engine, "classes": classes, "http": http, "cells": cells,
-    "stages": stages, "life": life, "ceilings": torch_tables.ceilings, "preemption": torch_tables.preemption,
-    "boundaries": torch_tables.boundaries, "host": torch_tables.host, "sizes": torch_tables.sizes,
+    "tests": tests, "ceilings": ceilings, "empty": empty, "engine": engine, "classes": classes, "http": http,
+    "cells": cells, "stages": stages, "life": life,
 }  # fmt: skip
 
 

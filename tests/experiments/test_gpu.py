@@ -20,7 +20,6 @@ from experiments.gpu.page import PAGE, RUN, read, shown
 from experiments.gpu.targets import targets
 from loadtest.common.paths import DOCS
 
-BY_TORCH = ("ceilings", "sizes", "preemption", "boundaries", "host")
 BY_ENGINE = ("empty", "engine", "classes", "cells", "stages", "life")
 
 
@@ -46,18 +45,17 @@ def measured(block: Block, name: str, folder: Path) -> dict[str, Any]:
     import_module(BY_NAME[name].module).measure(block)
     block.keep()
     found: dict[str, Any] = json.loads((folder / "block.json").read_text("utf-8"))
-    green = {"bulk on 108 multiprocessors"} if name == "preemption" else set()
-    assert found.pop("failures", {}).keys() == green
+
+    assert "failures" not in found
     assert found["left_out"] == []
     return found
 
 
-@pytest.mark.parametrize("name", BY_TORCH)
-def test_a_block_of_torch_alone_gives_figures_and_a_table(name: str, tmp_path: Path) -> None:
-    found = measured(Block("cpu", True, 60, tmp_path / "block.json"), name, tmp_path)
-    text = shown(name, found)
+def test_the_ceilings_have_a_table_and_a_sentence(tmp_path: Path) -> None:
+    found = measured(Block("cpu", True, 60, tmp_path / "block.json"), "ceilings", tmp_path)
+    text = shown("ceilings", found)
     assert text.count("\n|") > 2
-    assert text.rstrip().endswith(".")  # the sentence
+    assert text.rstrip().endswith("TFLOP/s in float16 here.")
 
 
 @pytest.mark.parametrize("kind", [Block, OnStreams])
@@ -124,8 +122,8 @@ def written(folder: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-EMPTY = {"block": "empty", "graphs": {"p50": 40.0, "p99": 80.0, "max": 90.0, "cpu_us": 55.0}}
-EAGER = {"eager": {"p50": 140.0, "p99": 180.0, "max": 190.0, "cpu_us": 155.0}}
+EMPTY = {"block": "empty", "graphs": {"p50": 40.0, "p99": 80.0, "cpu_us": 55.0}}
+EAGER = {"eager": {"p50": 140.0, "p99": 180.0, "cpu_us": 155.0}}
 
 
 def test_the_page_is_made_of_lines_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -143,7 +141,7 @@ def test_the_page_is_made_of_lines_and_says_what_is_missing(tmp_path: Path) -> N
     assert "**It did not end well**: not over after 45 s" in page
     assert "its last words" in page
     assert "because the time was up: tests; ceilings; engine;" in page
-    assert "sizes; cells: decoder." in page
+    assert "life; cells: decoder." in page
     assert "- cpu: some" in page
 
 
