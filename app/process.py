@@ -23,7 +23,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallo
 _MMAP_BYTES = 32 << 20  # the largest threshold that glibc accepts
 _TRIM_BYTES = 2 * _MMAP_BYTES  # free memory kept at the top of a heap: the ratio that glibc itself uses
 #: glibc would make eight for each core, by thread, and each keeps what loads and trials on it once held: with this a
-#: server had 330 MiB after 20 loads of a transformers folder, not 494 (`python -m experiments.costs.reloads`).
+#: server had 330 MiB after 20 loads of a transformers folder, not 494.
 _ARENAS = 2
 _OTHER_FILES = 256  # open files besides allowed connections: files, pipes, and probes above the limit
 _HELPER_NAME = "aside"

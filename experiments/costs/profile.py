@@ -1,8 +1,7 @@
 """Samples where the server spends its time: `python -m experiments.costs.profile`.
 
 py-spy reads the server's stacks from outside while 64 connections post V2 JSON to `echo`. The ten functions with the
-largest own share of each busy thread are written to docs/bench/hot-path.json; with `--before`, those of an older run
-beside them.
+largest own share of each busy thread are written to docs/bench/hot-path.json.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from pathlib import Path
 
 from loadtest.bench import bodies
 from loadtest.bench.session import CLIENT, Measured, Plan, Session
-from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page
 from loadtest.generator.load import CONNECTIONS, LoadError
@@ -112,20 +110,10 @@ def sampler() -> str:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=10, help="how long to sample, 1 to 60 [10]")
-    parser.add_argument("--before", type=Path, metavar="FILE.json", help="figures of an older run, to compare with")
     parser.add_argument("--server", nargs="+", default=[], help="command of the server to sample")
 
 
-def older(path: Path) -> Data:
-    """The figures of an older run, without what it was compared with. Raises OSError and ValueError."""
-    data = experiment.load(path)
-    if missing := {"facts", "per_second", "threads"} - data.keys():
-        raise ValueError(f"{path.name}: expected figures of this command, {' and '.join(sorted(missing))} not found")
-    return {"facts": data["facts"], "per_second": data["per_second"], "threads": data["threads"]}
-
-
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    before = None if chosen.before is None else older(chosen.before)
     spy = sampler()
     seconds = max(1, min(chosen.seconds, 60))
     with Session(Plan(server=tuple(chosen.server))) as session:
@@ -134,20 +122,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     run.facts["rate"] = f"{measured.per_second:,.0f} requests/s while sampled ({CLIENT})"
     if measured.cpu_us is not None:
         run.facts["CPU a request"] = f"{measured.cpu_us:.1f} us"
-    figures: Data = {"per_second": measured.per_second, "threads": busy(found, seconds)}
-    return figures if before is None else {**figures, "before": before}
-
-
-def runs(data: Data) -> dict[str, Data]:
-    """The run by when it was, with an older one that it is compared with."""
-    return {", before": data["before"], ", after": data} if "before" in data else {"": data}
-
-
-def sampled(data: Data) -> list[tuple[Data, str, Data]]:
-    """Each thread of each run, when that was, and the run: runs of one thread behind one another."""
-    found = [(thread, when, run) for when, run in runs(data).items() for thread in run["threads"]]
-    names = [thread["name"] for run in reversed(runs(data).values()) for thread in run["threads"]]
-    return sorted(found, key=lambda one: names.index(one[0]["name"]))
+    return {"per_second": measured.per_second, "threads": busy(found, seconds)}
 
 
 PAGE = Page("hot-path", __name__)

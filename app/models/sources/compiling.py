@@ -2,7 +2,7 @@
 
 Where no bytecode is cached (a read-only image, PYTHONDONTWRITEBYTECODE) each module is compiled from source. That holds
 the interpreter lock, and so stops the server: 98 ms for one file of what transformers imports. Reading the bytecode
-takes 10 ms at most (`python -m experiments.costs.loads`).
+takes 10 ms at most.
 """
 
 from __future__ import annotations
