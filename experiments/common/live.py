@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from types import MappingProxyType
 
-import numpy as np
-
 from loadtest.common.servers import MeasurementError, Server, starling
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Session
@@ -49,9 +47,3 @@ async def in_turns(plans: Mapping[str, BenchPlan]) -> dict[str, list[Repeat]]:
                 runs[name].append(await sessions[name].once(plan, plan.seed + number, plan.duration_s))
                 await sessions[name].settle()  # no queue is left for the next
     return runs
-
-
-def rows_a_batch(runs: Sequence[Repeat]) -> float:
-    """The mean over batches, of answers that say which batch they came from; 0 of none."""
-    sizes = np.concatenate([run.batch[(run.latency_ns >= 0) & (run.batch > 0)] for run in runs])
-    return float(1 / np.mean(1 / sizes)) if len(sizes) else 0.0

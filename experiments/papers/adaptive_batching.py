@@ -59,23 +59,9 @@ def ramp(seconds: int, top: float, seed: int) -> Instants:
     return np.rint((np.sqrt(1 + 2 * slope * numbers) - 1) / slope * 1e9).astype(np.int64)
 
 
-def shuffled(seconds: int, top: float, seed: int) -> Instants:
-    """The ramp's rates in random order, 5 s each, which shows policies that follow the rate late."""
-    length = 5
-    rates = np.random.default_rng([seed, 1]).permutation(np.linspace(1, top, max(1, seconds // length)))
-    random = np.random.default_rng(seed)
-    parts = [
-        length * (number + np.sort(random.random(random.poisson(rate * length)))) for number, rate in enumerate(rates)
-    ]
-    return np.rint(np.concatenate(parts) * 1e9).astype(np.int64)
-
-
-TRACES = {"ramp": ramp, "shuffled": shuffled}
-
-
-def policies(network: Network, deadline_ms: float = DEADLINE_MS, max_batch: int = MAX_BATCH) -> dict[str, Policy]:
+def policies(network: Network) -> dict[str, Policy]:
     """The policies by name. Max batch waits as long as the deadline allows, less the time of the largest batch."""
-    slack = max(0.0, deadline_ms - network.fixed_ms - network.row_ms * max_batch)
+    slack = max(0.0, DEADLINE_MS - network.fixed_ms - network.row_ms * MAX_BATCH)
     return {
         "max batch": Policy("window", slack),
         "max batch, padded": Policy("static", slack),
@@ -86,10 +72,10 @@ def policies(network: Network, deadline_ms: float = DEADLINE_MS, max_batch: int 
     }
 
 
-def run(network: Network, policy: Policy, instants: Instants, max_batch: int = MAX_BATCH) -> dict[str, float]:
-    """Simulate one policy under one trace. Energy covers the whole trace, idle time included."""
-    profile = linear(network.fixed_ms, network.row_ms, max_batch)
-    served = serve(Server(policy, profile, (max_batch,)), instants)
+def run(network: Network, policy: Policy, instants: Instants) -> dict[str, float]:
+    """Simulate one policy. Energy covers the whole ramp, idle time included."""
+    profile = linear(network.fixed_ms, network.row_ms, MAX_BATCH)
+    served = serve(Server(policy, profile, (MAX_BATCH,)), instants)
     tally = served.tally
     # The literal preset never answers the last request. Those few are counted separately.
     answered = served.latency_ms[served.latency_ms < FOREVER_MS / 2]
@@ -102,40 +88,24 @@ def run(network: Network, policy: Policy, instants: Instants, max_batch: int = M
     }  # fmt: skip
 
 
-def study(given: tuple[Network, str, int, int]) -> dict[str, Any]:
-    """One network under one trace: each figure of each policy, by seed."""
-    network, trace, seeds, seconds = given
-    found: dict[str, Any] = {"network": network.name, "trace": trace, "theirs_ms": network.theirs_ms, "policies": {}}
-    arrivals = [TRACES[trace](seconds, TOP, seed) for seed in range(seeds)]
+def study(given: tuple[Network, int, int]) -> dict[str, Any]:
+    """One network: each figure of each policy, by seed."""
+    network, seeds, seconds = given
+    found: dict[str, Any] = {"network": network.name, "theirs_ms": network.theirs_ms, "policies": {}}
+    arrivals = [ramp(seconds, TOP, seed) for seed in range(seeds)]
     for name, policy in policies(network).items():
         runs = [run(network, policy, instants) for instants in arrivals]
         found["policies"][name] = {key: [one[key] for one in runs] for key in runs[0]}
     return found
 
 
-def deadlines(given: tuple[Network, int]) -> dict[str, Any]:
-    """How the main result depends on what the paper does not state: the deadline and the largest batch."""
-    network, seconds = given
-    instants = ramp(seconds, TOP, 0)
-    found: dict[str, Any] = {"network": network.name, "ratios": {}}
-    for max_batch in (8, 16, 32):
-        for deadline_ms in (100.0, 200.0, 500.0, FOREVER_MS):
-            chosen = policies(network, deadline_ms, max_batch)
-            most = run(network, chosen["max batch"], instants, max_batch)["mean_ms"]
-            theirs = run(network, chosen["preferred, literal"], instants, max_batch)["mean_ms"]
-            found["ratios"][f"{max_batch}, {'none' if deadline_ms == FOREVER_MS else f'{deadline_ms:.0f} ms'}"] = (
-                most / theirs
-            )
-    return found
-
-
 def options_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=4, help="traces of each kind [4]")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"length of a trace [{SECONDS}]")
+    parser.add_argument("--seeds", type=int, default=4, help="of arrivals [4]")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"length of the ramp [{SECONDS}]")
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
+    cells = [(network, chosen.seeds, chosen.seconds) for network in NETWORKS]
     settings = {
         "max_batch": MAX_BATCH, "deadline_ms": DEADLINE_MS, "bound_ms": BOUND_MS, "idle_w": IDLE_W,
         "busy_w": BUSY_W,
@@ -143,7 +113,6 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {
         "settings": settings, "networks": [asdict(network) for network in NETWORKS],
         "studies": spread(study, cells, run.say),
-        "open_questions": spread(deadlines, [(one, chosen.seconds) for one in NETWORKS], run.say),
     }  # fmt: skip
 
 

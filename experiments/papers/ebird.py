@@ -2,8 +2,7 @@
 
 Six networks on a modelled GPU (see `modelled_gpu`). The baseline is TF-Serving as the paper describes it: batches are
 joined on the CPU, copied and run one after another. Ebird and `adaptive` copy each input as it arrives and run six
-units at once. The throughput under QoS is also found with the same assumptions for both, and with all of them against
-Ebird. Writes docs/bench/ebird.json.
+units at once. The throughput under QoS is also found with the same assumptions for both. Writes docs/bench/ebird.json.
 """
 
 from __future__ import annotations
@@ -17,28 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
-from experiments.common.simulated import Policy, stepped
+from experiments.common.simulated import stepped
 from experiments.papers.ebird_contenders import (
     DELAYS,
     HIGH,
-    THREADS,
-    UNITS,
     Contender,
-    baseline,
     contenders,
-    starling,
-    tuned,
 )
 from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.page import Page, standard_error
 
 LOW = 0.3  # Figure 8: from this share of the largest rate to HIGH
-# Assumptions that the headlines name.
-ALL_ALIKE = "all alike"
-ALL_AGAINST = "all against Ebird"
+#: The same assumptions for both sides: nothing is joined, copies overlap, and there is no gap.
+ALIKE: dict[str, Any] = {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0}
+SERVERS = ("ebird", "adaptive")
+PAPERS, TUNED = "window, paper's", "window, tuned"
 _GRID = 100  # rates tried for Figure 9, in steps of 1 % of what the SMs can do
 _WARM = 0.05  # of a stable run, left out
 
@@ -93,43 +87,9 @@ def study(given: tuple[Network, Scale]) -> dict[str, Any]:
                      "joined 32": network.joined().batch_ns[-1] / 1e6},
         "burst": burst(servers, LOW * capacity, HIGH * capacity, scale.seeds),
     }  # fmt: skip
-    stable = {name: throughput(one, 1000 / network.image_ms, scale.stable) for name, one in servers.items()}
-    near = {name: servers[name] for name in ("window, tuned", "window, paper's", "ebird", "adaptive")}
-    found["throughput"] = stable
-    found["near_qos"] = burst(near, LOW * capacity, stable["window, tuned"], scale.seeds)
-    return found
-
-
-#: The assumptions behind Ebird's gain in throughput: the same for both sides, then all of them against Ebird.
-CORNERS: dict[str, dict[str, dict[str, Any]]] = {
-    "as assumed": {"": {}},
-    ALL_ALIKE: {
-        "no joining, copies overlap, no gap": {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0},
-    },
-    ALL_AGAINST: {
-        f"no joining, the baseline's copies overlap and Ebird's do not, the gap is Ebird's; {rate:g} GB/s": {
-            "join": 0.0, "joined_overlap": 1.0, "overlap": 0.0, "gap_ms": 0.0, "own_gap_ms": 1.0, "copy_gb_s": rate,
-        }
-        for rate in (12.0, 3.0, 1.5)
-    },
-}  # fmt: skip
-
-
-def corner(given: tuple[str, str, Scale]) -> dict[str, Any]:
-    """Figure 9 with a changed assumption: the tuned window, `ebird` and `adaptive` on all networks."""
-    assumption, name, scale = given
-    found: dict[str, Any] = {"assumption": assumption, "corner": name, "throughput": {}}
-    for known in NETWORKS:
-        network = replace(known, **CORNERS[assumption][name])
-        delay = tuned(network, "window", max(2, scale.seeds // 4))
-        servers = {
-            "window, tuned": baseline(network, Policy("window", delay)),
-            "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
-            "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
-        }
-        for server, one in servers.items():
-            rate = throughput(one, 1000 / network.image_ms, scale.stable)
-            found["throughput"].setdefault(server, []).append(rate)
+    found["throughput"] = {name: throughput(one, found["gpu_peak"], scale.stable) for name, one in servers.items()}
+    alike, _ = contenders(replace(network, **ALIKE), max(2, scale.seeds // 4))
+    found["alike"] = {name: throughput(alike[name], found["gpu_peak"], scale.stable) for name in (TUNED, *SERVERS)}
     return found
 
 
@@ -142,23 +102,17 @@ def settings() -> dict[str, Any]:
     plain = NETWORKS[0]
     return {
         "sms": SMS, "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "layer_ms": LAYER_MS, "copy_gb_s": plain.copy_gb_s,
-        "gap_ms": plain.gap_ms, "threads": THREADS, "low": LOW, "high": HIGH,
+        "gap_ms": plain.gap_ms, "low": LOW, "high": HIGH,
         "delays_ms": list(DELAYS),
     }  # fmt: skip
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     scale = Scale(chosen.seeds, chosen.stable)
-    corners = [(assumption, name, scale) for assumption, names in CORNERS.items() for name in names]
     return {
         "settings": settings(),
         "studies": spread(study, [(network, scale) for network in NETWORKS], run.say),
-        "corners": spread(corner, corners, run.say),
     }
-
-
-SERVERS = ("ebird", "adaptive")
-PAPERS, TUNED = "window, paper's", "window, tuned"
 
 
 def reduction(runs: Data, name: str, base: str, part: str) -> tuple[float, float]:
@@ -172,27 +126,15 @@ def span(values: Sequence[float]) -> str:
     return f"{min(values):.1%} to {max(values):.1%}"
 
 
-def lower(studies: Sequence[Data], figure: str, name: str, base: str, part: str) -> str:
+def lower(studies: Sequence[Data], name: str, base: str, part: str) -> str:
     """The range over the networks of what a server's mean latency is below that of another."""
-    return span([reduction(found[figure], name, base, part)[0] for found in studies])
+    return span([reduction(found["burst"], name, base, part)[0] for found in studies])
 
 
-def gains(rates: dict[str, Sequence[float]], server: str) -> list[float]:
-    """Throughput over that of the tuned window, less one, for each network."""
-    pairs = zip(rates[server], rates[TUNED], strict=True)
-    return [rate / base - 1 if base else float("nan") for rate, base in pairs]
-
-
-def more(studies: Sequence[Data], server: str) -> str:
-    names = (server, TUNED)
-    found = gains({name: [study["throughput"][name] for study in studies] for name in names}, server)
+def more(studies: Sequence[Data], server: str, figure: str = "throughput") -> str:
+    """Throughput over that of the tuned window, less one: the mean over the networks, and the most."""
+    found = [one[figure][server] / one[figure][TUNED] - 1 for one in studies]
     return f"{fmean(found):.1%} ({max(found):.1%})"
-
-
-def cornered(corners: Sequence[Data], assumption: str, server: str) -> str:
-    """The range over an assumption's corners of the mean gain over the networks."""
-    means = [fmean(gains(one["throughput"], server)) for one in corners if one["assumption"] == assumption]
-    return f"{means[0]:.1%}" if len(means) == 1 else span(means)
 
 
 PAGE = Page("ebird", __name__)

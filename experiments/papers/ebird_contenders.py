@@ -17,9 +17,6 @@ HIGH = 0.9  # the high rate of Figure 8: a share of the largest
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
 PAPER_DELAY_MS = 30.0  # the paper's OPT Wait for ResNet-152; other networks in proportion to T(32)
 UNITS = 6  # units at once, one for each of Ebird's workers
-#: Batches that TF-Serving may hand over before one returns: one for each thread of the paper's CPU. The baseline's
-#: device runs them one after another, each with its join, copy and gap. No CPU is modelled.
-THREADS = 12
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,14 @@ class Contender:
         return serve(self.server, instants, device).latency_ms
 
 
-def baseline(network: Network, policy: Policy, threads: int = 1) -> Contender:
-    """TF-Serving. With several threads, batches queue at the GPU."""
-    return Contender(Server(policy, network.joined(), (MAX_BATCH,) * threads, threads))
+def baseline(network: Network, policy: Policy) -> Contender:
+    """TF-Serving."""
+    return Contender(Server(policy, network.joined(), (MAX_BATCH,)))
 
 
 def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Contender:
     """A server that copies inputs as they arrive and has a stream for each worker."""
-    copy_ns = round(network.overlap * network.copy_ms * 1e6)
+    copy_ns = round(network.copy_ms * 1e6)
     return Contender(
         Server(policy, network.profile(max(2, len(workers))), tuple(workers), len(workers), copy_ns), network
     )
@@ -49,13 +46,13 @@ def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Conten
 
 def paper_delay(network: Network) -> float:
     reference = next(one for one in NETWORKS if one.name == "ResNet-152")
-    return PAPER_DELAY_MS * network.compute_ms(MAX_BATCH) / reference.compute_ms(MAX_BATCH)
+    return PAPER_DELAY_MS * network.alone_ms(MAX_BATCH) / reference.alone_ms(MAX_BATCH)
 
 
-def tuned(network: Network, name: str, seeds: int) -> float:
+def tuned(network: Network, seeds: int) -> float:
     """The delay with the least mean latency at the high rate."""
     arrivals = [stepped([(400, HIGH * network.joined().peak)], seed) for seed in range(seeds)]
-    means = {delay: _mean(baseline(network, Policy(name, delay)), arrivals) for delay in DELAYS}
+    means = {delay: _mean(baseline(network, Policy("window", delay)), arrivals) for delay in DELAYS}
     return min(means, key=lambda delay: means[delay])
 
 
@@ -66,15 +63,13 @@ def _mean(contender: Contender, arrivals: Sequence[Instants]) -> float:
 def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict[str, float]]:
     """The compared servers by name, and the delays of those that wait."""
     delays = {
-        "window, tuned": tuned(network, "window", seeds), "window, paper's": paper_delay(network),
-        "static": tuned(network, "static", seeds),
-    }  # fmt: skip
+        "window, tuned": tuned(network, seeds),
+        "window, paper's": paper_delay(network),
+    }
     servers = {
         "window, tuned": baseline(network, Policy("window", delays["window, tuned"])),
         "window, paper's": baseline(network, Policy("window", delays["window, paper's"])),
-        "static": baseline(network, Policy("static", delays["static"])),
         "no_wait": baseline(network, Policy("no_wait")),
-        "no_wait, 12 threads": baseline(network, Policy("no_wait"), THREADS),
         "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
         "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
     }

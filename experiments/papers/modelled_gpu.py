@@ -6,16 +6,12 @@ Assumptions, which the page lists
     3. Each layer costs `LAYER_MS` in which the unit computes nothing: launches and the ends of kernels. So a unit of b
        images alone takes T(b) = layers x LAYER_MS + image_ms x max(b, fill).
     4. A unit alone keeps 72 x b x image_ms / T(b) SMs busy on average. Units that run at once do not slow one another
-       while these add up to at most 72. Above that all slow down by the same factor, and no SM time is lost.
-    5. Inputs are copied at `copy_gb_s`, one after another, beside the layers. If `overlap` is less than 1, the rest of
-       each copy is part of its unit and keeps the whole GPU from computing.
-    6. Each further unit at once costs `contention` more SM time, by default 0: in the paper's Figure 6 N workers of
-       256 / N images are as fast as one worker for N up to 64.
-    7. A server that joins its batches on the CPU runs batches one after another: it joins the rows, which takes `join`
+       while these add up to at most 72. Above that all slow down by the same factor, and no SM time is lost: in the
+       paper's Figure 6 N workers of 256 / N images are as fast as one worker for N up to 64.
+    5. Inputs are copied at `copy_gb_s`, one after another, beside the layers.
+    6. A server that joins its batches on the CPU runs batches one after another: it joins the rows, which takes `join`
        copies per row, copies, computes, and needs `gap_ms` for scheduling, while the GPU does nothing else. If
        `joined_overlap` is above 0, that part of each copy takes place while another batch computes.
-    8. A unit of a server that does not join needs `own_gap_ms` for scheduling before it computes, in which its worker
-       is busy.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ _MS = 1e6
 class Network:
     """A network on this GPU. `pixels`: height and width of the input, three channels of float32.
 
-    The fields from `contention` on are the assumptions 5 to 8.
+    The fields from `copy_gb_s` on are the assumptions 5 and 6.
     """
 
     name: str
@@ -44,33 +40,22 @@ class Network:
     image_ms: float
     pixels: int = 224
     fill: float = 4.0
-    contention: float = 0.0
     copy_gb_s: float = 3.0  # pageable memory over PCIe 3 x 16
-    overlap: float = 1.0
     join: float = 1.0
     joined_overlap: float = 0.0
     gap_ms: float = 1.0
-    own_gap_ms: float = 0.0
-
-    def compute_ms(self, size: int) -> float:
-        """T(b): the time of a unit alone without copies and gaps."""
-        return self.layers * LAYER_MS + self.image_ms * max(float(size), self.fill)
 
     def alone_ms(self, size: int) -> float:
-        """The time of a unit alone on a server that does not join."""
-        return self.own_gap_ms + self._stalled_ms(size) + self.compute_ms(size)
-
-    def _stalled_ms(self, size: int) -> float:
-        """The time of a unit's copies that does not overlap with layers."""
-        return (1 - self.overlap) * size * self.copy_ms
+        """T(b): the time of a unit alone on a server that does not join."""
+        return self.layers * LAYER_MS + self.image_ms * max(float(size), self.fill)
 
     def busy_sms(self, size: int) -> float:
         """The SMs that a unit alone keeps from others, on average over its time."""
-        return SMS * (size * self.image_ms + self._stalled_ms(size)) / self.alone_ms(size)
+        return SMS * size * self.image_ms / self.alone_ms(size)
 
     def slowdown(self, busy: list[float]) -> float:
         """The factor by which units slow down that run at once and alone would keep so many SMs busy each."""
-        return max(1.0, sum(busy) * (1 + self.contention * (len(busy) - 1)) / SMS)
+        return max(1.0, sum(busy) / SMS)
 
     @property
     def copy_ms(self) -> float:
@@ -98,7 +83,7 @@ class Network:
     def _joined_ms(self, size: int) -> float:
         copies = size * self.copy_ms
         hidden = self.joined_overlap * copies  # behind the computing of another batch
-        return max(self.compute_ms(size), hidden) + (copies - hidden) + self.join * copies + self.gap_ms
+        return max(self.alone_ms(size), hidden) + (copies - hidden) + self.join * copies + self.gap_ms
 
 
 #: `image_ms` is a third of the published time per image of FP32 training on a Titan RTX with TensorFlow (ResNet-50 330

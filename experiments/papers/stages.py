@@ -1,9 +1,9 @@
 """Simulates DVABatch's and Late Batching's experiments: `python -m experiments.papers.stages`.
 
 DVABatch: six networks in stages on a modelled GPU, mean and 99 % latency at 1/4, 3/5 and 9/10 of the peak, against
-batches of the whole model without a window (ZeroBatch) and with one tuned for the peak (DelayBatch); the stepping load;
-split alone, other numbers of buffer pairs and of stages. Late Batching: an LSTM cell against padded buckets on the same
-device. Writes docs/bench/stages.json.
+batches of the whole model without a window (ZeroBatch) and with one tuned for the peak (DelayBatch); split alone,
+other numbers of stages. Late Batching: an LSTM cell against padded buckets on
+the same device. Writes docs/bench/stages.json.
 """
 
 from __future__ import annotations
@@ -23,13 +23,9 @@ from experiments.papers.stages_runs import (
     COMPLETE_WAIT,
     PAIRS,
     QOS_MS,
-    STEPPING,
     System,
-    case3,
     figures,
-    kept,
     peak,
-    stepping,
     systems,
 )
 from loadtest.common.experiment import Data, Experiment, Run
@@ -38,7 +34,6 @@ from loadtest.common.page import Page
 LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
 DELAYS = (2.0, 5.0, 10.0)  # ms, of DelayBatch
 PEAKS = ("DelayBatch", "DVABatch", "adaptive")  # whose peaks are sought
-TRIED_PAIRS = (1, 2, 3, 4)
 TRIED_STAGES = (1, 2, 4, 8, 20)
 TRIED_WAITS = (1.0, 0.5, 0.3, 0.25, 0.1, 0.05)  # T_comp_wait over T(1)
 BOUNDARY_MS = 0.1  # what each stage beyond the first costs: the paper's 0.29 ms for its two to four stages
@@ -49,20 +44,15 @@ def study(given: tuple[Network, int]) -> dict[str, Any]:
     network, requests = given
     peaks = {delay: peak(systems(network, delay)["DelayBatch"], requests) for delay in DELAYS}
     delay = max(peaks, key=lambda one: peaks[one])  # the shortest of equals
-    found: dict[str, Any] = {"network": asdict(network), "delay_ms": delay, "peaks": {}, "loads": {}, "stepping": {}}
+    found: dict[str, Any] = {"network": asdict(network), "delay_ms": delay, "peaks": {}, "loads": {}}
     for name, system in systems(network, delay).items():
         if name == "split alone" and network.policy != "dva_load":
             continue
         if name in PEAKS:
             found["peaks"][name] = peaks[delay] if name == "DelayBatch" else peak(system, requests)
-            found["stepping"][name] = kept(stepping(system))
         found["loads"][name] = {
             load: figures(system, share * peaks[delay], requests, 1) for load, share in LOADS.items()
         }
-    found["pairs"] = {
-        pairs: figures(systems(network, delay, pairs)["DVABatch"], LOADS["high"] * peaks[delay], requests, 1)["mean_ms"]
-        for pairs in TRIED_PAIRS
-    }
     if network.policy == "dva_load":
         found["waits"] = {
             wait: {load: figures(waiting(network, wait), share * peaks[delay], requests, 1)["mean_ms"]
@@ -103,18 +93,16 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     settings = {
         "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "loads": LOADS, "delays_ms": list(DELAYS), "rte": RTE,
         "buckets": list(BUCKETS), "wmt": WMT, "cell_ms": CELL_MS, "cell_fill": CELL_FILL, "cell_batch": CELL_BATCH,
-        "ahead": AHEAD, "pairs": PAIRS, "stepping": list(STEPPING), "boundary_ms": BOUNDARY_MS,
+        "ahead": AHEAD, "pairs": PAIRS, "boundary_ms": BOUNDARY_MS,
         "requests": chosen.requests, "sequences": chosen.sequences, "complete_wait": COMPLETE_WAIT,
     }  # fmt: skip
     return {
         "settings": settings,
-        "case3": case3(),
         "studies": spread(study, [(network, chosen.requests) for network in FAST], run.say),
         "cells": spread(cells, [(name, chosen.sequences) for name in DATASETS], run.say),
     }
 
 
-BASES = ("ZeroBatch", "DelayBatch")
 PUBLISHED_PEAKS = {"BertBase": "+46.8 %", "BertLarge": "1.37 x"}
 
 
@@ -133,9 +121,9 @@ def over_delay(found: Data, name: str) -> float:
     return float(found["peaks"][name] / found["peaks"]["DelayBatch"] - 1)
 
 
-def best(studies: Sequence[Data], key: str) -> str:
-    """The number of buffer pairs, or of stages, with the least mean latency by network."""
-    times = {found["network"]["name"]: found[key] for found in studies if key in found}
+def best(studies: Sequence[Data]) -> str:
+    """The number of stages with the least mean latency by network."""
+    times = {found["network"]["name"]: found["stages"] for found in studies if "stages" in found}
     return ", ".join(f"{name} {min(one, key=lambda count: one[count])}" for name, one in times.items())
 
 
