@@ -30,7 +30,7 @@ from loadtest.common.page import lines_table
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import READY_LIMIT_S, READY_PATH, free_port
 
-DEPTHS = {"app": 2, "tests": 2, "loadtest": 1, "experiments": 1}  # folders that are told apart
+DEPTHS = {"app": 2, "planner": 1, "tests": 2, "loadtest": 1, "experiments": 1}  # folders that are told apart
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]}]})
 WARM, COUNTED = 40, 21
 SETTLED_S = 0.05  # after an answer: what the server does for it then is part of the request
