@@ -42,7 +42,6 @@ NOT_RUN = {
     "docker ": "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files",
     "STARLING_API_KEY=": "the same",
     "kubectl ": "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas",
-    "aiperf ": "AIPerf is not here; its body is that of OpenAI's clients",
     "python -m tf2onnx": "TensorFlow is not here",
     "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
     "export CUDA_": "needs a GPU",
