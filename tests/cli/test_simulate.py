@@ -103,12 +103,10 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         (("simulate", *LINEAR, "--load", "1", "--workers", "8,8"), "concurrency: the profile has no times"),
         (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of"),
         (("simulate", *LINEAR, "--load", "0.5", "--objective", "deadline"), "give --deadline-ms"),
-        (
-            ("simulate", *LINEAR, "--load", "0.5", "--objective", "energy"),
-            "objective: expected one of latency, deadline",
-        ),
+        (("simulate", *LINEAR, "--load", "0.5", "--objective", "energy"),
+         "objective: expected one of latency, deadline"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
     ],
-)
+)  # fmt: skip
 def test_bad_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     assert_refused(message, *arguments)

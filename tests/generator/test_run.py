@@ -88,18 +88,14 @@ async def test_what_goes_wrong_is_counted_by_kind() -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (
-            lambda _, request: http({"error": "no such"}, 404),
-            "url: expected a V2 server with model 'm', got status 404",
-        ),
+        (lambda _, request: http({"error": "no such"}, 404),
+         "url: expected a V2 server with model 'm', got status 404"),
         (lambda _, request: http(b"<html>"), "model: expected V2 metadata"),
-        (
-            model(lambda _, request: http({"error": "axis"}, 400)),
-            "model: expected a right answer of 'm', got status 400",
-        ),
+        (model(lambda _, request: http({"error": "axis"}, 400)),
+         "model: expected a right answer of 'm', got status 400"),
         (model(lambda _, request: http({"outputs": []})), "got wrong outputs"),
     ],
-)
+)  # fmt: skip
 async def test_unusable(script: Any, message: str) -> None:
     async with serving(script) as server:
         with pytest.raises(ValueError, match=message):

@@ -61,12 +61,10 @@ def test_every_kind_of_load() -> None:
         (workload(task("a", {"type": "poisson", "frequency": -1})), "tasks.0.load.frequency"),
         (workload(task("a", {"type": "trace", "trace": [1, -1]})), "tasks.0.load.trace.1"),
         (workload(task("a", {"type": "dependent", "prev_task_ids": ["c"]})), "tasks.0.load.prev_task_ids"),
-        (
-            workload(*(task(one, {"type": "dependent", "prev_task_ids": [two]}) for one, two in ("ab", "ba"))),
-            "tasks: expected tasks that do not depend on themselves",
-        ),
+        (workload(*(task(one, {"type": "dependent", "prev_task_ids": [two]}) for one, two in ("ab", "ba"))),
+         "tasks: expected tasks that do not depend on themselves"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(given: Any, key: str) -> None:
     with pytest.raises(ValueError, match=r"^f\.json: ") as caught:
         parse(given, "f.json")

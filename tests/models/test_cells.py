@@ -178,20 +178,15 @@ def start_of(result: Any) -> Any:
     ("cell", "message"),
     [
         (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
-        (
-            step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
-            r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]",
-        ),
+        (step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
+         r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]"),
         (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
-        (
-            step_of(lambda x, s: (x, s, x[:, 0])),
-            r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]",
-        ),
+        (step_of(lambda x, s: (x, s, x[:, 0])), r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]"),
         (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
         (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
         (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
     ],
-)
+)  # fmt: skip
 def test_another_cell_than_declared(cell: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(cell, [SAMPLES], [LAST])(batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))

@@ -47,13 +47,10 @@ def test_an_architecture_that_is_not_known_is_refused_by_name_with_the_list() ->
     ("kind", "change", "message"),
     [
         ("llama", {"sliding_window": 64}, "expected attention without a sliding window, got 64"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-            "expected positions that no other row changes, got rope_type 'dynamic'",
-        ),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+         "expected positions that no other row changes, got rope_type 'dynamic'"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_cannot_run_so_is_refused(kind: str, change: dict[str, Any], message: str) -> None:
     model = tiny_decoders.model(kind)
     for name, value in change.items():

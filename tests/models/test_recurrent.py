@@ -126,14 +126,12 @@ UNBOUND = spec("x", "time", 2, bound=UNBOUNDED)
         (axis_of([X], [Y], max_steps=4), {"most": 4, "shortens": True}),
         (axis_of([UNBOUND], [Y]), {"most": None}),
         (axis_of([spec("x", 3)], [Y]), {"most": None}),
-        (
-            axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]),
-            {"own": (False, True, False), "followers": ("a",)},
-        ),
+        (axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]),
+         {"own": (False, True, False), "followers": ("a",)}),
         # finish may return other axes of the inputs
         (axis_of([X, spec("w", "width")], [spec("z", "width", "time")], Finishes()), {"name": "time"}),
     ],
-)
+)  # fmt: skip
 def test_the_axis_of_the_steps(axis: Any, expected: dict[str, Any]) -> None:
     assert {key: getattr(axis, key) for key in expected} == expected
 
@@ -145,12 +143,7 @@ def test_the_axis_of_the_steps(axis: Any, expected: dict[str, Any]) -> None:
         ([spec("x")], [Y], Reads(), r"inputs\[0\].shape: expected \[length, ...\], .* got \[\]"),
         ([X], [Y, spec("z", 3, "time")], Reads(), r"outputs\[1\].shape: expected the axis of the steps first"),
         ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
-        (
-            [UNBOUND],
-            [spec("z", "own")],
-            Reads(),
-            r"outputs\[0\].shape: expected a bound of the axis 'own'",
-        ),
+        ([UNBOUND], [spec("z", "own")], Reads(), r"outputs\[0\].shape: expected a bound of the axis 'own'"),
     ],
 )
 def test_what_does_not_fit(inputs: Any, outputs: Any, cell: Any, message: str) -> None:

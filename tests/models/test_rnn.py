@@ -178,25 +178,17 @@ def with_layer(layer: nn.Module) -> Net:
     [
         (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
         (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
-        (
-            with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
-            "expected a layer of one direction, got 'layer' with bidirectional=True",
-        ),
+        (with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
+         "expected a layer of one direction, got 'layer' with bidirectional=True"),
         (net_of(packed), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
-        (
-            net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
-            "expected a module that calls 'layer' once, got 2 calls",
-        ),
-        (
-            net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
-            "expected nothing after 'layer' to read what comes before it, got 'ids'",
-        ),
-        (
-            net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
-            "expected a module that torch.fx can trace, got TraceError",
-        ),
+        (net_of(lambda self, ids: self.layer(self.read(ids)[0])[0]),
+         "expected a module that calls 'layer' once, got 2 calls"),
+        (net_of(lambda self, ids: self.read(ids)[0] + self.embedding(ids)),
+         "expected nothing after 'layer' to read what comes before it, got 'ids'"),
+        (net_of(lambda self, ids: self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]),
+         "expected a module that torch.fx can trace, got TraceError"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:
     lengths = TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
     inputs = [IDS, lengths] if getattr(type(net), "forward", None) is packed else [IDS]

@@ -66,17 +66,12 @@ GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
     ("call", "inputs", "outputs", "cause", "message"),
     [
         (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
-        (
-            lambda x: x * len(np.unique(x, axis=0)) / len(x),
-            X,
-            Y,
-            Cause.COMPANY,
-            "filled up with copies of the last row",
-        ),
+        (lambda x: x * len(np.unique(x, axis=0)) / len(x), X, Y, Cause.COMPANY,
+         "filled up with copies of the last row"),
         (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
         (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
     ],
-)
+)  # fmt: skip
 def test_what_is_found(
     call: Callable[[Array], Array], inputs: TensorSpec, outputs: TensorSpec, cause: Cause, message: str
 ) -> None:

@@ -123,17 +123,13 @@ HEAD = "        return self.head(x)"
     ("code", "toml", "message"),
     [
         (f"{CODE}\ndef build():\n    return lambda x: x\n", TOML, "stages: expected a source that returns an nn.Mod"),
-        (
-            f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n", TOML,
-            "stages: expected none for a source that returns Staged",
-        ),
+        (f"{CODE}\nfrom app.models import Staged\ndef build():\n    return Staged([Block(3), Block(3)])\n", TOML,
+         "stages: expected none for a source that returns Staged"),
         (RECURRENT, SAMPLED, "stages: expected none for a recurrent model, got 2"),
         (CODE.replace(HEAD, f"{HEAD} if x.sum() > 0 else -self.head(x)"), TOML, "branch on no values"),
         # what torch.export does not see: state of the module's own that changes with each call
-        (
-            CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"), TOML,
-            "expected stages that answer as the whole does, got output 'y'",
-        ),
+        (CODE.replace(HEAD, f"        self.calls = getattr(self, 'calls', 0) + 1\n{HEAD} + self.calls"), TOML,
+         "expected stages that answer as the whole does, got output 'y'"),
     ],
     ids=["function", "staged", "recurrent",   "branch", "state"],
 )  # fmt: skip

@@ -147,16 +147,12 @@ def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("task", "kind", "columns", "message"),
     [
-        (
-            "rerank",
-            "SequenceClassification",
-            (["a", "a"], ["a", "a " * 9]),
-            "query and document of row 1: expected at ",
-        ),
+        ("rerank", "SequenceClassification", (["a", "a"], ["a", "a " * 9]),
+         "query and document of row 1: expected at "),
         ("fill-mask", "MaskedLM", (["a cat"],), "text: expected 1 to 16 masks, got 0"),
         ("question-answering", "QuestionAnswering", (["a a"], ["a"]), "question: expected at most 1 tokens, got 2"),
     ],
-)
+)  # fmt: skip
 def test_texts_that_do_not_fit_are_named(tmp_path: Path, task: str, kind: str, columns: Any, message: str) -> None:
     tiny.save_bert(tmp_path / "weights", kind, id2label={0: "LABEL_0"})
     front = opened(tmp_path, task, "max_tokens = 10").front

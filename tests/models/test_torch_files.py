@@ -222,19 +222,15 @@ def exported_as_pt(path):
 @pytest.mark.parametrize(
     ("save", "message"),
     [
-        (
-            lambda path: torch.save(nn.Linear(3, 3), path),
-            "got a pickle of torch.save, which is not opened because it may run any code: save model.state_dict()",
-        ),
-        (
-            lambda path: torch.save(nn.Linear(3, 3).state_dict(), path),
-            "unless that is what it holds, name that file by weights, and build the network in model.py",
-        ),
+        (lambda path: torch.save(nn.Linear(3, 3), path),
+         "got a pickle of torch.save, which is not opened because it may run any code: save model.state_dict()"),
+        (lambda path: torch.save(nn.Linear(3, 3).state_dict(), path),
+         "unless that is what it holds, name that file by weights, and build the network in model.py"),
         (exported_as_pt, "got an archive of torch.export.save: call it model.pt2"),
         (lambda path: open(path, "wb").close(), "expected an archive of torch.jit.save"),
     ],
     ids=["module", "state dict", "exported", "empty"],
-)
+)  # fmt: skip
 def test_what_is_no_torchscript_says_what_it_is(tmp_path, save, message):
     assert message in refused(folder_with(tmp_path, "model.pt", save))
 

@@ -121,10 +121,8 @@ POSITIONS = nn.Embedding(32, 4)
         ),
         (lambda x: x.reshape(1, 3), X, "batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"),
         (of_three, X, "a batch of 8 rows: MemoryError: too large at .*; .* rows work$"),
-        (
-            lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
-            r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large",
-        ),
+        (lambda x: (x + POSITIONS.weight[: x.shape[1]]).sum(1)[:, :3], SEQUENCE,
+         r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too large"),
     ],
 )  # fmt: skip
 def test_a_size_or_a_length_that_fails(call: Any, inputs: TensorSpec, message: str) -> None:
@@ -150,15 +148,11 @@ NO_FIT = "an empty batch raises it, too, so no row can fit: correct the model, o
     ("call", "inputs", "what", "hint"),
     [
         (numbers, [TEXT], f"ValueError: could not convert string to float: b'' at {__file__}:", INVALID),
-        (
-            nn.Embedding(1, 3),
-            [TensorSpec("x", "INT64", (), (), (), minimum=5, maximum=9)],
-            "IndexError: index out of range",
-            INVALID,
-        ),
+        (nn.Embedding(1, 3), [TensorSpec("x", "INT64", (), (), (), minimum=5, maximum=9)],
+         "IndexError: index out of range", INVALID),
         (nn.Linear(4, 3), [X], "RuntimeError: mat1 and mat2 shapes cannot be multiplied", f"{NO_FIT}x [3]"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_raises_on_every_made_up_row_is_unfit(
     call: Any, inputs: list[TensorSpec], what: str, hint: str
 ) -> None:

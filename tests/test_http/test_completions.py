@@ -252,17 +252,13 @@ async def test_an_error_in_a_stream(model: Writer) -> None:
     ("asked", "given"),
     [
         ({}, {"do_sample": True}),  # OpenAI's temperature is 1
-        (
-            {"max_tokens": 5, "temperature": 0, "stop": ["a"], "do_sample": False},
-            {"max_new_tokens": 5, "temperature": 0, "stop": ("a",), "do_sample": False},
-        ),
+        ({"max_tokens": 5, "temperature": 0, "stop": ["a"], "do_sample": False},
+         {"max_new_tokens": 5, "temperature": 0, "stop": ("a",), "do_sample": False}),
         ({"max_completion_tokens": 6, "max_tokens": None}, {"max_new_tokens": 6, "do_sample": True}),
-        (
-            {"n": 1, "echo": False, "logprobs": None, "frequency_penalty": 0.0, "tools": [], "user": "me"},
-            {"do_sample": True},
-        ),
+        ({"n": 1, "echo": False, "logprobs": None, "frequency_penalty": 0.0, "tools": [], "user": "me"},
+         {"do_sample": True}),
     ],
-)
+)  # fmt: skip
 async def test_what_the_model_is_asked(
     caller: MakeCaller, model: Writer, asked: dict[str, Any], given: dict[str, Any]
 ) -> None:
@@ -286,20 +282,14 @@ async def test_what_the_model_is_asked(
         (PLAIN, {"prompt": "a", "seed": 1, "random_seed": 2}, "random_seed", "expected the value of seed, got 2"),
         (PLAIN, {"prompt": "a", "temprature": 1}, "temprature", "unknown key; expected one of"),
         (PLAIN, {"prompt": "a", "stream_options": {}}, "stream_options", "expected nothing without stream"),
-        (
-            PLAIN, {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
-            "stream_options.include_usage", "expected true or false",
-        ),
-        (
-            CHAT, {"messages": HELLO, "stream": True, "stream_options": {"include_obfuscation": True}},
-            "stream_options.include_obfuscation", "expected include_usage and continuous",
-        ),
+        (PLAIN, {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+         "stream_options.include_usage", "expected true or false"),
+        (CHAT, {"messages": HELLO, "stream": True, "stream_options": {"include_obfuscation": True}},
+         "stream_options.include_obfuscation", "expected include_usage and continuous"),
         (CHAT, {"messages": ["a"]}, "messages[0]", "expected an object with role and content"),
         (CHAT, {"messages": [*HELLO, {"content": "a"}]}, "messages[1].role", "missing; expected a text"),
-        (
-            CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]",
-            "expected a part of type text",
-        ),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]",
+         "expected a part of type text"),
         (CHAT, {"messages": [{"role": "user", "content": "no"}]}, "messages", "refused by the model's chat template"),
     ],
 )  # fmt: skip

@@ -203,14 +203,11 @@ async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(m
         (STREAM, body(max_tokens=0), "parameters.max_tokens: expected greater than or equal to 1, got 0"),
         (STREAM, body(parameters={"class": "fast"}), "parameters.class: expected realtime or best_effort"),
         (STREAM, body(stream=False), "parameters.stream: expected true here, got False; the other route is generate"),
-        (
-            GENERATE,
-            body(stream=True),
-            "parameters.stream: expected false here, got True; the other route is generate_s",
-        ),
+        (GENERATE, body(stream=True),
+         "parameters.stream: expected false here, got True; the other route is generate_s"),
         (STREAM, body(id=3), "id: expected a string"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_wrong_is_an_ordinary_answer(
     caller: MakeCaller, model: Writer, path: str, sent: bytes, message: str
 ) -> None:

@@ -115,11 +115,8 @@ def test_named_inputs_as_objects_and_as_columns(body: bytes) -> None:
     [
         (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
         (VECTOR, b"[1, 2, 3, true]", ["body:", "boolean"]),
-        (
-            TABLE,
-            b'[{"city": "Bonn", "area": NaN}]',
-            ["body[0].area:", "NaN is not JSON; send a number, or the tensor as binary"],
-        ),
+        (TABLE, b'[{"city": "Bonn", "area": NaN}]',
+         ["body[0].area:", "NaN is not JSON; send a number, or the tensor as binary"]),
         (TABLE, b'[{"city": "Bonn", "area": 1}, {"city": "Bonn"}]', ["body[1]:", "'area' is missing"]),
         (TABLE, b'[{"city": 5, "area": 1}]', ["body[].city:", "expected strings, got the number 5"]),
         (TABLE, b'[{"city": "Bonn", "area": true}]', ["body[].area:", "got a boolean"]),
@@ -129,15 +126,12 @@ def test_named_inputs_as_objects_and_as_columns(body: bytes) -> None:
         (VECTOR, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
         (SCALAR, b"[]", ["body:", "at least 1 row"]),
         (TOKENS, b"[1, 2]", ["body:", "'ids', 'mask'"]),
-        (
-            TOKENS,
-            b'{"ids": [1, 2], "mask": [1]}',
-            ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"],
-        ),
+        (TOKENS, b'{"ids": [1, 2], "mask": [1]}',
+         ["body:", "axis 'tokens' of row 0 has length 1 in input 'mask', but 2"]),
         (TOKENS, b'{"ids": [1, 2], "mask": [[1, 1], [1, 1]]}', ["body:", "ids one row", "mask a list of 2"]),
         (TOKENS, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
     ],
-)
+)  # fmt: skip
 def test_json_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
     with pytest.raises(BadRequest) as caught:
         decode(model, JSON, body)
@@ -354,17 +348,13 @@ PNG_PART = (FILE.format("a.png"), "image/png", b"x" * 99)
         (FRONTIER, multipart(CROP)[1], "expected a multipart/form-data upload with a file part"),
         (FRONTIER, multipart(PNG_PART)[1][:80], "ends before its closing boundary|malformed"),
         (FRONTIER, multipart(*[CROP] * 100)[1], "expected at most 64 parts"),
-        (
-            *multipart(CROP, PNG_PART),
-            "part 'crop': expected files without form fields beside them, since the decode of",
-        ),
+        (*multipart(CROP, PNG_PART),
+         "part 'crop': expected files without form fields beside them, since the decode of"),
         (*multipart(CROP, CROP, PNG_PART), "part 'crop': expected one field of that name, got several"),
-        (
-            *multipart(('name="crop"', None, b"\xff"), PNG_PART),
-            "part 'crop': expected a file name, or a field of UTF-8",
-        ),
+        (*multipart(('name="crop"', None, b"\xff"), PNG_PART),
+         "part 'crop': expected a file name, or a field of UTF-8"),
     ],
-)
+)  # fmt: skip
 def test_uploads_that_are_refused(kind: str, body: bytes, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         decode(SEEING, kind, body)

@@ -197,13 +197,8 @@ def test_those_of_text_embeddings_inference() -> None:
         (Embeddings(), {}, VECTORS, "input", "missing; expected a list of at least one text"),
         (Embeddings(), {"input": ["a", None]}, VECTORS, "input[1]", "expected a text, got None"),
         (Embeddings(), {"input": [[1, 2]]}, VECTORS, "input", "expected a text or a list of texts, got ids of tokens"),
-        (
-            Embeddings(),
-            {"input": "a", "encoding_format": "hex"},
-            VECTORS,
-            "encoding_format",
-            "expected float or base64",
-        ),
+        (Embeddings(), {"input": "a", "encoding_format": "hex"}, VECTORS, "encoding_format",
+         "expected float or base64"),
         (Embeddings(), {"input": "a", "dimensions": 4}, VECTORS, "dimensions", "expected 1 to 3, as the model's"),
         (Embeddings(), {"input": "a"}, OTHER, "model", "expected a model that makes a vector of a text, got 'other'"),
         (Embeddings(), {"input": "a", "input_type": "query"}, VECTORS, "input_type", "expected nothing, got"),
@@ -215,7 +210,7 @@ def test_those_of_text_embeddings_inference() -> None:
         (Rerank(), {"query": "q", "documents": TEXTS, "top_n": 0}, RANKER, "top_n", "expected a number of at least 1"),
         (Rerank(), {"query": "q", "texts": TEXTS, "raw_scores": True}, PLAIN, "raw_scores", "expected false, since"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named(codec: TextCodec, body: dict[str, Any], model: Any, param: str, message: str) -> None:
     with pytest.raises(BadRequest) as raised:
         codec.with_body(orjson.dumps(body), LIMITS).decode(model, {}, b"", LIMITS)

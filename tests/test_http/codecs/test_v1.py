@@ -40,13 +40,10 @@ def encoded(value: Any) -> Any:
         (SCALAR, [1, 2, 3], [[1, 2, 3]]),
         (TEXT, [{"b64": "/wA="}, "a"], [[[b"\xff\0"], [b"a"]]]),
         (TEXT, [{"text": "a"}, {"text": {"b64": "YQ=="}}], [[[b"a"], [b"a"]]]),
-        (
-            TOKENS,
-            [{"ids": [1, 2], "mask": [1, 1]}, {"mask": [1, 0], "ids": [3, 4]}],
-            [[[1, 2], [3, 4]], [[1, 1], [1, 0]]],
-        ),
+        (TOKENS, [{"ids": [1, 2], "mask": [1, 1]}, {"mask": [1, 0], "ids": [3, 4]}],
+         [[[1, 2], [3, 4]], [[1, 1], [1, 0]]]),
     ],
-)
+)  # fmt: skip
 def test_instances(model: FakeServed, instances: Any, arrays: list[Any]) -> None:
     call = decode_v1(model, {"instances": instances, "signature_name": "serving_default"})
     assert (call.rows, call.single) == (len(instances), False)
@@ -87,18 +84,12 @@ def test_one_number_a_row_may_have_an_axis_or_none(x: list[Any], shape: tuple[in
         (VECTOR, {"instances": [1, 2, 3, 4]}, ["instances:", "[rows, 4]", "got [4]"]),
         (VECTOR, {"instances": [{"x": [1, 2, 3, 4]}, [1, 2, 3, 4]]}, ["instances[1]:", "an object with input 'x'"]),
         (TEXT, {"instances": [{"b64": "?"}]}, ["instances:", "base64"]),
-        (
-            TOKENS,
-            {"instances": [{"ids": [1], "mask": [1]}, {"ids": [], "mask": []}]},
-            ["ids[1]:", "at least 1", "[1, 0]"],
-        ),
-        (
-            TOKENS,
-            {"instances": [{"ids": [1], "mask": [1, 1]}]},
-            ["instances:", "axis 'tokens' of row 0 has length 2 in input 'mask'"],
-        ),
+        (TOKENS, {"instances": [{"ids": [1], "mask": [1]}, {"ids": [], "mask": []}]},
+         ["ids[1]:", "at least 1", "[1, 0]"]),
+        (TOKENS, {"instances": [{"ids": [1], "mask": [1, 1]}]},
+         ["instances:", "axis 'tokens' of row 0 has length 2 in input 'mask'"]),
     ],
-)
+)  # fmt: skip
 def test_bodies_that_do_not_fit(model: FakeServed, body: Any, words: list[str]) -> None:
     with pytest.raises(BadRequest) as caught:
         decode_v1(model, body)

@@ -105,19 +105,13 @@ PLAIN = JSON_ECHO["inputs"][0]
     ("sent", "named"),
     [
         ({"parameters": {"sequence_end": True, "priority": 1, "sequence_id": 5}}, ["sequence_id", "sequence_end"]),
-        (
-            {
-                "inputs": [{**PLAIN, "parameters": SHARED}],
-                "outputs": [{"name": "y", "parameters": {"classification": 3}}],
-            },
-            [f"inputs[0] (x).parameters.{name}" for name in SHARED] + ["outputs[0] (y).parameters.classification"],
-        ),
-        (
-            {"inputs": [{"parameters": SHARED}, {"parameters": SHARED}], "parameters": {"sequence_start": True}},
-            ["parameters.sequence_start", "inputs[0].parameters.shared", "inputs[1].parameters.shared"],
-        ),
+        ({"inputs": [{**PLAIN, "parameters": SHARED}],
+          "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
+         [f"inputs[0] (x).parameters.{name}" for name in SHARED] + ["outputs[0] (y).parameters.classification"]),
+        ({"inputs": [{"parameters": SHARED}, {"parameters": SHARED}], "parameters": {"sequence_start": True}},
+         ["parameters.sequence_start", "inputs[0].parameters.shared", "inputs[1].parameters.shared"]),
     ],
-)
+)  # fmt: skip
 def test_all_parameters_that_are_not_supported_are_named(sent: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(BadRequest, match="not supported") as caught:
         decode(json.dumps({**JSON_ECHO, **sent}).encode(), None, ECHO, MIB)
