@@ -12,7 +12,7 @@ import transformers
 from app.contract import Model
 from app.models.loading import load
 
-from .folders import refused, source_of, write_model
+from .folders import refused, source_of, try_out, write_model
 
 
 def toml(task: str, options: str = "", more: str = "") -> str:
@@ -22,6 +22,13 @@ def toml(task: str, options: str = "", more: str = "") -> str:
 
 def opened(folder: Path, task: str, options: str = "", more: str = "") -> Model:
     return load(source_of(write_model(folder, toml(task, options, more), None)))
+
+
+def tried(folder: Path, task: str, options: str = "", more: str = "") -> Model:
+    """The same, found to be in order."""
+    model = opened(folder, task, options, more)
+    assert try_out(model) == []
+    return model
 
 
 def broken(folder: Path, task: str, options: str = "", more: str = "") -> str:

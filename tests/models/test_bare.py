@@ -94,15 +94,10 @@ def test_what_cannot_be_served_so_says_what_to_do(tmp_path, monkeypatch, place, 
 
 def test_it_is_opened_once_to_look_at_it(tmp_path):
     built = tmp_path / "built"
-    lines = [
-        "from pathlib import Path",
-        "from torch import nn",
-        "def build():",
-        f"    with Path({str(built)!r}).open('a') as file:",
-        "        file.write('once')",
-        "    return nn.Linear(4, 2)",
-    ]
-    write_model(tmp_path / "code", "", "\n".join(lines))
+    built.touch()
+    code = f"from pathlib import Path\nfrom torch import nn\nbuilt = Path({str(built)!r})\ndef build():\n"
+    code += "    built.write_text(built.read_text() + 'once')\n    return nn.Linear(4, 2)\n"
+    write_model(tmp_path / "code", "", code)
     (tmp_path / "code" / "model.toml").unlink()
     with with_model_toml(str(tmp_path / "code"), []):
         assert built.read_text() == "once"

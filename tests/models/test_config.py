@@ -52,14 +52,8 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     given = "max_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\nreorder = false\ncomplete_wait = 0.5\n"
     toml = TOML + "[batching]\n" + given
     info = read(tmp_path, toml, {"max_batch": 16, "max_delay_ms": None, "policy": "window"})
-    assert info.batching == Batching(
-        policy="window",
-        max_batch=16,
-        max_delay_ms=2,
-        length_buckets=(8, 16),
-        reorder=False,
-        complete_wait=0.5,
-    )
+    both = {"max_delay_ms": 2, "length_buckets": (8, 16), "reorder": False, "complete_wait": 0.5}
+    assert info.batching == Batching(policy="window", max_batch=16, **both)
 
 
 @pytest.mark.parametrize(

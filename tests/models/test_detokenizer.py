@@ -137,9 +137,8 @@ def test_a_prompt_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> Non
     (tmp_path / "model.toml").write_text('source = "hf:weights"\ntask = "text-generation"\n')
     front = load(source_of(tmp_path)).front
     assert front is not None
-    read = [
-        front.read([[np.array([text], object)]])[0].arrays[0][0].tolist() for text in (b"ab", b"<s>ab", b"<s><s>ab")
-    ]
+    prompts = [np.array([text], object) for text in (b"ab", b"<s>ab", b"<s><s>ab")]
+    read = [one.arrays[0][0].tolist() for one in front.read([[prompt] for prompt in prompts])]
     assert [ids.count(BOS) for ids in read] == [1, 1, 2]
     assert read[0] == llamas()("ab").input_ids
     assert read[1] == llamas()("<s>ab", add_special_tokens=False).input_ids

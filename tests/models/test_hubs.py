@@ -26,9 +26,8 @@ BERT = toml_of(
 @pytest.fixture
 def bert(tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=50, **sizes)
     torch.manual_seed(0)
     model = transformers.BertModel(config).eval()
     folder = write_model(tmp_path / "m", BERT, None)

@@ -95,10 +95,9 @@ def test_what_a_failed_load_imported_is_forgotten(tmp_path):
 
 def test_a_module_called_like_a_library_gets_the_library(tmp_path):
     code = "from . import json\n" + BUILD.format("json.two()")
-    folder = write_model(tmp_path / "m", TOML, code)
+    folder = write_model(tmp_path / "m", TOML, "import numpy\nnumpy.float32\n" + code)
     (folder / "json.py").write_text("import json\ndef two():\n    return json.loads('2')\n")
     (folder / "numpy").mkdir()  # a folder of data
-    (folder / "model.py").write_text("import numpy\nnumpy.float32\n" + code)
     assert answer(load(source_of(folder))) == 2
 
 

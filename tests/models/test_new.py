@@ -239,51 +239,44 @@ def test_layers_that_say_what_they_take(layer, shape):
         next(found)
 
 
-def saved(folder, architectures, **more):
+def saved(folder, config, **files):
     """What lies beside weights, without them."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"architectures": architectures, **more}))
-    (folder / "tokenizer.json").write_text("{}")
+    for name, content in {"config": config, "tokenizer": {}, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
 
 
+CLASSIFIES = {"architectures": ["BertForSequenceClassification"]}
+ONE_LABEL = {**CLASSIFIES, "id2label": {"0": "LABEL_0"}}
+
+
 @pytest.mark.parametrize(
-    ("architectures", "more", "task"),
+    ("config", "files", "task"),
     [
-        (["BertForSequenceClassification"], {}, "text-classification"),
-        (["ViTForImageClassification"], {}, "image-classification"),
-        (["BertModel"], {}, "feature-extraction"),
-        (["BertForMaskedLM"], {}, "fill-mask"),
-        (["BertForSequenceClassification"], {"sentence_transformers": {}, "id2label": {"0": "LABEL_0"}}, "rerank"),
-        (None, {}, None),
+        (CLASSIFIES, {}, "text-classification"),
+        ({"architectures": ["ViTForImageClassification"]}, {}, "image-classification"),
+        ({"architectures": ["BertModel"]}, {}, "feature-extraction"),
+        ({"architectures": ["BertForMaskedLM"]}, {}, "fill-mask"),
+        # sentence-transformers give vectors whatever head there was, and their cross-encoders rank
+        ({"architectures": ["MPNetForMaskedLM"]}, {"modules": []}, "feature-extraction"),
+        ({**ONE_LABEL, "sentence_transformers": {}}, {}, "rerank"),
+        (ONE_LABEL, {"modules": [], "config_sentence_transformers": {"model_type": "CrossEncoder"}}, "rerank"),
     ],
 )
-def test_architectures_say_the_task(tmp_path, architectures, more, task):
-    folder = saved(tmp_path / "saved", architectures, **more)
-    if task is not None:
-        assert fitting_task(folder) == task
-        return
-    with pytest.raises(
-        ConfigError, match=r"config.json: has .* no task that is served; .* --task text-classification\|"
-    ):
-        make(tmp_path / "m", str(folder), [])
+def test_architectures_say_the_task(tmp_path, config, files, task):
+    assert fitting_task(saved(tmp_path / "saved", config, **files)) == task
+
+
+def test_no_task_is_made_up(tmp_path):
+    message = r"config.json: has .* no task that is served; .* --task text-classification\|"
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path / "m", str(saved(tmp_path / "saved", {"architectures": None})), [])
     assert not (tmp_path / "m").exists()
-
-
-def test_sentence_transformers_give_vectors_whatever_head_there_was(tmp_path):
-    folder = saved(tmp_path / "saved", ["MPNetForMaskedLM"])
-    (folder / "modules.json").write_text("[]")
-    assert fitting_task(folder) == "feature-extraction"
+    folder = saved(tmp_path / "vectors", {"architectures": ["MPNetForMaskedLM"]}, modules=[])
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError):
         fitting_task(folder)
-
-
-def test_a_cross_encoder_of_sentence_transformers_ranks(tmp_path):
-    folder = saved(tmp_path / "saved", ["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
-    (folder / "modules.json").write_text("[]")
-    (folder / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
-    assert fitting_task(folder) == "rerank"
 
 
 def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):

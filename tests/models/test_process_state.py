@@ -21,6 +21,7 @@ from app.models.process_state import OF_BATCHES, SETTINGS, ProcessState
 from .folders import TOML, source_of, write_model
 
 IMPORTS = "import locale, logging, os, random, socket, sys, warnings\nimport numpy as np\nimport torch\n"
+CALL = "def build():\n    def call(x):\n        {}\n        return {}\n    return call\n"
 CHANGES = {
     "torch.set_default_dtype(torch.float64)": "torch's default dtype to torch.float64",
     "torch.set_default_device('meta')": "torch's default device to meta",
@@ -69,9 +70,7 @@ OF_CALLS = {change: said for change, said in (CHANGES | SEEDS).items() if "grad"
 
 @pytest.mark.parametrize(("change", "said"), OF_CALLS.items(), ids=OF_CALLS)
 def test_what_a_batch_sets_is_put_back_after_each(tmp_path, caplog, change, said):
-    model = load(
-        write(tmp_path, f"def build():\n    def call(x):\n        {change}\n        return x\n    return call\n")
-    )
+    model = load(write(tmp_path, CALL.format(change, "x")))
     device = CpuDevice((2,), 1, 1)
     executor = on_thread("warm-up", device.open, model, 8)
     before = ProcessState(OF_BATCHES)
@@ -93,10 +92,8 @@ def run_one(executor):
 
 
 def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
-    code = (
-        "def build():\n    def call(x):\n        return x + 0 * (random.random() + np.random.rand() + torch.rand(1))\n"
-    )
-    model = load(write(tmp_path, code + "    return call\n"))
+    drawn = "x + 0 * (random.random() + np.random.rand() + torch.rand(1))"
+    model = load(write(tmp_path, CALL.format("pass", drawn)))
     device = CpuDevice((2,), 1, 1)
     executor = device.open(model, 8)
     warm_up(device, executor)
@@ -106,10 +103,7 @@ def test_drawing_numbers_is_no_seeding(tmp_path, caplog):
 
 def test_what_made_a_batch_fail_is_put_back(tmp_path, caplog):
     """Its model need not be the one that has set it: `bad` sets it for some rows alone."""
-    code = (
-        "def build():\n    def call(x):\n        assert torch.get_default_dtype() is torch.float32\n        return x\n"
-    )
-    model = load(write(tmp_path, code + "    return call\n"))
+    model = load(write(tmp_path, CALL.format("assert torch.get_default_dtype() is torch.float32", "x")))
     reported: list[Completion] = []
     threads = torch.get_num_threads()
     device = CpuDevice((2,), 1, 1)

@@ -70,12 +70,6 @@ def test_a_wrong_declaration_is_one_line(tmp_path, code, toml, message):
     assert re.search(message, text)
 
 
-def test_a_cell_that_gives_another_state_than_it_declares_is_refused(tmp_path):
-    model = load_code(tmp_path, CODE.replace("(hidden,)", "(hidden[:, 1:],)"))
-    with pytest.raises(ConfigError, match=r"^a batch of 1 row: step: state\[0\]: expected "):
-        try_out(model)
-
-
 def test_an_axis_of_its_own_is_for_recurrent_models(tmp_path):
     toml = TOML.replace("shape = [8]", 'shape = ["own", 8]')
     assert load_code(tmp_path, toml=toml).info.outputs[0].axes == ("own", "")

@@ -40,6 +40,13 @@ async def registry(host, repo):
     assert not host.running
 
 
+@pytest_asyncio.fixture
+async def loaded(registry):
+    """The registry, with all models loaded."""
+    await registry.load_all()
+    return registry
+
+
 NO_ROW = "no row fits. It replaces no version that works, unless model.toml says allow_untried = true"
 
 
@@ -101,56 +108,53 @@ async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
         assert pending(registry) == []
 
 
-async def test_a_reload_leaves_no_gap(registry, host):
-    await registry.load_all()
-    before = serial(registry, "a")
+async def test_a_reload_leaves_no_gap(loaded, host):
+    before = serial(loaded, "a")
     host.hold["stop a 1"] = asyncio.Event()
     host.hold["start a 1"] = asyncio.Event()
     host.log.clear()
-    reload = asyncio.create_task(registry.load("a"))
+    reload = asyncio.create_task(loaded.load("a"))
     await host.until("start a 1")
-    assert serial(registry, "a") == before
-    assert states(registry)["a", "1"] == "READY"
+    assert serial(loaded, "a") == before
+    assert states(loaded)["a", "1"] == "READY"
     host.hold["start a 1"].set()
     await host.until("stop a 1")
-    assert serial(registry, "a") > before
+    assert serial(loaded, "a") > before
     assert not reload.done()
     host.hold["stop a 1"].set()
     await reload
     assert host.log == ["start a 1", "stop a 1"]
 
 
-async def test_a_reload_that_fails_keeps_what_serves(registry, host, repo):
-    await registry.load_all()
-    before = serial(registry, "b")
+async def test_a_reload_that_fails_keeps_what_serves(loaded, host, repo):
+    before = serial(loaded, "b")
     shutil.rmtree(repo / "b" / "1")
     host.fail["start b 10"] = ConfigError("broken now")
     with pytest.raises(BadRequest, match="version 10: broken now"):
-        await registry.load("b")
-    assert serial(registry, "b") == before
-    assert registry.versions("b") == ["1", "2", "10"]
-    reasons = {entry.version: (entry.state, entry.reason) for entry in registry.index() if entry.name == "b"}
+        await loaded.load("b")
+    assert serial(loaded, "b") == before
+    assert loaded.versions("b") == ["1", "2", "10"]
+    reasons = {entry.version: (entry.state, entry.reason) for entry in loaded.index() if entry.name == "b"}
     assert reasons["10"] == ("READY", "serves as it was; loading it again failed: broken now")
-    assert pending(registry) == []
+    assert pending(loaded) == []
 
 
 @pytest.mark.parametrize("version", ["10", "11"], ids=["reloaded", "new"])
-async def test_an_untried_version_replaces_none_that_works_unless_allowed(registry, host, repo, caplog, version):
-    await registry.load_all()
+async def test_an_untried_version_replaces_none_that_works_unless_allowed(loaded, host, repo, caplog, version):
     write_model(repo / "b" / version)
     host.untried.add(f"b {version}")
     with pytest.raises(BadRequest, match=f"version {version}: no row fits. It replaces no version that works, unless"):
-        await registry.load("b")
-    served = registry.find("b")
+        await loaded.load("b")
+    served = loaded.find("b")
     assert (served.info.version, served.untried) == ("10", None)
     assert host.log.count(f"stop b {version}") == 1
     assert [record.getMessage() for record in caplog.records if "no row fits" in record.getMessage()] == [
         f"model b version {version}: {NO_ROW}"
     ]
     write_model(repo / "b" / version, f"allow_untried = true\n{TOML}")
-    await registry.load("b")
-    assert states(registry)["b", version] == "UNTRIED"
-    assert registry.find("b").info.version == version
+    await loaded.load("b")
+    assert states(loaded)["b", version] == "UNTRIED"
+    assert loaded.find("b").info.version == version
 
 
 async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_has_answered(registry, host, caplog):
@@ -165,15 +169,14 @@ async def test_an_untried_version_serves_where_none_works_and_is_ready_once_it_h
     assert states(registry)["a", "1"] == "READY"
 
 
-async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(registry, host, repo):
-    await registry.load_all()
+async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(loaded, host, repo):
     shutil.rmtree(repo / "b" / "10")
     write_model(repo / "b" / "3")
-    await registry.load("b")
-    assert registry.versions("b") == ["1", "2", "3"]
-    assert registry.find("b").info.version == "3"
+    await loaded.load("b")
+    assert loaded.versions("b") == ["1", "2", "3"]
+    assert loaded.find("b").info.version == "3"
     with pytest.raises(NotFound, match="versions: 1, 2, 3"):
-        registry.find("b", "10")
+        loaded.find("b", "10")
     assert host.log.count("stop b 10") == 1
 
 
@@ -195,24 +198,23 @@ async def test_a_model_that_vanishes_serves_until_it_is_unloaded(registry, repo,
     assert (entry.name, entry.state, entry.reason) == ("a", "UNAVAILABLE", "no longer in the repository")
 
 
-async def test_unload_drains_and_is_not_pending(registry, host):
-    await registry.load_all()
+async def test_unload_drains_and_is_not_pending(loaded, host):
     host.hold["stop b 1"] = asyncio.Event()
-    unload = asyncio.create_task(registry.unload("b"))
+    unload = asyncio.create_task(loaded.unload("b"))
     await host.until("stop b 1")
-    assert set(states(registry).values()) == {"READY", "UNLOADING"}
+    assert set(states(loaded).values()) == {"READY", "UNLOADING"}
     with pytest.raises(NotReady, match="model 'b' version 10 is unloading"):
-        registry.find("b")
-    assert registry.versions("b") == []
+        loaded.find("b")
+    assert loaded.versions("b") == []
     host.hold["stop b 1"].set()
     await unload
     with pytest.raises(NotReady, match="model 'b' version 2 is unavailable: unloaded") as caught:
-        registry.find("b", "2")
+        loaded.find("b", "2")
     assert caught.value.retry_after_s == 30
-    assert pending(registry) == []
-    await registry.unload("b")
-    await registry.load("b")
-    assert registry.find("b").info.version == "10"
+    assert pending(loaded) == []
+    await loaded.unload("b")
+    await loaded.load("b")
+    assert loaded.find("b").info.version == "10"
 
 
 async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, monkeypatch):
@@ -229,11 +231,10 @@ async def test_changes_of_one_model_happen_in_the_order_asked(registry, host, mo
     assert registry.find("a")
 
 
-async def test_a_caller_that_goes_away_does_not_stop_the_change(registry, host):
-    await registry.load_all()
-    before = serial(registry, "a")
+async def test_a_caller_that_goes_away_does_not_stop_the_change(loaded, host):
+    before = serial(loaded, "a")
     host.hold["start a 1"] = asyncio.Event()
-    caller = asyncio.create_task(registry.load("a"))
+    caller = asyncio.create_task(loaded.load("a"))
     host.log.clear()
     await host.until("start a 1")
     caller.cancel()
@@ -241,18 +242,17 @@ async def test_a_caller_that_goes_away_does_not_stop_the_change(registry, host):
         await caller
     host.hold["start a 1"].set()
     await host.until("stop a 1")
-    await registry.load("b")
-    assert serial(registry, "a") > before
+    await loaded.load("b")
+    assert serial(loaded, "a") > before
 
 
-async def test_a_stop_that_fails_fails_no_caller(registry, host):
-    await registry.load_all()
+async def test_a_stop_that_fails_fails_no_caller(loaded, host):
     host.fail["stop a 1"] = RuntimeError("stuck")
-    await registry.load("a")
-    assert registry.find("a")
+    await loaded.load("a")
+    assert loaded.find("a")
     host.fail.clear()
     host.running.clear()
-    host.running.update(registry.ready())
+    host.running.update(loaded.ready())
 
 
 async def test_close_cancels_loads_and_stops_all(host, repo):

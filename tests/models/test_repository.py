@@ -118,50 +118,40 @@ def deny(monkeypatch, method, folder, code=errno.EACCES):
     monkeypatch.setattr(Path, method, denied)
 
 
-def odd(kind, folder, monkeypatch):
-    """Make a folder that cannot be read, of this kind. Returns what is said of it."""
-    toml = folder / "model.toml"
-    if kind in ("loop", "dangling"):
-        folder.symlink_to(folder if kind == "loop" else "/not/there")
-        return "cannot be read: " + ("Too many levels" if kind == "loop" else "it is a link to /not/there")
-    if kind == "mode 000":
-        deny(monkeypatch, "stat", toml)
-    elif kind == "long":
-        deny(monkeypatch, "stat", folder, errno.ENAMETOOLONG)
-    else:
-        folder.mkdir()
-    if kind == "mode 000":
-        write_model(folder)
-        return "model.toml: cannot be read: Permission denied"
-    if kind == "long":
-        write_model(folder)
-        return "cannot be read: File name too long"
-    if kind == "unlisted":
-        deny(monkeypatch, "iterdir", folder, errno.EIO)
-        return "cannot be read: Input/output error"
-    if kind == "link":
-        toml.symlink_to("gone.toml")
-        return "model.toml: cannot be read: it is a link to gone.toml, which is not there"
-    if kind == "pipe":
-        os.mkfifo(toml)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as unix, contextlib.chdir(folder):
-            unix.bind("model.toml")
-    elif kind == "device":
-        toml.symlink_to("/dev/zero")
-    else:
-        toml.mkdir()
-    return f"model.toml: expected a file, got {'a named pipe' if kind == 'pipe' else 'a ' + kind}"
+def in_folder(make):
+    """`make` is called with the path of the folder's model.toml."""
+    return lambda folder, patch: (folder.mkdir(), make(folder / "model.toml"))
 
 
-KINDS = ["loop", "dangling", "mode 000", "long", "unlisted", "link", "pipe", "socket", "device", "folder"]
+def bind(path):
+    with socket.socket(socket.AF_UNIX) as unix, contextlib.chdir(path.parent):
+        unix.bind(path.name)
+
+
+#: How a folder is made that cannot be read, and what is said of it.
+ODD = {
+    "loop": (lambda folder, patch: folder.symlink_to(folder), "cannot be read: Too many levels"),
+    "dangling": (lambda folder, patch: folder.symlink_to("/not/there"), "cannot be read: it is a link to /not/there"),
+    "mode 000": (lambda folder, patch: deny(patch, "stat", write_model(folder) / "model.toml"),
+                 "model.toml: cannot be read: Permission denied"),
+    "long": (lambda folder, patch: deny(patch, "stat", write_model(folder), errno.ENAMETOOLONG),
+             "cannot be read: File name too long"),
+    "unlisted": (lambda folder, patch: (folder.mkdir(), deny(patch, "iterdir", folder, errno.EIO)),
+                 "cannot be read: Input/output error"),
+    "link": (in_folder(lambda toml: toml.symlink_to("gone.toml")),
+             "model.toml: cannot be read: it is a link to gone.toml, which is not there"),
+    "pipe": (in_folder(os.mkfifo), "model.toml: expected a file, got a named pipe"),
+    "socket": (in_folder(bind), "model.toml: expected a file, got a socket"),
+    "device": (in_folder(lambda toml: toml.symlink_to("/dev/zero")), "model.toml: expected a file, got a device"),
+    "folder": (in_folder(Path.mkdir), "model.toml: expected a file, got a folder"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
         (kind, place)
-        for kind in KINDS
+        for kind in ODD
         for place in ("bad", "bad/2", ".Trash-0")
         if (kind, place) != ("unlisted", "bad/2")  # a version is not listed
     ],
@@ -169,7 +159,8 @@ KINDS = ["loop", "dangling", "mode 000", "long", "unlisted", "link", "pipe", "so
 async def test_what_cannot_be_read_is_unavailable_and_the_others_serve(tmp_path, monkeypatch, caplog, kind, place):
     write_model(tmp_path / "good")
     write_model(tmp_path / "bad" / "1") if place == "bad/2" else None
-    said = odd(kind, tmp_path / place, monkeypatch)
+    make, said = ODD[kind]
+    make(tmp_path / place, monkeypatch)
     repository, host = Repository(tmp_path), FakeHost()
     name, _, version = place.partition("/")
     async with Registry(host.start, host.stop, repository) as registry:
@@ -244,6 +235,11 @@ def watch(tmp_path, loads):
     return FolderWatch(Repository(tmp_path), loads.load, loads.unload)
 
 
+async def looks(watch):
+    for _ in range(3):
+        await watch.look()
+
+
 def edit(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(path.read_text() + text if path.exists() else text)
@@ -269,8 +265,7 @@ async def test_what_has_changed_is_loaded_once(tmp_path, watch, loads, path, nam
     edit(tmp_path / path, CODE)
     await watch.look()
     assert loads == [], "it may be half written"
-    for _ in range(3):
-        await watch.look()
+    await looks(watch)
     assert loads == ([] if name is None else [name])
 
 
@@ -280,19 +275,16 @@ async def test_what_is_removed_is_unloaded_once(tmp_path, watch, loads, removed)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     await watch.look()
     assert loads == [], "it may be about to be replaced"
-    for _ in range(3):
-        await watch.look()
+    await looks(watch)
     assert loads == ["not a"]
     write_model(tmp_path / "a")
-    for _ in range(3):
-        await watch.look()
+    await looks(watch)
     assert loads == ["not a", "a"]
 
 
 async def test_nothing_is_unloaded_where_the_repository_cannot_be_read(tmp_path, watch, loads):
     shutil.rmtree(tmp_path)
-    for _ in range(3):
-        await watch.look()
+    await looks(watch)
     assert loads == []
 
 
@@ -306,10 +298,8 @@ async def test_no_model_is_unloaded_because_its_folder_cannot_be_read(tmp_path, 
             return real(place)
 
         patch.setattr(os, "scandir", scandir)
-        for _ in range(3):
-            await watch.look()
-    for _ in range(3):
-        await watch.look()
+        await looks(watch)
+    await looks(watch)
     assert loads == []
 
 
@@ -339,8 +329,7 @@ async def test_a_config_map_is_watched_through_its_links(tmp_path, loads, place,
     assert found(repository) == {"c": [1]}
     watch = FolderWatch(repository, loads.load, loads.unload)
     config_map(tmp_path / place, 2, {**files, f"{below}model.py": LINEAR})
-    for _ in range(3):
-        await watch.look()
+    await looks(watch)
     assert loads == ["c"]
 
 
@@ -391,29 +380,17 @@ def other_root(tmp_path):
 
 
 def test_a_model_in_another_processs_root(tmp_path, other_root, monkeypatch):
-    there = other_root
-    code = "import helper\nfrom torch import nn\ndef build():\n    return nn.Identity()\n"
-    write_model(there / "models" / "m", code=code)
-    write_model(there / "models" / "v" / "1", code=code)
-    for folder in (there / "models" / "m", there / "models" / "v" / "1"):
+    for folder in (other_root / "models" / "m", other_root / "models" / "v" / "1"):
+        write_model(folder, code="import helper\nfrom torch import nn\ndef build():\n    return nn.Identity()\n")
         (folder / "helper.py").write_text("")
-    mounted = tmp_path / "mnt"
-    mounted.symlink_to(there / "models")
-    assert not mounted.resolve().exists()
-    assert found(Repository(mounted)) == {"m": [1], "v": [1]}
-    assert [one.error for one in check(mounted)] == ["", ""]
-    named = tmp_path / "called"
-    for model, versions in (("m", [1]), ("v", [1])):
-        named.unlink(missing_ok=True)
-        named.symlink_to(there / "models" / model)
-        assert found(Repository(named)) == {"called": versions}
-        assert [one.error for one in check(named)] == [""]
+    (tmp_path / "links").mkdir()
+    for name, target in (("mnt", "models"), ("called", "models/v"), ("links/one", "models/m")):
+        (tmp_path / name).symlink_to(other_root / target)
+    assert not (tmp_path / "mnt").resolve().exists()
     monkeypatch.chdir(tmp_path)
-    assert found(Repository("called")) == {"called": [1]}
-    links = tmp_path / "links"
-    links.mkdir()
-    (links / "one").symlink_to(there / "models" / "m")
-    assert found(Repository(links)) == {"one": [1]}
+    for place, names in (("mnt", ("m", "v")), ("called", ("called",)), ("links", ("one",))):
+        assert found(Repository(place)) == found(Repository(tmp_path / place)) == {name: [1] for name in names}
+        assert [one.error for one in check(tmp_path / place)] == [""] * len(names)
 
 
 def test_a_file_in_another_processs_root(tmp_path, other_root):

@@ -132,10 +132,9 @@ def test_integers_are_equal_but_for_near_ties(precision: str, differ: int, passe
 def test_a_single_sample_is_run_beside_copies_of_itself() -> None:
     info = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=8))
     row = SampleRow((np.float32([1, 2, 3]),))
-    found = check_rows(
-        info,
-        [row],
-        lambda rows, size: [softmax(np.asarray(stack(info.inputs, rows, size)[0]), 0)],
-        TOLERANCES["FP32"],
-    )
+
+    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+        return [softmax(np.asarray(stack(info.inputs, rows, size)[0]), 0)]
+
+    found = check_rows(info, [row], run, TOLERANCES["FP32"])
     assert "1 alone, 0.5 beside a copy of itself" in str(found)

@@ -151,15 +151,9 @@ def listed(rows: tuple[SampleRow, ...], index: int = 0) -> list[Any]:
 
 
 def test_one_request_of_several_rows(tmp_path: Path) -> None:
-    body = {
-        "id": "7",
-        "parameters": {"gain": 2},
-        "inputs": [
-            tensor("mask", "FP32", [2, 3], [1, 1, 0, 0.5, 1, 1]),
-            tensor("ids", "INT32", [2, 3], [[1, 2, 3], [4, 5, 6]]),
-        ],
-    }
-    rows = from_json(tmp_path, body, IDS, MASK)
+    mask = tensor("mask", "FP32", [2, 3], [1, 1, 0, 0.5, 1, 1])
+    ids = tensor("ids", "INT32", [2, 3], [[1, 2, 3], [4, 5, 6]])
+    rows = from_json(tmp_path, {"id": "7", "parameters": {"gain": 2}, "inputs": [mask, ids]}, IDS, MASK)
     assert listed(rows) == [[1, 2, 3], [4, 5, 6]]
     assert listed(rows, 1) == [[1, 1, 0], [0.5, 1, 1]]
     for row in rows:

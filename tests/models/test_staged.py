@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from app.contract import Batching, Checks, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
@@ -103,10 +102,6 @@ def centred(x: torch.Tensor) -> torch.Tensor:
 
 def hidden(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x) if len(x) else x
-
-
-def test_independent_stages_pass():
-    assert try_out(model(nn.Linear(4, 4), nn.ReLU(), twice)) == []
 
 
 @pytest.mark.parametrize(

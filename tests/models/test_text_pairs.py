@@ -18,8 +18,8 @@ from app.contract import TextCut
 from app.errors import BadRequest
 from app.models.loading import load
 
-from .folders import source_of, try_out, write_model
-from .task_models import answered, broken, forward, opened, texts, toml
+from .folders import source_of, write_model
+from .task_models import answered, broken, forward, opened, texts, toml, tried
 
 # Invariant: tasks of pairs, of several texts and of masks answer what transformers answers for each row alone.
 
@@ -38,13 +38,11 @@ def softmax(values: Any) -> Any:
 
 def test_pairs_are_classified(tmp_path: Path) -> None:
     original = tiny.save_bert(tmp_path / "weights", id2label=NLI)
-    model = opened(tmp_path, "text-classification", "pairs = true")
-    assert try_out(model) == []
+    model = tried(tmp_path, "text-classification", "pairs = true")
     for first, second, found in zip(FIRST, SECOND, answered(model, FIRST, SECOND), strict=True):
         expected = softmax(forward(original, tmp_path / "weights", first, second).logits[0])
-        assert {each["label"]: float(each["score"]) for each in found["top"]} == pytest.approx(
-            dict(zip(NLI.values(), expected.tolist(), strict=True)), rel=1e-4
-        )
+        scores = {each["label"]: float(each["score"]) for each in found["top"]}
+        assert scores == pytest.approx(dict(zip(NLI.values(), expected.tolist(), strict=True)), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -60,20 +58,17 @@ def test_texts_are_ranked_by_the_activation_of_their_folder(
     original = tiny.save_bert(tmp_path / "weights", id2label={0: "LABEL_0"})
     path = tmp_path / "weights" / ("config_sentence_transformers.json" if "activation_fn" in said else "config.json")
     path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **said}))
-    model = opened(tmp_path, "rerank")
-    assert try_out(model) == []
+    model = tried(tmp_path, "rerank")
     for first, second, found in zip(FIRST, SECOND, answered(model, FIRST, SECOND), strict=True):
         raw = forward(original, tmp_path / "weights", first, second).logits[0, 0]
-        assert (float(found["raw_score"]), float(found["score"])) == pytest.approx(
-            (float(raw), float(function(raw))), rel=1e-4
-        )
+        scores = (float(found["raw_score"]), float(found["score"]))
+        assert scores == pytest.approx((float(raw), float(function(raw))), rel=1e-4)
 
 
 @pytest.mark.parametrize("top", [5, 2])
 def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path: Path, top: int) -> None:
     original = tiny.save_bert(tmp_path / "weights", "MaskedLM")
-    model = opened(tmp_path, "fill-mask", f"top = {top}")
-    assert try_out(model) == []
+    model = tried(tmp_path, "fill-mask", f"top = {top}")
     assert b"[MASK]" in model.front.example.arrays[0].item()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
     pipeline = transformers.pipeline("fill-mask", model=original, tokenizer=tokenizer, top_k=top)
@@ -92,8 +87,7 @@ def test_masks_are_filled_as_the_pipeline_fills_them(tmp_path: Path, top: int) -
 def test_given_labels_are_scored_as_the_pipeline_scores_them(tmp_path: Path, several: bool, labels: list[str]) -> None:
     original = tiny.save_bert(tmp_path / "weights", id2label=NLI)
     options = f'hypothesis_template = "a day in {{}}"\nmulti_label = {str(several).lower()}'
-    model = opened(tmp_path, "zero-shot-classification", options)
-    assert try_out(model) == []
+    model = tried(tmp_path, "zero-shot-classification", options)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
     pipeline = transformers.pipeline("zero-shot-classification", model=original, tokenizer=tokenizer)
     for text, found in zip(FIRST, answered(model, FIRST, [labels] * len(FIRST)), strict=True):
@@ -132,8 +126,7 @@ def expected_answer(original: Any, folder: Path, question: str, context: str, mo
 
 def test_questions_are_answered_by_the_best_span_of_all_windows(tmp_path: Path) -> None:
     original = tiny.save_bert(tmp_path / "weights", "QuestionAnswering", id2label={0: "start", 1: "end"})
-    model = opened(tmp_path, "question-answering", "max_tokens = 16")
-    assert try_out(model) == []
+    model = tried(tmp_path, "question-answering", "max_tokens = 16")
     questions = ["the cat", "anna sat in"]
     contexts = ["unhappy dogs ran on a mat . " * 6 + "anna sat in paris", "a good day"]
     (read,) = model.front.read([[texts(questions), texts(contexts)]])
@@ -173,10 +166,8 @@ def test_rows_of_a_file_may_be_several_of_the_model(tmp_path: Path) -> None:
     ]
     (tmp_path / "rows.json").write_text(json.dumps({"inputs": inputs}))
     model = opened(tmp_path, "zero-shot-classification", more='warmup = { file = "rows.json" }')
-    assert [row.lengths["tokens"] for row in model.checks.samples] == [
-        len(row.arrays[0]) for row in model.checks.samples
-    ]
-    assert len(model.checks.samples) == 2
+    first, second = model.checks.samples
+    assert all(row.lengths["tokens"] == len(row.arrays[0]) for row in (first, second))
     assert np.array_equal(model.front.example.arrays[1], np.array([b"happy", b"a good day"], object))
 
 
@@ -233,8 +224,7 @@ def test_the_steps_that_the_folder_lists(tmp_path: Path, pooling: dict[str, Any]
     weights = tmp_path / "weights"
     original = tiny.save_bert(weights, "")
     write_steps(weights, pooling, *kinds)
-    model = opened(tmp_path, "feature-extraction")
-    assert try_out(model) == []
+    model = tried(tmp_path, "feature-extraction")
     for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
         hidden = forward(original, weights, text).last_hidden_state[0]
         if pooling is OLD_CLS:
@@ -265,14 +255,11 @@ def test_a_sentence_is_compared_with_others(tmp_path: Path, measure: str) -> Non
     original = tiny.save_bert(tmp_path / "weights", "")
     said = {"similarity_fn_name": measure}
     (tmp_path / "weights" / "config_sentence_transformers.json").write_text(json.dumps(said))
-    model = opened(tmp_path, "sentence-similarity")
-    assert try_out(model) == []
+    model = tried(tmp_path, "sentence-similarity")
     sources, others = TEXTS[:2], [["a cat", "the dog sat on the mat"], ["unhappy", "a day in paris"]]
     for source, sentences, found in zip(sources, others, answered(model, sources, others), strict=True):
-        vectors = [
-            forward(original, tmp_path / "weights", text).last_hidden_state[0].mean(dim=0)
-            for text in (source, *sentences)
-        ]
+        hidden = [forward(original, tmp_path / "weights", text).last_hidden_state[0] for text in (source, *sentences)]
+        vectors = [each.mean(dim=0) for each in hidden]
         if measure == "cosine":
             vectors = [vector / vector.norm() for vector in vectors]
         expected = [float(vectors[0] @ vector) for vector in vectors[1:]]
