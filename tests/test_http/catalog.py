@@ -19,15 +19,10 @@ def spec(
     name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tuple[str, ...] = (), **more: Any
 ) -> TensorSpec:
     """A TensorSpec whose axes given by name are variable, up to `bound`. `more`: other fields of it."""
-    return TensorSpec(
-        name,
-        datatype,
-        tuple(-1 if isinstance(axis, str) else axis for axis in shape),
-        tuple(axis if isinstance(axis, str) else "" for axis in shape),
-        tuple(bound if isinstance(axis, str) else axis for axis in shape),
-        labels=labels,
-        **more,
-    )
+    lengths = tuple(-1 if isinstance(axis, str) else axis for axis in shape)
+    axes = tuple(axis if isinstance(axis, str) else "" for axis in shape)
+    bounds = tuple(bound if isinstance(axis, str) else axis for axis in shape)
+    return TensorSpec(name, datatype, lengths, axes, bounds, labels=labels, **more)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from typing import Any
@@ -15,8 +14,8 @@ from app.contract import Array, TextCut, Translated
 from app.errors import BadText, ModelFailed
 from app.models.decoders.parameters import Parameters
 
-from .echo import Caller, MakeCaller
-from .test_streaming import Reader
+from .echo import MakeCaller
+from .test_streaming import Reader, answered
 from .writers import Words, Writer, writer
 
 PLAIN, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -57,16 +56,6 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"model": "echo", **fields}).encode()
 
 
-async def answered(asking: Caller, model: Writer, path: str, sent: bytes, *texts: str) -> Any:
-    model.ran.clear()
-    reply = asyncio.create_task(asking(path, sent))
-    await model.ran.wait()
-    model.last.end(*texts, reason="length")
-    answer = await reply
-    assert answer.status == 200, answer.body
-    return answer.json()
-
-
 async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
     found = await answered(caller(model), model, PLAIN, body(prompt=["a b", "c"]), "d e f", "g")
     assert found.pop("id").startswith("cmpl-")
@@ -91,13 +80,10 @@ async def test_whole_answers(caller: MakeCaller, model: Writer) -> None:
 async def test_a_stream(model: Writer, path: str, counts: bool) -> None:
     reader = Reader(model)
     options = {"stream_options": {"include_usage": True}} if counts else {}
-    reader.send(path, body(prompt="one two", messages=HELLO, stream=True, **options))
-    await model.ran.wait()
+    await reader.begin(path, body(prompt="one two", messages=HELLO, stream=True, **options))
     for tokens, piece in enumerate(("three", " four"), 1):
-        model.last.piece(piece, tokens)
-        await reader.more()
-    model.last.end("three four five")
-    await reader.connection.done()
+        await reader.piece(piece, tokens)
+    await reader.end("three four five")
     *chunks, done = reader.events
     assert done == "[DONE]"
     heads = {(one["id"], one["created"], one["model"], one["object"]) for one in chunks}
@@ -157,12 +143,9 @@ async def test_bodies_of_benchmarks(caller: MakeCaller, model: Writer, path: str
         assert found["usage"]["completion_tokens"] == 1
         return
     reader = Reader(model)
-    reader.send(path, body(stream=True, **asked))
-    await model.ran.wait()
-    model.last.piece("two", 1)
-    await reader.more()
-    model.last.end("two")
-    await reader.connection.done()
+    await reader.begin(path, body(stream=True, **asked))
+    await reader.piece("two", 1)
+    await reader.end("two")
     first, *_, last, done = reader.events
     assert (last["usage"]["completion_tokens"], done) == (1, "[DONE]")
     each = asked["stream_options"].get("continuous_usage_stats")
@@ -216,14 +199,11 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
     while others are being written, or with all."""
     reader = Reader(model)
     options = {"stream_options": {"include_usage": True}}
-    reader.send(PLAIN, body(prompt=["one two", "three", "four", "five"], stream=True, **options))
-    await model.ran.wait()
+    await reader.begin(PLAIN, body(prompt=["one two", "three", "four", "five"], stream=True, **options))
     for row, piece, tokens, reason in ((1, "b", 1, ""), (0, "a", 1, ""), (1, "c", 2, "stop"), (2, "", 1, "stop")):
-        model.last.piece(piece, tokens, row, reason)
-        await reader.more()
+        await reader.piece(piece, tokens, row, reason)
     model.last.piece("e", 1, 3, "length")
-    model.last.end("ax", "bc", "", "e", reason="length")
-    await reader.connection.done()
+    await reader.end("ax", "bc", "", "e", reason="length")
     *chunks, last, done = reader.events
     assert done == "[DONE]"
     choices = [one["choices"][0] for one in chunks]
@@ -237,8 +217,7 @@ async def test_a_stream_of_several_prompts(model: Writer) -> None:
 
 async def test_an_error_in_a_stream(model: Writer) -> None:
     reader = Reader(model)
-    reader.send(PLAIN, body(prompt="one", stream=True))
-    await model.ran.wait()
+    await reader.begin(PLAIN, body(prompt="one", stream=True))
     model.last.piece("two", 1)
     model.last.fail(ModelFailed("it raised"))
     await reader.connection.done()

@@ -81,6 +81,7 @@ def post(path: bytes, body: bytes = b"hi", *lines: bytes) -> bytes:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LAST_ANSWER = ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
 
 
 def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) -> None:
@@ -93,7 +94,7 @@ def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) 
 async def begun(handler: Takes, known: bool) -> tuple[Clock, Connection]:
     """A connection on which the head of a request has come, whose body of 4 bytes has not. `known`: for a 2nd time."""
     clock = Clock()
-    connection = await connected(handler, clock)
+    connection = await connected(handler, clock=clock)
     head = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
     if known:
         get_known(connection, handler, head, b"abcd")
@@ -106,8 +107,11 @@ def handler() -> Takes:
     return Takes()
 
 
-async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
-    return Connection(long_way, handler.take, {"health": SimpleNamespace(closing=False)}, clock)
+async def connected(handler: Takes, *sent: bytes, clock: Clock | None = None) -> Connection:
+    connection = Connection(long_way, handler.take, {"health": SimpleNamespace(closing=False)}, clock)
+    for data in sent:
+        connection.send(data)
+    return connection
 
 
 async def test_the_last_request_of_a_connection(handler: Takes) -> None:
@@ -120,7 +124,7 @@ async def test_the_last_request_of_a_connection(handler: Takes) -> None:
         connection.send(post(b"/a", b"hi", b"Connection: close") + post(b"/b"))
         assert not connection.transport.closing
         handler.taken[-1].ok()
-        assert connection.transport.writes[-1] == ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        assert connection.transport.writes[-1] == LAST_ANSWER
         assert (connection.state.tasks, connection.transport.closing) == (set(), True)
         assert [head[0] for head in handler.heads] == [b"/a"] * len(handler.heads)
 
@@ -152,8 +156,7 @@ async def test_a_request_in_any_pieces(handler: Takes) -> None:
     ids=["get", "chunked", "1.0 kept alive", "expect", "gzip", "upgrade", "large"],
 )
 async def test_what_goes_uvicorns_way(handler: Takes, request_bytes: bytes) -> None:
-    connection = await connected(handler)
-    connection.send(request_bytes)
+    connection = await connected(handler, request_bytes)
     await connection.done()
     assert handler.taken == []
     written = connection.transport.written.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -178,15 +181,14 @@ async def test_requests_behind_one_another_are_answered_in_order(handler: Takes,
 
 
 async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
-    connection = await connected(handler)
-    connection.send(post(b"/a") + post(b"/b"))
+    connection = await connected(handler, post(b"/a") + post(b"/b"))
     connection.protocol.pause_writing()
     handler.taken[0].closes = False
     handler.taken[0].ok()
     assert connection.transport.writes == []
     handler.taken[0].closes = True  # the server has been told to stop meanwhile
     connection.protocol.resume_writing()
-    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.writes == [LAST_ANSWER]
     assert connection.transport.ended  # a second request has been read, and more may be on its way
     assert len(handler.taken) == 1
 
@@ -195,8 +197,7 @@ async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
     "sent", [b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab", post(b"/a") + post(b"/b")]
 )
 async def test_a_client_that_leaves(handler: Takes, sent: bytes) -> None:
-    connection = await connected(handler)
-    connection.send(sent)
+    connection = await connected(handler, sent)
     connection.hang_up()
     (taken,) = handler.taken
     assert (taken.gone, taken.timed_out) == (True, False)
@@ -239,12 +240,11 @@ async def test_a_body_that_comes_while_the_answer_that_it_is_late_waits_for_its_
 
 
 async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Takes) -> None:
-    connection = await connected(handler)
-    connection.send(post(b"/a") + b"no http\r\n\r\n")
+    connection = await connected(handler, post(b"/a") + b"no http\r\n\r\n")
     connection.send(post(b"/a"))
     assert connection.transport.writes == []
     handler.taken[0].ok()
-    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.writes == [LAST_ANSWER]
     assert (len(handler.taken), connection.transport.closing or connection.transport.ended) == (1, True)
 
 
@@ -253,7 +253,7 @@ async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Ta
 async def test_a_head_that_does_not_come_to_its_end(handler: Takes, sent: bytes, later: bytes, before: bool) -> None:
     """However it drips. The time counts from the accept, and from the last answer."""
     clock = Clock()
-    connection = await connected(handler, clock)
+    connection = await connected(handler, clock=clock)
     if before:
         clock.pass_s(4)
         connection.send(post(b"/a"))
@@ -292,7 +292,7 @@ async def test_a_refusal_that_waits_drops_the_body(handler: Takes) -> None:
 async def test_idle_connections_close(handler: Takes) -> None:
     """After the last answer, not the first; one timer serves all answers."""
     clock = Clock()
-    connection = await connected(handler, clock)
+    connection = await connected(handler, clock=clock)
     for _ in range(3):
         connection.send(post(b"/a"))
         handler.taken[-1].ok()
@@ -307,12 +307,11 @@ async def test_idle_connections_close(handler: Takes) -> None:
 
 
 async def test_shutdown_waits_for_an_answer_and_closes_with_it(handler: Takes) -> None:
-    connection = await connected(handler)
-    connection.send(post(b"/a"))
+    connection = await connected(handler, post(b"/a"))
     connection.protocol.shutdown()
     assert not connection.transport.closing
     handler.taken[0].ok()
-    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.writes == [LAST_ANSWER]
     assert connection.transport.closing
 
 
@@ -372,8 +371,7 @@ async def test_a_head_behind_something_else_in_one_read(handler: Takes, first: b
 
 async def test_many_refused_in_one_read(handler: Takes) -> None:
     handler.full = True
-    connection = await connected(handler)
-    connection.send(post(b"/a"))
+    connection = await connected(handler, post(b"/a"))
     connection.send(post(b"/a") * 5000)
     assert connection.transport.writes == [ANSWER] * 5001
     connection.send(post(b"/a") * 10 + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + post(b"/a"))

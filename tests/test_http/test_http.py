@@ -9,15 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.errors import (
-    BadRequest,
-    BodyTimeout,
-    ClientGone,
-    LengthRequired,
-    QueueFull,
-    TooLarge,
-    UnsupportedMedia,
-)
+from app.errors import BadRequest, BodyTimeout, ClientGone, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
 from app.http.answers import compress, wanted_encoding
 from app.http.body import BodyReader, Limits, Message, inflate
 

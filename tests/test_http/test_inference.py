@@ -118,13 +118,10 @@ async def test_a_query_that_is_refused(caller: MakeCaller, model: Echo) -> None:
         ("timeout=50", "query: expected one of timeout_ms, total_timeout_ms, priority, got 'timeout'"),
         ("timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
         ("%ff" * 500 + "=1", "query: expected one of timeout_ms, total_timeout_ms, priority, got "),
-        *(
-            (f"{name}={value}", f"query: {name}: expected ")
-            for value in ("", "+1", "1e3", "inf", "1_0", "9" * 14, "9" * 400, "\u0663")
-            for name in ("timeout_ms", "priority")
-        ),
+        *((f"{name}={value}", f"query: {name}: expected ") for name in ("timeout_ms", "priority")
+          for value in ("", "+1", "1e3", "inf", "1_0", "9" * 14, "9" * 400, "\u0663")),
     ],
-)
+)  # fmt: skip
 def test_queries_that_are_wrong(query: str, message: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse_query(query.encode())
@@ -225,14 +222,6 @@ async def test_methods(caller: MakeCaller, model: Echo, method: str) -> None:
     assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
 
 
-async def test_an_unexpected_error(caller: MakeCaller, model: Echo) -> None:
-    """Nothing of the inside is told."""
-    model.fails = OSError("a secret of the inside")
-    reply = await caller(model)(INFER, body())
-    assert (reply.status, model.finished, model.open_leases) == (500, ["internal"], 0)
-    assert "inside" not in reply.json()["error"].removeprefix("internal error")
-
-
 async def test_a_key(caller: MakeCaller, model: Echo) -> None:
     call = caller(model, options={"auth": Auth(keys_of("api_key", "k", None))})
     for headers in ({}, {b"x-api-key": b"K"}, {b"authorization": b"Basic k"}):
@@ -242,6 +231,16 @@ async def test_a_key(caller: MakeCaller, model: Echo) -> None:
     assert (await call("/v2", body(), {b"authorization": b"Bearer k"})).status == 299
     for probe in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
         assert (await call(probe, method="GET")).status == 299
+
+
+async def hang_up(call: Caller, headers: Mapping[bytes, bytes] | None = None) -> None:
+    """A client leaves while its rows run."""
+    call.model.opened = False
+    call.model.ran.clear()
+    waiting = asyncio.create_task(call(INFER, body(), headers))
+    await call.model.ran.wait()
+    call.gone.set()
+    await waiting
 
 
 def entries(caplog: pytest.LogCaptureFixture) -> Iterator[dict[str, Any]]:
@@ -269,12 +268,8 @@ async def test_the_access_log(caller: MakeCaller, model: Echo, caplog: pytest.Lo
     await call("/predict/no%0abody", b"[1]", mine)
     await call("/v2", method="GET", headers=mine)
     await call("/livez", method="GET", headers=mine)
-    model.fails, model.opened = None, False
-    model.ran.clear()
-    waiting = asyncio.create_task(call(INFER, body(), mine))
-    await model.ran.wait()
-    call.gone.set()
-    await waiting
+    model.fails = None
+    await hang_up(call, mine)
     assert (model.finished[-1], model.open_leases) == ("client_gone", 0)
     about = {"method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1"}
     assert list(entries(caplog)) == [
@@ -327,12 +322,7 @@ async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open
     assert len(waited) == 3
     assert (await call(INFER, body())).status == 200
     assert len(waited) == 3
-    model.opened = False  # a client that has gone takes nobody's turn
-    model.ran.clear()
-    waiting = asyncio.create_task(call(INFER, body()))
-    await model.ran.wait()
-    call.gone.set()
-    await waiting
+    await hang_up(call)  # a client that has gone takes nobody's turn
     assert len(waited) == 3
 
 
@@ -468,12 +458,14 @@ async def test_what_a_models_code_raises_need_not_be_an_exception(
         assert (call.resources.bodies.held, call.model.open_leases, len(call.model.finished)) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("error", [NoException, asyncio.CancelledError])
-async def test_nor_what_a_library_raises(caller: MakeCaller, model: Echo, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("error", [NoException(), asyncio.CancelledError(), OSError("a secret of the inside")])
+async def test_an_unexpected_error(caller: MakeCaller, model: Echo, error: Any) -> None:
+    """Nothing of the inside is told."""
     collected = Collected()
-    model.fails = error()  # type: ignore[assignment]
-    assert (await caller(model, options={"tracer": collected.tracer})(INFER, body())).status == 500
-    assert (model.finished, model.open_leases) == (["internal"], 0)
+    model.fails = error
+    reply = await caller(model, options={"tracer": collected.tracer})(INFER, body())
+    assert (reply.status, model.finished, model.open_leases) == (500, ["internal"], 0)
+    assert "inside" not in reply.json()["error"].removeprefix("internal error")
     assert told(collected.one())["starling.outcome"] == "internal"
 
 

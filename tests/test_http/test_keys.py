@@ -63,12 +63,10 @@ def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (b"alpha-1\nbeta 2\n", "line 2: behind the key: expected priority"),
         (b"alpha-1\n\xff\n", "UTF-8"),
         (b"a" * (65 << 10), "at most 65536 bytes"),
-        *(
-            (b"alpha-1 " + option, "line 1: behind the key: expected priority=1 or more, or class=")
-            for option in (b"priority=0", b"priority=", b"class=bulk", b"rate=3")
-        ),
+        *((b"alpha-1 " + option, "line 1: behind the key: expected priority=1 or more, or class=")
+          for option in (b"priority=0", b"priority=", b"class=bulk", b"rate=3")),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_none(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "keys"
     path.write_bytes(content)

@@ -54,6 +54,20 @@ class Reader:
         found, self._read = transport.written[self._read :], len(transport.written)
         return found
 
+    async def begin(self, path: str, sent: bytes, *lines: bytes) -> None:
+        """Return when the model writes."""
+        self.send(path, sent, *lines)
+        await self.asking.model.ran.wait()
+
+    async def piece(self, text: str, tokens: int, *more: Any) -> None:
+        """The model writes, and it is read."""
+        self.asking.model.leases[-1].piece(text, tokens, *more)
+        await self.more()
+
+    async def end(self, *texts: str, reason: str = "stop") -> None:
+        self.asking.model.leases[-1].end(*texts, reason=reason)
+        await self.connection.done()
+
     @property
     def head(self) -> bytes:
         return self.connection.transport.written.partition(b"\r\n\r\n")[0]
@@ -86,6 +100,17 @@ async def reader(model: Writer) -> AsyncIterator[Reader]:
     assert (model.open_leases, reader.asking.app.resources.bodies.held) == (0, 0)
 
 
+async def answered(asking: Caller, model: Writer, path: str, sent: bytes, *texts: str) -> Any:
+    """The whole answer, of a model that writes these."""
+    model.ran.clear()
+    reply = asyncio.create_task(asking(path, sent))
+    await model.ran.wait()
+    model.last.end(*texts, reason="length")
+    answer = await reply
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
 async def test_the_text_in_one_answer(caller: MakeCaller, model: Writer) -> None:
     asking = caller(model)
     reply = asyncio.create_task(asking(GENERATE, body(id="7", parameters={"max_new_tokens": 5, "priority": 3})))
@@ -108,10 +133,8 @@ async def test_lists_of_one_element_and_fields_of_tensorrt_llm(caller: MakeCalle
         "bad_words": "", "stream": [False], "beam_width": 1, "random_seed": [3], "return_log_probs": False,
         "accumulate_tokens": True, "parameters": {"priority": [3], "length_penalty": 1.0, "end_id": 2},
     }  # fmt: skip
-    reply = asyncio.create_task(caller(model)(GENERATE, json.dumps(sent).encode()))
-    await model.ran.wait()
-    model.last.end("three")
-    assert (await reply).json()["text_output"] == "three"
+    found = await answered(caller(model), model, GENERATE, json.dumps(sent).encode(), "three")
+    assert found["text_output"] == "three"
     asked = Parameters.read(model.asked["parameters"]).model_dump(exclude_unset=True)
     assert asked == {"max_new_tokens": 5, "min_new_tokens": 5, "seed": 3, "stop_token_ids": frozenset({2})}
     assert model.asked["priority"] == 3
@@ -125,29 +148,22 @@ async def test_the_form_of_text_generation_inference(caller: MakeCaller, model: 
             "ignore_eos_token": False, "details": True, "return_full_text": False, "watermark": False,
         },
     }  # fmt: skip
-    reader.send(STREAM, json.dumps(sent).encode())
-    await model.ran.wait()
-    model.last.piece("three", 1)
-    await reader.more()
-    model.last.end("three four")
-    await reader.connection.done()
+    await reader.begin(STREAM, json.dumps(sent).encode())
+    await reader.piece("three", 1)
+    await reader.end("three four")
     first, last = reader.events
     assert (first["token"]["text"], first["generated_text"], last["token"]["text"]) == ("three", None, " four")
     assert last["generated_text"] == "three four"
     assert (last["details"]["finish_reason"], last["details"]["generated_tokens"]) == ("eos_token", 2)
     assert model.model.front.cut == TextCut(7)  # type: ignore[union-attr]
-    model.ran.clear()
-    reply = asyncio.create_task(caller(model)(GENERATE, json.dumps(sent).encode()))
-    await model.ran.wait()
-    model.last.end("three", reason="length")
-    assert (await reply).json()["generated_text"] == "three"
+    found = await answered(caller(model), model, GENERATE, json.dumps(sent).encode(), "three")
+    assert found["generated_text"] == "three"
     error = await caller(model)(GENERATE, b'{"inputs": 3}')
     assert error.json() == {"error": "inputs: expected a text, got 3"}
 
 
 async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader) -> None:
-    reader.send(STREAM, body(), b"Accept-Encoding: gzip")
-    await model.ran.wait()
+    await reader.begin(STREAM, body(), b"Accept-Encoding: gzip")
     model.last.piece("three", 1)
     first = await reader.more()
     assert first.endswith(b'"text_output":"three"}\n\n\r\n')
@@ -158,12 +174,10 @@ async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader
         assert line in reader.head.split(b"\r\n")
     assert b"content-encoding" not in reader.head
     assert model.finished == []
-    model.last.piece(" fo", 4)
-    await reader.more()
+    await reader.piece(" fo", 4)
     model.last.piece("", 5, reason="stop")  # its end token; the answer has the reason, in the last event
     await asyncio.sleep(0)
-    model.last.end("three four five " + "x" * 2000)
-    await reader.connection.done()
+    await reader.end("three four five " + "x" * 2000)
     named = {"model_name": "echo", "model_version": "1"}
     assert reader.events == [
         {**named, "text_output": "three"},
@@ -177,10 +191,8 @@ async def test_pieces_are_sent_as_they_are_written(model: Writer, reader: Reader
 
 
 async def test_a_slow_reader_gets_what_has_been_written_meanwhile_as_one_event(model: Writer, reader: Reader) -> None:
-    reader.send(STREAM, body())
-    await model.ran.wait()
-    model.last.piece("a", 1)
-    await reader.more()
+    await reader.begin(STREAM, body())
+    await reader.piece("a", 1)
     reader.connection.protocol.pause_writing()
     for count in range(50):
         model.last.piece("b", 2 + count)
@@ -232,8 +244,7 @@ async def test_an_error(caller: MakeCaller, model: Writer, reader: Reader, error
     assert (reply.status, reply.json()) == (status, {"error": str(error)})
     model.fails = None
     model.ran.clear()
-    reader.send(STREAM, body())
-    await model.ran.wait()
+    await reader.begin(STREAM, body())
     model.last.piece("three", 1)
     model.last.fail(error)
     await reader.connection.done()
@@ -243,10 +254,8 @@ async def test_an_error(caller: MakeCaller, model: Writer, reader: Reader, error
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader, reads: bool) -> None:
-    reader.send(STREAM, body())
-    await model.ran.wait()
-    model.last.piece("three", 1)
-    await reader.more()
+    await reader.begin(STREAM, body())
+    await reader.piece("three", 1)
     if not reads:
         reader.connection.protocol.pause_writing()
         model.last.piece(" four", 2)
@@ -260,14 +269,11 @@ async def test_a_client_that_leaves_ends_its_call(model: Writer, reader: Reader,
 async def test_a_stream_is_observed_as_other_calls_are(model: Writer) -> None:
     collected = Collected()
     reader = Reader(model, tracer=collected.tracer, cors=Cors(["*"]))
-    reader.send(STREAM, body(), b"X-Request-Id: mine", b"Origin: http://page")
-    await model.ran.wait()
-    model.last.piece("three", 1)
-    await reader.more()
+    await reader.begin(STREAM, body(), b"X-Request-Id: mine", b"Origin: http://page")
+    await reader.piece("three", 1)
     assert collected.spans() == []
     lines = dict(line.split(b": ") for line in reader.head.split(b"\r\n")[1:])
-    model.last.end("three")
-    await reader.connection.done()
+    await reader.end("three")
     span = collected.one()
     assert lines[b"traceparent"] == header_of(span)
     assert (told(span)["http.route"], told(span)["starling.rows"]) == ("/v2/models/{model}/generate_stream", 1)

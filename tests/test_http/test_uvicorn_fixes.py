@@ -32,6 +32,15 @@ async def ok(scope: Any, receive: Any, send: Any) -> None:
     await answer(send)
 
 
+async def sent(app: Any, *parts: bytes) -> Connection:
+    """A connection on which these have come, and have been answered."""
+    connection = Connection(app)
+    for part in parts:
+        connection.send(part)
+    await connection.done()
+    return connection
+
+
 async def test_answers_without_a_body_and_in_parts() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "HEAD":
@@ -42,9 +51,7 @@ async def test_answers_without_a_body_and_in_parts() -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    connection = Connection(app)
-    connection.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
-    await connection.done()
+    connection = await sent(app, b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
     assert connection.transport.writes == [head]
     connection.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -65,15 +72,11 @@ async def test_a_client_of_http_1_0_gets_no_chunks(parts: list[bytes]) -> None:
         await send({"type": "http.response.body", "body": b""})
 
     for more in (b"", b"Connection: keep-alive\r\n"):
-        connection = Connection(app)
-        connection.send(b"GET / HTTP/1.0\r\n" + more + b"\r\n")
-        await connection.done()
+        connection = await sent(app, b"GET / HTTP/1.0\r\n" + more + b"\r\n")
         head = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
         assert connection.transport.written == head + b"".join(parts)
         assert connection.transport.closing
-    connection = Connection(ok)
-    connection.send(b"GET / HTTP/1.0\r\n\r\n")
-    await connection.done()
+    connection = await sent(ok, b"GET / HTTP/1.0\r\n\r\n")
     assert connection.transport.written.endswith(b"content-length: 2\r\nconnection: close\r\n\r\nok")
 
 
@@ -82,21 +85,11 @@ async def test_a_client_of_http_1_0_gets_no_chunks(parts: list[bytes]) -> None:
 )
 async def test_a_request_without_a_version_is_refused(line: bytes) -> None:
     """At once: HTTP/0.9 has one line, and nothing need follow."""
-    connection = Connection(ok)
-    connection.send(line)
-    await connection.done()
-    head, _, sent = connection.transport.written.partition(b"\r\n\r\n")
+    connection = await sent(ok, line)
+    head, _, body = connection.transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(sent) == {"error": "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0"}
+    assert json.loads(body) == {"error": "the request's first line: expected a path and HTTP/1.1 or HTTP/1.0"}
     assert connection.transport.closing
-
-
-async def test_a_request_line_may_come_in_parts() -> None:
-    connection = Connection(ok)
-    for part in (b"GE", b"T /", b" HTT", b"P/1.1\r\n", b"Host: a\r\n", b"\r\n"):
-        connection.send(part)
-    await connection.done()
-    assert connection.transport.written.endswith(b"\r\n\r\nok")
 
 
 @pytest.mark.parametrize(
@@ -109,9 +102,7 @@ async def test_a_request_line_may_come_in_parts() -> None:
     ],
 )  # fmt: skip
 async def test_other_versions_methods_and_targets(head: bytes, status: int) -> None:
-    connection = Connection(ok)
-    connection.send(head)
-    await connection.done()
+    connection = await sent(ok, head)
     assert connection.transport.written.startswith(b"HTTP/1.1 %d " % status)
     assert status == 200 or list(json.loads(connection.transport.written.partition(b"\r\n\r\n")[2])) == ["error"]
 
@@ -125,15 +116,11 @@ CHUNKED = b"2\r\nok\r\n0\r\n\r\n"
         (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n", "the request is not valid HTTP/1.1"),
         (b"GET / HTTP/1.1\r\n", "Host: expected one, as HTTP/1.1 has it"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n", "Host: expected one, as HTTP/1.1 has it"),
-        *(
-            (b"POST / HTTP/1.1\r\nHost: a\r\n" + lines, "Transfer-Encoding: expected chunked and nothing else")
-            for lines in (
-                b"Transfer-Encoding: gzip, chunked\r\n",
-                b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
-            )
-        ),
+        *((b"POST / HTTP/1.1\r\nHost: a\r\n" + lines, "Transfer-Encoding: expected chunked and nothing else")
+          for lines in (b"Transfer-Encoding: gzip, chunked\r\n",
+                        b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n")),
     ],
-)
+)  # fmt: skip
 async def test_heads_that_are_refused(head: bytes, message: str) -> None:
     """And what follows them is not read: where the next request begins cannot be known."""
     seen: list[str] = []
@@ -141,13 +128,11 @@ async def test_heads_that_are_refused(head: bytes, message: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append(scope["path"])
 
-    connection = Connection(app)
-    connection.send(head + b"\r\n" + CHUNKED * (b"POST" in head) + REQUEST % 1)
-    await connection.done()
-    head, _, sent = connection.transport.written.partition(b"\r\n\r\n")
+    connection = await sent(app, head + b"\r\n" + CHUNKED * (b"POST" in head) + REQUEST % 1)
+    head, _, body = connection.transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"content-length: %d\r\n" % len(sent) in head
-    assert json.loads(sent) == {"error": message}
+    assert b"content-length: %d\r\n" % len(body) in head
+    assert json.loads(body) == {"error": message}
     assert connection.transport.closing or connection.transport.ended
     assert seen == []
 
@@ -186,10 +171,7 @@ async def test_a_head_is_refused_when_it_is_too_long(parts: tuple[bytes, ...]) -
 @pytest.mark.parametrize("before", [1, 2])
 async def test_a_malformed_request_takes_no_answer_of_those_before_it(wrong: bytes, before: int) -> None:
     """A client would take a 400 that comes first for the answer to its first request."""
-    connection = Connection(ok)
-    connection.send(REQUEST % 1 * before + wrong)
-    connection.send(REQUEST % 2)
-    await connection.done()
+    connection = await sent(ok, REQUEST % 1 * before + wrong, REQUEST % 2)
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
     answers = [head + b"\r\nok", head + b"connection: close\r\n\r\nok"]
     assert connection.transport.writes == answers[2 - before :]
@@ -254,9 +236,7 @@ async def test_the_last_answer_reaches_a_client_that_sends_on(behind: int) -> No
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, (b"connection", b"close"))  # as while the server is shutting down
 
-    connection = Connection(app)
-    connection.send((REQUEST % 1) * (1 + behind))
-    await connection.done()
+    connection = await sent(app, (REQUEST % 1) * (1 + behind))
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
     assert connection.transport.writes == [head + b"ok"]
     assert (connection.transport.closing, connection.transport.ended) == (not behind, bool(behind))
@@ -291,10 +271,7 @@ async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int) -> None:
     lines = b"\r\n".join(
         [b"POST /a HTTP/1.1", b"Host: a", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"]
     )
-    connection = Connection(app)
-    for part in filter(None, (lines[:cut], lines[cut:], REQUEST % 2)):
-        connection.send(part)
-    await connection.done()
+    connection = await sent(app, *filter(None, (lines[:cut], lines[cut:], REQUEST % 2)))
     closes = offer == "close too"
     assert [body for body, _ in seen] == [b"hello"] if closes else [b"hello", b"ok"]
     headers = set(seen[0][1]) - {b"sec-websocket-version"}

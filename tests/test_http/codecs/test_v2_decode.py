@@ -46,12 +46,9 @@ def values(call: DecodedCall, info: ModelInfo, index: int = 0) -> list[Any]:
 
 
 def test_everything_else_of_a_request() -> None:
-    request = {
-        **JSON_ECHO,
-        "id": "a",
-        "parameters": {"priority": 3, "timeout": 500, "class": "best_effort", "binary_data_output": True, "mine": [1]},
-        "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
-    }
+    asked = {"priority": 3, "timeout": 500, "class": "best_effort", "binary_data_output": True, "mine": [1]}
+    outputs = [{"name": "y", "parameters": {"binary_data": False}}]
+    request = {**JSON_ECHO, "id": "a", "parameters": asked, "outputs": outputs}
     call = decode(json.dumps(request).encode(), None, ECHO, MIB)
     assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
     assert call.klass == "best_effort"
@@ -160,6 +157,9 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
         ({"inputs": [{**PLAIN, "name": "z"}]}, "inputs[0].name: expected one of x, got 'z'"),
         ({"outputs": [{"name": "y"}, {"name": "y"}]}, "outputs[1] (y).name: asked for twice"),
         ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
+        ({"outputs": 3}, "outputs: expected a list"),
+        ({"outputs": [3]}, "outputs[0]: expected an object with name"),
+        ({"parameters": [3]}, "parameters: expected an object"),
         ({"parameters": {"timeout": -1}}, "parameters.timeout: expected an integer from 0 to 9007199254740992, got -1"),
         ({"parameters": {"priority": "high"}}, "parameters.priority: expected an integer from 0 to 2147483647, got 'h"),
     ],
@@ -185,25 +185,18 @@ def test_strings_that_do_not_fit(raw: bytes, words: str) -> None:
 
 # anything at all
 
+MASK = {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [[True, False, True]]}
+MIXED = {
+    "inputs": [MASK, tensor("ids", [1, 3], "INT64", 24)],
+    "outputs": [{"name": "sum", "parameters": {"binary_data": True}}],
+    "parameters": {"priority": 1, "timeout": 1000, "binary_data_output": False, "k": "v"},
+    "id": "7",
+}
 VALID = [
     (ECHO, json.dumps(JSON_ECHO).encode(), None),
     (ECHO, *with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, np.arange(8, dtype="<f4").tobytes())),
     (TEXT, *with_tail({"inputs": [tensor("t", [2, 1], "BYTES", 10)]}, b"\x02\0\0\0ab\0\0\0\0")),
-    (
-        TOKENS,
-        *with_tail(
-            {
-                "inputs": [
-                    {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [[True, False, True]]},
-                    tensor("ids", [1, 3], "INT64", 24),
-                ],
-                "outputs": [{"name": "sum", "parameters": {"binary_data": True}}],
-                "parameters": {"priority": 1, "timeout": 1000, "binary_data_output": False, "k": "v"},
-                "id": "7",
-            },
-            np.arange(3).tobytes(),
-        ),
-    ),
+    (TOKENS, *with_tail(MIXED, np.arange(3).tobytes())),
     (BRAIN, b"\x80\x3f\x00\x40", 0),
 ]
 
@@ -235,13 +228,9 @@ def test_mutated_bytes(data: st.DataObject) -> None:
     sound(info, bytes(changed), length)
 
 
+TEXTS = st.text(max_size=3) | st.sampled_from(["x", "FP32", "BOOL"])
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=3)
-    | st.sampled_from(["x", "FP32", "BOOL"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "shape", "data"]), inner),
     max_leaves=6,
 )
@@ -310,18 +299,16 @@ def plain(call: DecodedCall) -> DecodedCall:
     return replace(call, arrays=arrays)
 
 
+PARAMETERS = [{"priority": 2}, {"timeout": 9}, {"class": "best_effort"}, {"binary_data_output": True}, {"mine": 1}]
+FIELDS = {
+    "id": st.just("r"),
+    "parameters": st.sampled_from(PARAMETERS),
+    "outputs": st.just([{"name": "y", "parameters": {"binary_data": True}}]),
+}
+
+
 @given(
-    tails=st.lists(st.binary(min_size=14, max_size=14), min_size=2, max_size=4),
-    fields=st.fixed_dictionaries(
-        {},
-        optional={
-            "id": st.just("r"),
-            "parameters": st.sampled_from(
-                [{"priority": 2}, {"timeout": 9}, {"class": "best_effort"}, {"binary_data_output": True}, {"mine": 1}]
-            ),
-            "outputs": st.just([{"name": "y", "parameters": {"binary_data": True}}]),
-        },
-    ),
+    st.lists(st.binary(min_size=14, max_size=14), min_size=2, max_size=4), st.fixed_dictionaries({}, optional=FIELDS)
 )
 def test_the_second_time_means_the_same(tails: list[bytes], fields: dict[str, Any]) -> None:
     head, known = two_inputs(**fields), two()

@@ -168,12 +168,8 @@ def test_keys_are_asked_for_where_they_are_needed() -> None:
 
 
 GENERIC = Document(keyed=True).make([])
-OPERATIONS = [
-    (path, method, one)
-    for path, item in GENERIC["paths"].items()
-    for method, one in item.items()
-    if method != "parameters"
-]
+METHODS = [(path, method, one) for path, item in GENERIC["paths"].items() for method, one in item.items()]
+OPERATIONS = [one for one in METHODS if one[1] != "parameters"]
 INFERRING = {path for path, _, one in OPERATIONS if one["tags"] == ["inference"]}
 
 
