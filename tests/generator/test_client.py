@@ -146,14 +146,6 @@ async def test_what_is_no_answer_is_a_fault(script: Script, kind: str) -> None:
         assert len(server.connections) == 3  # none is used again
 
 
-async def test_nobody_listens() -> None:
-    async with serving(lambda _, request: OK) as server:
-        pass
-    async with rig(server.port, 3) as run:
-        run.offer()
-        assert all(fault.startswith("connect: ") for _, fault in await run.done())
-
-
 async def test_no_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_SWEEP_S", 0.001)
     async with serving(lambda _, request: None) as server, rig(server.port, 5, limit=2, timeout_s=0.01) as run:

@@ -23,16 +23,6 @@ def pool(server: Server, limit: int = 16) -> ConnectionPool:
     return ConnectionPool(target, [REQUEST], lambda pick, response: 0, limit=limit, timeout_s=20)
 
 
-async def test_open_loop_sends_at_the_instants() -> None:
-    instants = [0, 0, MS, 3 * MS, 3 * MS + 1, 20 * MS]
-    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
-        log = at(*instants)
-        run = OpenLoop(connections, log)
-        await run.run()
-    assert [one.intended - run.start_ns for one in log] == instants
-    assert all(one.offered >= one.intended and one.ended and not one.fault for one in log)
-
-
 async def test_a_server_that_does_not_answer_holds_no_request_back() -> None:
     """The omission that a closed loop would make: here all requests arrive, though none has been answered."""
     count = 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from loadtest.generator import peak
 from loadtest.generator import run as bench
-from loadtest.generator.peak import PRECISION, Try, find_peak, judge, search
+from loadtest.generator.peak import PRECISION, Peak, Try, find_peak, judge, search
 from loadtest.generator.plan import BenchPlan
 from loadtest.generator.run import Lagging
 
@@ -45,6 +46,9 @@ def test_no_limit_is_found() -> None:
         searched(math.inf, 100)
 
 
+LATE = np.array([0] * 300 + [55 * MS] * 100)
+
+
 @pytest.mark.parametrize(
     ("latencies", "more", "why"),
     [
@@ -53,24 +57,16 @@ def test_no_limit_is_found() -> None:
         ([5.0] * 399 + [-1.0], {}, "1 x status 503"),
         (list(np.linspace(1, 45, 400)), {}, ""),  # 11 ms a second: a wandering queue
         (list(np.linspace(1, 49, 100)), {}, "latency grows by 48 ms a second"),
+        ([5.0], {}, ""),  # too few to see it grow
         ([5.0] * 400, {"elapsed_s": 5.0}, "answers are fewer than requests"),
+        ([5.0] * 300 + [60.0] * 100, {"lag_ns": LATE}, "the load generator was late: 55.0 ms"),
+        ([5.0] * 300 + [160.0] * 100, {"lag_ns": LATE}, "99th percentile above 50 ms"),
     ],
 )
 def test_judge(latencies: list[float], more: dict[str, Any], why: str) -> None:
     tried = judge(repeat(latencies, **more), 100, 50)
     assert tried.why == why
     assert tried.kept is (not why)
-
-
-def test_growth_matters_only_when_there_is_enough_to_see_it() -> None:
-    assert judge(repeat([5.0]), 100, 50).kept
-
-
-def test_a_miss_that_the_client_caused_is_not_the_servers() -> None:
-    late = repeat([5.0] * 300 + [60.0] * 100, lag_ns=np.array([0] * 300 + [55 * MS] * 100))
-    assert judge(late, 100, 50).why == "the load generator was late: 55.0 ms"
-    both = repeat([5.0] * 300 + [160.0] * 100, lag_ns=np.array([0] * 300 + [55 * MS] * 100))
-    assert judge(both, 100, 50).why == "99th percentile above 50 ms"
 
 
 @pytest.fixture
@@ -82,8 +78,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
 
 
-def plan(url: str) -> BenchPlan:
-    return BenchPlan(url=url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
+async def peak_of(slo_ms: float, told: Callable[[Try], None] = lambda tried: None) -> Peak:
+    """Of a server that answers at once."""
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        plan = BenchPlan(url=server.url, model="m", duration_s=0.05, warmup_s=0, repeats=2)
+        return await find_peak(plan, slo_ms, told)
 
 
 @pytest.fixture
@@ -95,8 +94,7 @@ def _three_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_quick", "_three_hundred")
 async def test_find_peak_reports_its_tries() -> None:
     told: list[Try] = []
-    async with serving(model(lambda _, request: http(v2()))) as server:
-        found = await find_peak(plan(server.url), 1e5, told.append)
+    found = await peak_of(1e5, told.append)
     assert found.tries == tuple(told)
     assert found.result.plan.rate == max(tried.rate for tried in told if tried.kept)
     assert 300 / (1 + PRECISION) <= (found.result.plan.rate or 0) <= 300
@@ -106,9 +104,8 @@ async def test_find_peak_reports_its_tries() -> None:
 @pytest.mark.usefixtures("_quick", "_three_hundred")
 async def test_a_peak_that_the_repeats_do_not_keep_is_lowered() -> None:
     told: list[Try] = []
-    async with serving(model(lambda _, request: http(v2()))) as server:
-        with pytest.raises(ValueError, match="slo_ms: the repeats kept 1e-06 ms at no rate"):
-            await find_peak(plan(server.url), 1e-6, told.append)
+    with pytest.raises(ValueError, match="slo_ms: the repeats kept 1e-06 ms at no rate"):
+        await peak_of(1e-6, told.append)
     assert "over 2 repeats" in told[-1].why
     assert told[-1].rate < told[-2].rate
 
@@ -116,9 +113,8 @@ async def test_a_peak_that_the_repeats_do_not_keep_is_lowered() -> None:
 @pytest.mark.usefixtures("_quick")
 async def test_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "_DOUBLINGS", 2)
-    async with serving(model(lambda _, request: http(v2()))) as server:
-        with pytest.raises(ValueError, match="slo_ms: no rate keeps 1e-06 ms"):
-            await find_peak(plan(server.url), 1e-6, lambda tried: None)
+    with pytest.raises(ValueError, match="slo_ms: no rate keeps 1e-06 ms"):
+        await peak_of(1e-6)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -126,7 +122,6 @@ async def test_where_the_client_was_the_limit_the_rate_below_is_kept(monkeypatch
     monkeypatch.setattr(
         peak, "judge", lambda one, rate, slo: Try(rate, 1.0, rate, f"{peak._LAG}: x" if rate > 300 else "")
     )
-    async with serving(model(lambda _, request: http(v2()))) as server:
-        with pytest.raises(Lagging, match="the load generator, not the server, was the limit") as caught:
-            await find_peak(plan(server.url), 1e5, lambda tried: None)
+    with pytest.raises(Lagging, match="the load generator, not the server, was the limit") as caught:
+        await peak_of(1e5)
     assert caught.value.result.plan.rate <= 300
