@@ -49,14 +49,8 @@ def test_options_and_settings_are_told_apart(serve: ModuleType) -> None:
 
 
 def test_arguments_from_a_shell_are_text(serve: ModuleType) -> None:
-    text = {
-        "models": "demo",
-        "threads": "4096",
-        "num_replicas": "2",
-        "ray_actor_options": '{"num_cpus": 2}',
-        "name": "me",
-    }
-    made = deployment(build(text))
+    text = {"models": "demo", "threads": "4096", "num_replicas": "2", "name": "me"}
+    made = deployment(build({**text, "ray_actor_options": '{"num_cpus": 2}'}))
     assert (made.num_replicas, made.name) == (2, "me")
     assert made.init_args == ({"models": "demo", "threads": "4096"}, 2)  # looked at on the replica's machine
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -136,37 +137,29 @@ class Instruments:
         return said
 
 
-def counter(value: float, **labels: str) -> Metric:
-    family = CounterMetricFamily("starling_requests", "Calls.", labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family
+def family(kind: type[Any], name: str, value: float, **labels: str) -> Metric:
+    made: Metric = kind(name, "Text.", labels=list(labels))
+    made.add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+    return made
 
 
-def gauge(value: float, **labels: str) -> Metric:
-    family = GaugeMetricFamily("starling_queue_length", "Rows.", labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family
+counter = partial(family, CounterMetricFamily, "starling_requests")
+gauge = partial(family, GaugeMetricFamily, "starling_queue_length")
 
 
 def test_a_counter_is_told_by_how_much_it_has_grown() -> None:
     ray = Instruments()
     forwarder = Forwarder(ray)
-    for families in (
-        [counter(3, model="m")],
-        [counter(3, model="m")],
-        [counter(5, model="m")],
-        [],
-        [counter(1, model="m")],
-    ):
-        forwarder.forward(families)
+    for value in (3, 3, 5, None, 1):
+        forwarder.forward([] if value is None else [counter(value, model="m")])
     assert ray.since() == [("starling_requests", value, {"model": "m"}) for value in (3, 2, 1)]
 
 
 def test_a_gauge_is_told_when_it_changes_and_is_0_when_its_model_has_gone() -> None:
     ray = Instruments()
     forwarder = Forwarder(ray)
-    for families in ([gauge(7, model="m")], [gauge(7, model="m")], [gauge(8, model="m")], [], []):
-        forwarder.forward(families)
+    for value in (7, 7, 8, None, None):
+        forwarder.forward([] if value is None else [gauge(value, model="m")])
     assert [value for _, value, _ in ray.since()] == [7, 8, 0]
 
 
