@@ -4,71 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from test_http.catalog import FakeCatalog, FakeServed, served, spec
 
 from app.cli.banner import announce, starting
-from app.contract import IndexEntry, ModelInfo, SampleRow, TensorSpec
+from app.contract import IndexEntry, SampleRow
 from app.observe.logs import JsonFormatter
 from app.settings import Settings
 
 DEVICE = "cpu, 1 worker x 2 threads"
 
 
-@dataclass
-class Served:
-    """A model that serves, as far as the banner looks."""
-
-    info: ModelInfo
-    example: SampleRow | None
+def model(name: str, *shape: int) -> FakeServed:
+    vector = spec("x", "FP32", *shape)
+    return replace(served(name, (vector,), (vector,)), example=SampleRow((np.ones(shape, np.float32),)))
 
 
-class Models:
-    """The part of a catalog that the banner asks."""
-
-    def __init__(self, ready: Sequence[Served], others: Sequence[IndexEntry]) -> None:
-        self._ready, self._others = ready, others
-
-    def ready(self) -> Sequence[Served]:
-        return self._ready
-
-    def index(self) -> Sequence[IndexEntry]:
-        return self._others
-
-
-def model(name: str, version: str = "1", shape: tuple[int, ...] = (4,)) -> Served:
-    vector = TensorSpec("x", "FP32", shape, ("",) * len(shape), shape)
-    row = SampleRow((np.ones(shape, np.float32),))
-    return Served(ModelInfo(name, version, "pytorch", (vector,), (vector,)), row)
-
-
-def failed(name: str, version: str = "1") -> IndexEntry:
-    return IndexEntry(name, version, "UNAVAILABLE", "model.toml: no inputs", required=True)
-
-
-def told(capsys: pytest.CaptureFixture[str], ready: Sequence[Served], broken: Sequence[IndexEntry]) -> list[str]:
-    announce(Settings(), 8000, Models(ready, broken), DEVICE, "c: failed" if broken else None)  # type: ignore[arg-type]
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err.splitlines()
+def models(*ready: FakeServed, others: Sequence[IndexEntry] = ()) -> Any:
+    return FakeCatalog({one.info.name: {"1": one} for one in ready}, [*others])
 
 
 @pytest.mark.parametrize(
-    ("models", "line"),
+    ("ready", "line"),
     [
-        ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b -d 1.0"),
-        ([model("a", shape=(100,))], "curl {}/v2/models/a"),
+        ([model("a", 8, 8), model("b")], "curl http://127.0.0.1:8000/predict/b -d 1.0"),
+        ([model("a", 100)], "curl http://127.0.0.1:8000/v2/models/a"),
     ],
-)  # fmt: skip
-def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], models: list[Served], line: str) -> None:
-    assert f"try     {line.format('http://127.0.0.1:8000')}" in told(capsys, models, [])
+)
+def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], ready: list[FakeServed], line: str) -> None:
+    announce(Settings(), 8000, models(*ready), DEVICE, None)
+    captured = capsys.readouterr()
+    assert (captured.out, f"try     {line}" in captured.err.splitlines()) == ("", True)
 
 
 def test_with_a_key_the_request_to_try_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
-    announce(Settings(api_key="sesame", pages=False), 8000, Models([model("a")], []), DEVICE, None)  # type: ignore[arg-type]
+    announce(Settings(api_key="sesame", pages=False), 8000, models(model("a", 4)), DEVICE, None)
     text = capsys.readouterr().err
     assert 'try     curl -H "X-API-Key: $STARLING_API_KEY" http://127.0.0.1:8000/predict/a -d' in text
     assert "sesame" not in text
@@ -91,7 +66,8 @@ def test_entries_of_the_log(capsys: pytest.CaptureFixture[str], caplog: pytest.L
     settings = Settings(log_format="json", api_key="sesame", workers=(1, 2), profile_dir=Path("profiles"))
     with caplog.at_level("INFO"):
         starting(settings, 9000)
-        announce(settings, 9000, Models([model("a")], [failed("b")]), DEVICE, "b: failed")  # type: ignore[arg-type]
+        failed = IndexEntry("b", "1", "UNAVAILABLE", "model.toml: no inputs", required=True)
+        announce(settings, 9000, models(model("a", 4), others=[failed]), DEVICE, "b: failed")
     assert capsys.readouterr() == ("", "")
     begins, serves, broken, ready = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     assert begins["settings"] == {
