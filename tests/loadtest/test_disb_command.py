@@ -70,8 +70,10 @@ def test_a_workload_has_its_own_time_and_may_run_in_part(
     plans: list[WorkloadPlan], file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main([URL, file, "--only", "best_effort", "--json"]) == 0
-    assert (plans[0].workload.time_s, [task.id for task in plans[0].workload.tasks]) == (60, ["b_be"])
     assert json.loads(capsys.readouterr().out)["classes"]["all"]["mean_ms"] == 1.0
+    assert command.main([URL, file, "--only", "realtime"]) == 0
+    told = [(plan.workload.time_s, [task.id for task in plan.workload.tasks]) for plan in plans]
+    assert told == [(60, ["b_be"]), (60, ["a_rt"])]
 
 
 @pytest.mark.parametrize(

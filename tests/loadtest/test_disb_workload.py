@@ -72,23 +72,6 @@ def test_what_does_not_fit_is_named(given: Any, key: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def some() -> Workload:
-    return parse(
-        workload(
-            task("a_rt", {"type": "periodic", "frequency": 10}, model_name="m"),
-            task("b_be", {"type": "trace", "trace": [0, 100]}, model_name="m"),
-            task("c_be", model_name="n"),
-            task("d", {"type": "dependent", "prev_task_ids": ["a_rt", "b_be"]}),
-        ),
-        "f.json",
-    )
-
-
-def test_one_class_alone_is_without_what_follows_the_other() -> None:
-    assert [one.id for one in some().only("realtime").tasks] == ["a_rt"]
-    assert [one.id for one in some().only("best_effort").tasks] == ["b_be", "c_be"]
-
-
 # The clients of a workload on a virtual clock, against DISB's rules.
 # Invariants, whatever the answers: a task has at most one request at a time; nothing is launched before its instant;
 # the launched instant is the newest that had passed; of the instants before the end each is launched or dropped.
@@ -157,12 +140,3 @@ def test_the_newest_instant_is_launched_and_the_others_are_dropped(
         for free, due, at in zip([0, *one.ended], one.due, one.launched, strict=False):
             assert at == max(due, free)
             assert not any(due < other < free for other in wanted), "a newer instant had passed"
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_same_seed_gives_the_same_launches(seed: int) -> None:
-    workload = tasks(Load("poisson", 50.0), Load("poisson", 50.0))
-    first, again = (play(workload, lambda launch, number: 3 * MS, seed) for _ in range(2))
-    assert [one.launched for one in first] == [one.launched for one in again]
-    assert first[0].launched != first[1].launched
-    assert first[0].launched != play(workload, lambda launch, number: 3 * MS, seed + 7)[0].launched
