@@ -192,13 +192,6 @@ def test_figures_of_a_cpu_stay_out_of_the_documentation(tmp_path: Path, capsys: 
     assert "| graphs | 40 | 80 | 55 |" in (tmp_path / "gpu.md").read_text("utf-8")
 
 
-def test_lines_that_are_none_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "gpu.jsonl"
-    path.write_text('{"block": "empty"}\n{"block": \n', encoding="utf-8")
-    assert command.main(["--render", str(path), "--out", str(tmp_path)]) == 1
-    assert "gpu.jsonl: line 2: expected the JSON of a block" in capsys.readouterr().err
-
-
 def test_unknown_blocks_are_refused_and_all_of_them_have_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.parse(["--only", "engine,motor", "--device", "cpu", "--out", "somewhere"])
