@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile
@@ -21,12 +22,14 @@ class Kept(list[int]):
         pass
 
 
-def latencies(profile: ModelProfile, times_ms: list[int], **options: Any) -> tuple[list[float], float, float]:
-    """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
+def latencies(
+    profile: ModelProfile, times_ms: Sequence[float], *rows: list[int], **options: Any
+) -> tuple[list[float], float, float]:
+    """Milliseconds of each request, in the order of its answer; busy and last millisecond. `rows`: lengths, steps."""
     setup = Setup(profile, 1, **{"policy": "no_wait", **options})
     tally = Tally(latencies=Kept())
     simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
-    simulator.feed([time * MS for time in times_ms])
+    simulator.feed([round(time * MS) for time in times_ms], *rows)
     simulator.drain()
     return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
 

@@ -161,19 +161,8 @@ def test_a_trace_without_lengths(tmp_path: Path, column: str, text: str, message
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        "",
-        "column:1",
-        "fixed",
-        "fixed:0",
-        "fixed:1.5",
-        "uniform:5:1",
-        "uniform:1",
-        "lognormal:1:1:5:9",
-        "normal:3:1",
-        "fixed:x",
-        "lognormal:20:4:16",
-    ],
+    ["", "column:1", "fixed", "fixed:0", "fixed:1.5", "uniform:5:1", "uniform:1", "lognormal:1:1:5:9", "normal:3:1",
+     "fixed:x", "lognormal:20:4:16"],
 )  # fmt: skip
 def test_a_bad_spec_is_named(spec: str) -> None:
     with pytest.raises(ValueError, match=r"^lengths: expected"):

@@ -68,13 +68,8 @@ class TestHandover:
             simulator.feed(range(0, 201 * 20 * MS, 20 * MS))
             simulator.drain()
             assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
-            assert (
-                node.scheduler.states[1].estimates.latency[0].handover.ns,
-                node.scheduler.states[1].estimates.latency[0].scale,
-            ) == (
-                2 * MS,
-                1.0,
-            )
+            learnt = node.scheduler.states[1].estimates.latency[0]
+            assert (learnt.handover.ns, learnt.scale) == (2 * MS, 1.0)
 
     @full
     @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])

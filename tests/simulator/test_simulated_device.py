@@ -70,8 +70,7 @@ def test_shared_needs_a_table() -> None:
 @pytest.mark.parametrize(("service", "cv"), [("exponential", 1), ("gamma:0.3", 0.3), ("gamma:2", 2)])
 def test_factors(service: str, cv: float) -> None:
     draw, again = factors(service, [1, 2]), factors(service, [1, 2])
-    assert draw is not None
-    assert again is not None
+    assert draw is not None is not again
     values = np.array([draw() for _ in range(40_000)])
     assert values.mean() == pytest.approx(1, abs=0.03)
     assert values.std() == pytest.approx(cv, rel=0.05)

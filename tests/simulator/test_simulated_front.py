@@ -16,23 +16,14 @@ from planner.simulated_front import FrontCosts, FrontWork, LoopPart, SimulatedFr
 from planner.simulator import Simulator
 from planner.tally import Tally
 
+from .runs import latencies
+
 MS = 1_000_000
 
 
 def latencies_ms(times_ms: list[float], front: FrontCosts, **options: Any) -> list[float]:
     """Of requests at these times, in the order of their answers; a batch takes 10 ms whatever its size."""
-    setup = Setup(linear(10, 0, 8), 1.0, **{"policy": "no_wait", "front": front, **options})
-    found: list[int] = []
-
-    class Kept(Tally):
-        def fold(self) -> None:
-            found.extend(self.latencies)
-            Tally.fold(self)
-
-    simulator = Simulator([setup.node(0)], Kept(), deadline_ns=setup.deadline_ns)
-    simulator.feed([round(at * MS) for at in times_ms])
-    simulator.drain()
-    return [latency / MS for latency in found]
+    return latencies(linear(10, 0, 8), times_ms, front=front, **options)[0]
 
 
 def test_a_lone_request_pays_for_each_part_once() -> None:
@@ -55,11 +46,8 @@ def test_threads_share_the_interpreter_among_them_and_with_the_loop() -> None:
     assert latencies_ms([0], FrontCosts(decode_ns=4 * MS)) == [14]
     first, *rest = latencies_ms([0, 0], FrontCosts(decode_ns=4 * MS))
     assert (first, rest) == (18, [18])
-    assert latencies_ms([0, 0, 0], FrontCosts(decode_ns=4 * MS, threads=2)) == [
-        18,
-        18,
-        28,
-    ]  # 12, but the device is busy
+    three = latencies_ms([0, 0, 0], FrontCosts(decode_ns=4 * MS, threads=2))
+    assert three == [18, 18, 28]  # 12, but the device is busy
     # 2 ms of decoding beside 1 ms of reading the other: at half speed until that has been read
     assert latencies_ms([0, 2], FrontCosts(call_ns=2 * MS, decode_ns=2 * MS))[0] == 1 + 3 + 10 + 1
 

@@ -104,9 +104,8 @@ def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
     assert sizing.capacity(setup(profile, front=loop)) == pytest.approx(200)  # 5 ms a row in batches of 4
     held = FrontCosts(call_ns=MS, decode_ns=MS, slowed=0.8)
     most = sizing.capacity(setup(profile, front=held))
-    assert 4 / most == pytest.approx(
-        0.012 * (1 + 0.8 * most * 0.002)
-    )  # a batch, and how much longer it takes at that rate
+    longer = 1 + 0.8 * most * 0.002  # at that rate
+    assert 4 / most == pytest.approx(0.012 * longer)
 
 
 # What an autoscaler sees of a load: demand, which follows it.
@@ -117,11 +116,11 @@ REQUESTS = 1000
 QUICK = linear(7, 0.6, 16)
 
 
-def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
-    """Demand per second of a run."""
+def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME, length: int | None = None) -> float:
+    """Demand per second of a run, of rows of this length."""
     simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns)
     for chunk in setup.instants():
-        simulator.feed(chunk.tolist(), klass=klass)
+        simulator.feed(chunk.tolist(), length and [length] * len(chunk), klass=klass)
     ended = simulator.now
     simulator.drain()
     node.scheduler.tick(simulator.now)  # of the last window
@@ -143,13 +142,7 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
     peak = Setup(profile, 1.0, "adaptive", lengths="fixed:20").peak
     for load in (0.5, 3.0):
         one = Setup(profile, load * peak, "adaptive", requests=REQUESTS, seed=1, lengths="fixed:20")
-        simulator = Simulator([node := one.node(0)], Tally())
-        for chunk in one.instants():
-            simulator.feed(chunk.tolist(), [20] * len(chunk))
-        ended = simulator.now
-        simulator.drain()
-        node.scheduler.tick(simulator.now)
-        assert node.scheduler.states[PROGRAM].queue.demand_ns[Klass.REALTIME] / ended == pytest.approx(load, rel=0.15)
+        assert drive(one, one.node(0), length=20) == pytest.approx(load, rel=0.15)
 
 
 def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:

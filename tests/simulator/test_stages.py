@@ -12,7 +12,7 @@ from planner.fleet import Setup, run
 from planner.simulator import Simulator
 from planner.tally import Tally
 
-from .runs import MS, Kept
+from .runs import MS, latencies
 
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
 FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
@@ -25,16 +25,9 @@ SLOW = parse({"max_batch": 2, "stages": [
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
-def by_length(
-    profile: ModelProfile, times_ms: list[int], lengths: list[int], steps: list[int] | None = None, **options: object
-) -> list[float]:
+def by_length(profile: ModelProfile, times_ms: list[int], *rows: list[int], **options: str) -> list[float]:
     """Milliseconds of each request, in the order of its answer."""
-    setup = Setup(profile, 1, lengths="fixed:1", policy="no_wait", **options)  # type: ignore[arg-type]
-    tally = Tally(latencies=Kept())
-    simulator = Simulator([setup.node(0)], tally)
-    simulator.feed([time * MS for time in times_ms], lengths, steps)
-    simulator.drain()
-    return [latency / MS for latency in tally.latencies]
+    return latencies(profile, times_ms, *rows, lengths="fixed:1", **options)[0]
 
 
 def written(profile: ModelProfile, times_ms: list[int], prompts: list[int], texts: list[int]) -> list[float]:
