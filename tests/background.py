@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 AnyServer = TypeVar("AnyServer", bound=HTTPServer)
@@ -23,6 +25,11 @@ def eventually(condition: Callable[[], T], patience_s: float = 20.0) -> T:
                 return found
         pause.wait(_PAUSE_S)
     raise AssertionError(f"not true in {patience_s} s")
+
+
+def ended(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, within a minute."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
 class QuietHandler(BaseHTTPRequestHandler):

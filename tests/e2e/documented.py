@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
+from background import ended
 
 from .server import ROOT
 
@@ -146,10 +146,7 @@ def quoted(page: str) -> list[str]:
 def curl(command: str, host: str, folder: Path) -> str:
     """Run a curl of the documentation in a folder, against the server at `host`; the body of its answer, a 200."""
     command = command.replace("localhost:8000", host).replace("@app/", f"@{ROOT}/app/")
-    done = subprocess.run(
-        ["bash", "-c", f"{command} --silent --show-error --fail-with-body"],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = ended("bash", "-c", f"{command} --silent --show-error --fail-with-body", cwd=folder)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 

@@ -6,20 +6,13 @@ cannot tell which way it was: the answer is the same. tests/test_http has most o
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-import http.client
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
 
-import aiohttp
-import httpx
 import pytest
 
 from .examples import PROTOCOLS, Example, example
-from .server import PATIENCE_S, Reply, Server
+from .server import Server
 from .wire import ECHO, TYPED, Answer, Wire, post, tensor
 
 WAYS = pytest.mark.parametrize("way", [{}, {"Content-Encoding": "identity"}], ids=["fast path", "ASGI"])
@@ -52,7 +45,8 @@ async def test_answers(server: Server, protocol: str, way: dict[str, str]) -> No
     ("path", "body", "status", "message"),
     [
         (ECHO, tensor(1, 3, [1, 2, 3]), 400, "inputs[0] (x).shape: expected shape [rows, 4], got [1, 3]"),
-        ("/predict/echo", b"[", 400, "body: not valid JSON: unexpected end of data: line 1 column 2 (char 1)"),
+        *((path, b"[", 400, "body: not valid JSON: unexpected end of data: line 1 column 2 (char 1)")
+          for path in ("/predict/echo", "/v1/models/echo:predict")),
         ("/v2/models/plus/versions/3/infer", b"{}", 404, "model 'plus' has no version '3'; versions: 1, 2"),
         ("/v2/models/narrow/infer", tensor(4, 1, [1, 2, 3, 4]), 400,
          "4 rows in one request: the queue of model 'narrow' holds 3; "
@@ -96,71 +90,3 @@ async def test_compressed_answers(server: Server) -> None:
     assert "content-encoding" not in plain.headers
     assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
     assert gzip.decompress(packed.body) == plain.body
-
-
-# the clients that people use
-
-Post = Callable[[str, bytes, Mapping[str, str]], Reply]
-LARGE = tensor(500, 4, [0.5] * 2000)  # its answer is compressed for a client that accepts it
-
-
-@contextmanager
-def http_client(server: Server) -> Iterator[Post]:
-    """Python's own, whose head and body are two writes: the server has read the head before the body leaves."""
-    with closing(http.client.HTTPConnection(server.host, timeout=PATIENCE_S)) as connection:
-        connection.connect()
-        first = connection.sock
-
-        def post(path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-            connection.putrequest("POST", path)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                connection.putheader(name, value)
-            connection.endheaders()
-            server.get("/v2/health/live")
-            connection.send(body)
-            answer = connection.getresponse()
-            data = answer.read()
-            assert connection.sock is first  # it was kept
-            return Reply(answer.status, answer.headers, data)
-
-        yield post
-
-
-@contextmanager
-def with_httpx(server: Server) -> Iterator[Post]:
-    with httpx.Client(base_url=f"http://{server.host}", timeout=PATIENCE_S) as client:
-
-        def post(path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-            answer = client.post(path, content=body, headers=headers)
-            return Reply(answer.status_code, answer.headers, answer.content)
-
-        yield post
-
-
-@WAYS
-@pytest.mark.parametrize("client", [http_client, with_httpx])
-def test_kept_connections(server: Server, client: Callable[[Server], Iterator[Post]], way: Mapping[str, str]) -> None:
-    """Every protocol in turn, with a mistake after each and a large answer in the end."""
-    with client(server) as post:
-        for number in range(len(PROTOCOLS)):
-            asked = example(number)
-            answer = post(asked.path, asked.body, {**asked.headers, **way})
-            assert (answer.status, answer.body) == (200, asked.answer)
-            assert post(asked.path, b"[", {**TYPED, **way}).status == 400
-        assert post(ECHO, LARGE, way).json()["outputs"][0]["data"] == [0.5] * 2000
-
-
-@WAYS
-async def test_aiohttp(server: Server, way: Mapping[str, str]) -> None:
-    """100 requests at once over 10 connections."""
-    async with aiohttp.ClientSession(f"http://{server.host}", connector=aiohttp.TCPConnector(limit=10)) as session:
-
-        async def call(number: int) -> bool:
-            asked = example(number)
-            async with session.post(asked.path, data=asked.body, headers={**asked.headers, **way}) as answer:
-                return (answer.status, await answer.read()) == (200, asked.answer)
-
-        assert all(await asyncio.gather(*map(call, range(100))))
-        async with session.post(ECHO, data=LARGE, headers=way) as answer:
-            assert json.loads(await answer.read())["outputs"][0]["data"] == [0.5] * 2000
-            assert answer.headers["content-encoding"] == "gzip"

@@ -64,10 +64,7 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
     assert "marked/model.py" in failed["traceback"]
     (ready,) = [entry for entry in entries if "serving" in entry]
     assert (ready["serving"], ready["models"], ready["url"]) == (3, 4, f"http://{server.host}")
-    lines = [entry for entry in entries if entry["logger"] == "starling.access"]
-    assert all(line["client"].startswith("127.0.0.1:") and line["duration_ms"] > 0 for line in lines)
-    calls = [line for line in lines if line["path"].endswith("/infer")]
-    assert {(line["request_id"], line["version"], line["class"]) for line in calls} == {("mine", "1", "realtime")}
-    assert [(line["model"], line["status"], line.get("rows")) for line in calls] == [
-        ("scaled", 200, 1), ("scaled", 400, None), ("marked", 500, 1), ("talking", 200, 1),
+    lines = [entry for entry in entries if entry["logger"] == "starling.access" and entry["path"].endswith("/infer")]
+    assert [(line["model"], line["status"], line["request_id"]) for line in lines] == [
+        ("scaled", 200, "mine"), ("scaled", 400, "mine"), ("marked", 500, "mine"), ("talking", 200, "mine"),
     ]  # fmt: skip

@@ -1,14 +1,16 @@
 """Every recipe of docs/recipes.md: its files as they stand there, one server of all folders, each curl and its answer.
 
-Python in them runs in this process, which has torch loaded; everything else as a shell would do it.
+Python in them runs in this process, which has torch loaded; everything else as a shell would do it. And
+what examples/sklearn says of itself.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import runpy
+import shutil
 import subprocess
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,19 +20,11 @@ import tiny_transformers as tiny
 from planner.commands.new_folder import make
 
 from .documented import RECIPES, blocks, commands, curl
-from .server import Server
+from .server import ROOT, Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
-LONGEST = 15  # lines of a recipe, from the file to curl
 HEREDOC = re.compile(r"(cat > (?P<file>\S+)|python) <<'END'\n(?P<text>.*?)^END\n", re.MULTILINE | re.DOTALL)
-NLI = {0: "contradiction", 1: "entailment"}
-#: Recipes whose weights come from the hub: head and labels of the small weights that stand in for them, where they are
-#: looked for first.
-FROM_HUB: dict[str, tuple[str, dict[int, str]]] = {
-    "Sentences": ("", NLI),
-}
-KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", *FROM_HUB]
 
 
 def recipes() -> dict[str, tuple[str, str | None]]:
@@ -53,30 +47,11 @@ def followed(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return rest[-1]
 
 
-def test_there_is_a_short_recipe_for_each_kind() -> None:
-    assert list(recipes()) == KINDS
-    assert {name: len(script.splitlines()) for name, (script, _) in recipes().items()
-            if len(script.splitlines()) > LONGEST} == {}  # fmt: skip
-
-
-def test_the_first_command_serves_a_folder_that_has_nothing_yet(tmp_path: Path, start: Callable[..., Server]) -> None:
-    *_, command = commands(blocks(RECIPES)[0])
-    (tmp_path / "mine").mkdir()
-    words = command.words[3:]
-    assert command.words[:3] == ["starling", "serve", "mine"]
-    assert start(flags=("--models", str(tmp_path / "mine"), *words)).get("/v2/health/ready").status == 200
-
-
-def test_each_recipe_answers_what_it_says(
-    tmp_path: Path, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_recipe_answers_what_it_says(tmp_path, start, monkeypatch) -> None:
     """And so do folders that `starling new` has made."""
     curls = {name: followed(script, tmp_path, monkeypatch) for name, (script, _) in recipes().items()}
-    for name, (head, labels) in FROM_HUB.items():
-        script, _ = recipes()[name]
-        (file,) = (found["file"] for found in HEREDOC.finditer(script))
-        source = tomllib.loads(Path(file).read_text())["source"]
-        tiny.save_bert(Path(file).parent / source.removeprefix("hf:"), head, id2label=labels)
+    weights = re.findall(r"hf:([^\"]+)", Path("mine/sentences/model.toml").read_text())  # small ones stand in for those
+    tiny.save_bert(Path("mine/sentences", *weights), "", id2label={0: "contradiction", 1: "entailment"})
     Path("net").mkdir()
     Path("net/model.py").write_text("from torch import nn\nbuild = nn.Flatten\n")
     made = [
@@ -97,3 +72,21 @@ def test_each_recipe_answers_what_it_says(
     (output,) = json.loads(curl(made[0].curl, server.host, tmp_path))["outputs"]
     assert output["shape"] == [1, 3]
     assert len(json.loads(curl(made[1].curl, server.host, tmp_path))["output"]) == 2 * 64 * 64
+
+
+def test_an_estimator_of_scikit_learn(tmp_path: Path, start: Callable[..., Server]) -> None:
+    folder = shutil.copytree(ROOT / "examples" / "sklearn", tmp_path / "sklearn")
+    fitted = runpy.run_path(str(folder / "fit.py"))
+    server = start(flags=("--models", str(folder)))
+    table, classifier = fitted["table"], fitted["classifier"]
+    *_, asks = commands(blocks("examples/sklearn/README.md")[0])
+    assert json.loads(curl(asks.text, server.host, tmp_path))["label"] == 1
+    reply = server.post("/v1/models/sklearn:predict", {"instances": table.to_dict("records")})
+    answers = reply.json()["predictions"]
+    assert [one["label"] for one in answers] == classifier.predict(table).tolist()
+    scores = [[round(value, 6) for value in row] for row in classifier.predict_proba(table)]
+    assert [[round(value, 6) for value in one["scores"]] for one in answers] == scores
+    body = {"inputs": [{"name": "city", "datatype": "BYTES", "shape": [1], "data": ["Rom"]},
+                       {"name": "area", "datatype": "FP64", "shape": [1], "data": [20]},
+                       {"name": "rooms", "datatype": "INT64", "shape": [1], "data": [1.5]}]}  # fmt: skip
+    assert "(rooms).data: expected INT64 values" in server.post("/v2/models/sklearn/infer", body).error

@@ -12,7 +12,7 @@ from background import eventually
 from planner.replay import replay
 
 from .server import DEMO, Server
-from .wire import Wire, infer, once
+from .wire import Wire, infer, once, post
 
 
 async def test_a_live_record_replays(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -40,8 +40,7 @@ async def test_a_live_record_replays(start: Callable[..., Server], tmp_path: Pat
             {"name": name, "shape": [rows, 3], "datatype": "INT64", "data": [1] * (3 * rows)}
             for name in ("ids", "mask")
         ]
-        body = json.dumps({"inputs": tensors}).encode()
-        return b"POST /v2/models/tokens/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        return post("/v2/models/tokens/infer", json.dumps({"inputs": tensors}).encode())
 
     await asyncio.gather(*map(client, range(32)))
     assert (await asyncio.to_thread(server.post, "/v2/repository/models/echo/load")).status == 200

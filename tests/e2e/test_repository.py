@@ -83,9 +83,7 @@ def test_unload_finishes_what_was_accepted(server: Server, threads: ThreadPoolEx
     assert {406.0, 407.0} & set(gate.ran()) == set()
 
 
-def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
-    start: Callable[..., Server], tmp_path: Path
-) -> None:
+def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(start, tmp_path) -> None:
     """Of a server that starts without a model; a folder without model.toml is one, too."""
     code = tmp_path / "net" / "model.py"
     code.parent.mkdir()
@@ -109,10 +107,6 @@ def test_an_edited_model_and_a_new_one_are_loaded_where_folders_are_watched(
 # Loading and unloading over HTTP: off by default, or for the admin key alone; keys change while the server runs.
 
 
-def with_key(key: str) -> dict[str, str]:
-    return {"X-API-Key": key}
-
-
 def replaced(path: Path, text: str) -> None:
     """As editors and secrets do it: a reader sees the old file or the new one."""
     beside = path.with_suffix(".new")
@@ -124,32 +118,30 @@ def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
     api, admin = tmp_path / "api", tmp_path / "admin"
     api.write_text("# clients\nclient-1\nclient-2\n")
     admin.write_text("operator-1\n")
-    flags = ("--api-key-file", str(api), "--admin-key-file", str(admin))
-    server = start("narrow", flags=flags)
-    row = [[1]]
-    for key in ("client-1", "client-2"):
-        assert server.infer("narrow", row, with_key(key)).status == 200
-        assert server.post(UNLOAD % "narrow", headers=with_key(key)).status == 401
-    assert server.infer("narrow", row, with_key("operator-1")).status == 401
-    assert server.post("/v2/repository/index", headers=with_key("operator-1")).status == 401
-    assert server.infer("narrow", row).status == 401
+    server = start("narrow", flags=("--api-key-file", str(api), "--admin-key-file", str(admin)))
 
-    assert server.post(UNLOAD % "narrow", headers=with_key("operator-1")).status == 200
+    def infers(*keys: str) -> list[int]:
+        return [server.infer("narrow", [[1]], {"X-API-Key": key}).status for key in keys]
+
+    def asks(path: str, *keys: str) -> list[int]:
+        return [server.post(path, headers={"X-API-Key": key}).status for key in keys]
+
+    assert infers("client-1", "client-2", "operator-1", "") == [200, 200, 401, 401]
+    assert (
+        asks(UNLOAD % "narrow", "client-1", "client-2") == asks("/v2/repository/index", "operator-1") * 2 == [401] * 2
+    )
+    assert asks(UNLOAD % "narrow", "operator-1") == [200]
     # What was unloaded by name is not waited for; a server whose last model is unloaded is ready.
     assert server.get("/v2/health/ready").json() == {"ready": True}
-    assert server.infer("narrow", row, with_key("client-1")).status == 503
+    assert infers("client-1") == [503]
     replaced(admin, "operator-2\n")
-    assert server.post(LOAD % "narrow", headers=with_key("operator-1")).status == 401  # looked at when it is asked for
-    assert server.post(LOAD % "narrow", headers=with_key("operator-2")).status == 200
-    assert server.infer("narrow", row, with_key("client-1")).status == 200
-
+    assert asks(LOAD % "narrow", "operator-1", "operator-2") == [401, 200]  # looked at when it is asked for
     replaced(api, "client-3\n")
     server.line("api_key_file: read again: keys: 1")
-    assert server.infer("narrow", row, with_key("client-1")).status == 401
-    assert server.infer("narrow", row, with_key("client-3")).status == 200
+    assert infers("client-1", "client-3") == [401, 200]
     replaced(api, "")
     server.line("api_key_file .* found none; the keys read before still hold")
-    assert server.infer("narrow", row, with_key("client-3")).status == 200
+    assert infers("client-3") == [200]
     assert server.stop() == 0
     told = "\n".join(server.lines)
     assert [key for key in ("client-1", "client-3", "operator-1", "operator-2") if key in told] == []

@@ -90,19 +90,6 @@ def test_tritonclient_finds_a_text_model(texts: Server) -> None:
     assert [[token["piece"] for token in row["tokens"]] for row in found][1:] == [["anna"], []]
 
 
-def test_images_as_files_and_as_base64(texts: Server) -> None:
-    photo = tiny.photo(3)
-    one = predicted(texts, "objects", photo, "image/jpeg")
-    assert one["label"].startswith("class ")
-    assert len(one["top"]) == 5
-    packed = {"b64": base64.b64encode(photo).decode()}
-    v1 = texts.post("/v1/models/objects:predict", {"instances": [packed, packed]}).json()
-    assert [alike(found, one) for found in v1["predictions"]] == [True, True]
-    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [packed]}
-    found = texts.post("/v2/models/objects/infer", {"inputs": [tensor]}).json()["outputs"]
-    assert found[0]["data"] == [each["label"] for each in one["top"]]
-
-
 async def test_texts_of_many_callers_at_once_are_each_answered_as_alone(texts: Server) -> None:
     """Those that are too long are refused by themselves."""
     choose = np.random.default_rng(7)
