@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Outcome, Program, Step, Unit
 
-from .world import make_device, make_program
+from .world import Arrival, Trace, World, make_device, make_program
 
 
 def scheduler_of(*programs: Program, device: DeviceSpec | None = None) -> Scheduler:
@@ -31,3 +34,36 @@ def finish(scheduler: Scheduler, unit: Unit, now: int = 0, **outcome: object) ->
 
 def calls_of(unit: Unit) -> list[int]:
     return [row.call.id for row in unit.rows]
+
+
+# The papers' worked examples: calls of one row each, whose batches take their predicted times.
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of one row. `steps`: at each cell; `length`: what batch times depend on."""
+
+    at: int
+    steps: int = 1
+    length: int = 0
+
+
+@dataclass
+class Ran:
+    """When each request ended, and all units in the order in which they began."""
+
+    ended: list[int]
+    latency: list[int]
+    units: list[Unit]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.latency) / len(self.latency)
+
+
+def drive(device: DeviceSpec, program: Program, requests: Sequence[Request], *, together: bool = False) -> Ran:
+    """`together`: all that happens at one time is told before one step, ends of units too."""
+    arrivals = tuple(Arrival(one.at, lengths=(one.length,), steps=one.steps) for one in requests)
+    world = World(Trace(device, (program,), arrivals, together=together)).run()
+    ended = [world.left[number] for number in range(len(requests))]
+    return Ran(ended, [end - one.at for end, one in zip(ended, requests, strict=True)], world.units)

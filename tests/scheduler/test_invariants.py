@@ -178,10 +178,7 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both", most: in
 
 @pytest.mark.parametrize(
     ("policy", "classes"),
-    [
-        *((policy, "both") for policy in (MIXED, *POLICIES)),
-        *((MIXED, alone) for alone in ("realtime", "best_effort")),
-    ],
+    [*((policy, "both") for policy in (MIXED, *POLICIES)), *((MIXED, alone) for alone in ("realtime", "best_effort"))],
 )
 def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
     """What rows of one class alone do, those of both do as well: under mixed policies that is tried, too."""
@@ -215,14 +212,10 @@ def cells(draw: st.DrawFn) -> Trace:
     any of their steps, and callers leave at any moment."""
     capacities = draw(st.sampled_from([(8,), (4, 4), (8, 2), (4, 4, 4)]))
     device = make_device(
-        *capacities,
-        max_running=draw(st.integers(1, len(capacities))),
-        push_depth=draw(st.integers(1, 2)),
-        push_ahead_ns=draw(st.sampled_from([0, 40, AT_ONCE])),
-        multi_step=True,
-        max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 5])),
-        classes=draw(class_specs),
-    )
+        *capacities, max_running=draw(st.integers(1, len(capacities))), push_depth=draw(st.integers(1, 2)),
+        push_ahead_ns=draw(st.sampled_from([0, 40, AT_ONCE])), multi_step=True,
+        max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 5])), classes=draw(class_specs),
+    )  # fmt: skip
     times = draw(st.sampled_from([SLOPE, SLOPE, PROFILES[-1], ()]))
     cell = Stage(Profile(times, handover_ns=draw(st.sampled_from([None, 0, 30]))), repeats=True)
     before = draw(st.sampled_from([(), (), (Stage(Profile((20, 25, 30))),)]))

@@ -6,7 +6,7 @@ import pytest
 
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Batch, Call, Klass, Operation, Outcome, Profile, Program, Row, Stage, Step, Unit
+from app.scheduler.types import Call, Operation, Outcome, Profile, Program, Stage, Step, Unit
 
 from .driven import feed, finish, scheduler_of
 from .world import make_call, make_device, make_program
@@ -77,9 +77,7 @@ class TestJoining:
             (FLAT, 6, (7,), False),  # it ends soon
         ],
     )
-    def test_only_where_it_is_worth_one_more_beginning(
-        self, times: tuple[int, ...], made: int, lengths: tuple[int, ...], recalled: bool
-    ) -> None:
+    def test_only_where_it_is_worth_one_more_beginning(self, times, made, lengths, recalled) -> None:
         scheduler, unit = self.running(times)
         scheduler.progressed(unit.id, made, 35)
         assert enter(scheduler, make_call(2, lengths=lengths, arrived=35)).recall == [unit] * recalled
@@ -158,63 +156,16 @@ class TestStages:
             assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
 
 
-# The batch table by hand: DVABatch's Figure 8, then what fails, ends and leaves.
-# That its counts are those of its rows, 0 <= completed[s + 1] <= completed[s] <= size and launched >= completed, is
-# checked after every Step of every trace of several stages (`Book._check_batches`).
-
-
-class Bench:
-    """A table of four stages, and rows moved through it by hand."""
-
-    def __init__(self, stages: int = 4) -> None:
-        self.table = BatchTable(stages)
-
-    def launch(self, rows: list[Row], now: int = 0, joins: Batch | None = None) -> Operation:
-        return self.table.launch(rows, rows[0].stage, 0, now, joins)
-
-    def complete(self, rows: list[Row]) -> None:
-        for row in rows:
-            self.table.complete(row)
-            row.stage += 1
-            self.table.wait(row)
-
-    def run(self, rows: list[Row]) -> Operation:
-        operation = self.launch(rows)
-        self.complete(rows)
-        return operation
-
-    def entries(self) -> list[tuple[int, list[int], list[int]]]:
-        """Of each batch its size, and what its stages have launched and completed."""
-        return [(batch.size, batch.launched, batch.completed) for batch in self.table.batches]
-
-
-def rows(count: int, klass: Klass = Klass.REALTIME) -> list[Row]:
-    """The rows of a call."""
-    call = make_call(0, count, klass=klass)
+def test_parts_of_a_batch_are_as_old_as_it_and_closed() -> None:
+    """D7. That the table counts what its rows have been through is checked in every trace (`Book._check_batches`)."""
+    table, call = BatchTable(4), make_call(0, 4)
     for row in call.rows:
         row.call = call
-    return call.rows
-
-
-def test_d5_d6_d7_figure_8() -> None:
-    """Two queries are new; two more stretch the batch at its second stage; it is split at the fourth."""
-    bench, early, late = Bench(), rows(2), rows(2)
-    assert bench.launch(early, now=7) is Operation.NEW
-    assert bench.entries() == [(2, [2, 0, 0, 0], [0, 0, 0, 0])]
-    bench.complete(early)
-    bench.launch(early)
-    (batch,) = bench.table.batches
-    assert (batch.id, batch.created, batch.completed) == (0, 7, [2, 0, 0, 0])
-
-    assert bench.launch(late, now=9, joins=batch) is Operation.STRETCH
-    bench.complete(early)  # executor 2 only updates the statusmap
-    assert bench.entries() == [(4, [4, 2, 0, 0], [2, 2, 0, 0])]
-    bench.complete(late)
-    assert bench.run(late) is Operation.CONTINUE  # they catch up
-    assert bench.entries() == [(4, [4, 4, 0, 0], [4, 4, 0, 0])]
-    assert bench.run([*early, *late]) is Operation.CONTINUE
-
-    bench.table.divide([*early, *late], 2)
-    assert bench.entries() == [(2, [2, 2, 2, 0], [2, 2, 2, 0])] * 2
-    assert [batch.created for batch in bench.table.batches] == [7, 7]
-    assert all(batch.closed for batch in bench.table.batches)
+    assert table.launch(call.rows, 0, 3, 7, None) is Operation.NEW
+    for row in call.rows:
+        table.complete(row)
+        row.stage += 1
+        table.wait(row)
+    table.divide(call.rows, 2)
+    parts = [(batch.size, batch.created, batch.bucket, batch.closed, batch.completed) for batch in table.batches]
+    assert parts == [(2, 7, 3, True, [2, 0, 0, 0])] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.optimal.time_left import TimeLeft
 from app.scheduler.policies import policy_class
@@ -15,9 +14,6 @@ from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, S
 from .world import make_call, make_device, make_program
 
 # What is kept of a program: its health, and the facts that its policy sees.
-
-
-CURVE = linear(3, 0.35, 32).batch_ns
 
 
 S = 1_000_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from app.scheduler.rows.ready import LengthWindow, ReadySet
-from app.scheduler.rows.ready_table import ReadyTable
-from app.scheduler.types import Call, Klass, Row, RowState
+from app.scheduler.types import Call, Row, RowState
 
 from .world import make_call
 
@@ -48,37 +47,3 @@ class TestByLength:
         assert ids(ready.similar(3, 1)) == [5, 0, 4]
         assert ids(ready.take_similar(3, 1)) == [0, 4, 5]
         assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
-
-
-def test_what_waits_is_found_without_a_look_at_the_programs_that_have_nothing() -> None:
-    table = ReadyTable()
-    for program in range(200):
-        ready = table.at((program, 0, 0), Klass.REALTIME)
-        enter(ready, make_call(program))
-        assert list(table.nonempty) == [ready]
-        ready.take(1, 1 << 30)
-    assert not table.nonempty
-    again = table.at((7, 0, 0), Klass.REALTIME)
-    enter(again, make_call(1000))
-    assert list(table.nonempty) == table.of_program(7, Klass.REALTIME) == [again]
-    table.drop_program(7)
-    assert not table.nonempty
-
-
-def test_rows_that_run_again_are_a_set_of_their_own_until_it_is_empty() -> None:
-    table = ReadyTable()
-    ready = table.at(KEY, Klass.REALTIME)
-    calls = [make_call(ident, arrived=ident) for ident in range(4)]
-    enter(ready, *calls)
-    table.add_again(KEY, Klass.REALTIME, ready.take(2, 9))
-    first = table.next_set((), lambda row: row.order)
-    assert first is not None
-    assert (first.again, first.count, ready.count) == (True, 2, 2)
-    table.forget(calls[0].rows[0], KEY)
-    table.forget(calls[2].rows[0], KEY)
-    assert ids(first.take(9, 9)) == [1]
-    assert ids(ready.take(9, 9)) == [3]
-    for _ in range(9):
-        table.add_again(KEY, Klass.REALTIME, calls[0].rows)
-        table.forget(calls[0].rows[0], KEY)
-    assert not table.nonempty

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import (
-    Drop,
-    Klass,
-    Reason,
-    Refusal,
-    Stage,
-)
+from app.scheduler.types import Drop, Klass, Reason, Refusal, Stage
 
 from .driven import feed, finish, scheduler_of
 from .world import make_call, make_device, make_program

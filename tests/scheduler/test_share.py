@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
@@ -16,7 +15,6 @@ from .world import make_call, make_device, make_program
 REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
-TABLES = solve(PADDED, loads=(0.5,))
 
 
 def serving(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
@@ -25,6 +23,17 @@ def serving(*capacities: int, budget: int = 1000, programs: int = 1, **options: 
     scheduler = Scheduler(make_device(*capacities, classes=ClassSpec(budget_ns=budget), **options))
     for ident in range(1, programs + 1):
         scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=4), 0)
+    return scheduler
+
+
+def staged(
+    *programs: tuple[int, ...], budget: int = 20, capacities: tuple[int, ...] = (1, 1, 1), **options: Any
+) -> Scheduler:
+    """Programs 1, 2 and so on, of one row, whose stages take so long; workers go on by themselves."""
+    scheduler = serving(*capacities, budget=budget, programs=0, **{"multi_step": True, **options})
+    for ident, times in enumerate(programs, 1):
+        stages = tuple(Stage(Profile((time,) if time else ())) for time in times)
+        scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
     return scheduler
 
 
@@ -66,10 +75,7 @@ class TestBudget:
 
     def test_stages_to_come_count_where_they_are_longer(self) -> None:
         """A worker goes on with them by itself."""
-        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
-        stages = tuple(Stage(Profile((time,))) for time in (1, 19))
-        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
-            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+        scheduler = staged((1, 19), (14,))
         submit(scheduler, BEST, 1)
         assert submit(scheduler, BEST, 2, program=2).start == []
 
@@ -87,10 +93,7 @@ class TestBudget:
         """Where one runs that is the longest left, there is room when the rest of it is short enough."""
 
         def wakes(*times: int, now: int) -> int | None:
-            scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
-            stages = tuple(Stage(Profile((time,))) for time in times)
-            for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
-                scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+            scheduler = staged(times, (14,))
             submit(scheduler, BEST, 1)
             return submit(scheduler, BEST, 2, program=2, now=now).wake_at
 
@@ -98,10 +101,7 @@ class TestBudget:
 
     def test_what_has_unknown_times_runs_alone(self) -> None:
         """Nothing starts beside it, and of its stages a worker runs only those that are known by itself."""
-        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
-        for ident, times in ((1, ((5,), (), (5,))), (2, ((5,),))):
-            stages = tuple(Stage(Profile(time)) for time in times)
-            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        scheduler = staged((5, 0, 5), (5,))
         (unit,) = submit(scheduler, BEST, 1).start
         assert unit.course.steps == 1
         (unit,) = finish(scheduler, unit, 5).start
@@ -110,10 +110,7 @@ class TestBudget:
         assert rows(finish(scheduler, unit, 9).start) == [[1], [2]]  # it has ended before its last stage
 
     def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
-        scheduler = serving(1, 1, 1, budget=20, programs=0, multi_step=True)
-        for ident, times in ((1, (15,)), (2, (5, 19))):
-            stages = tuple(Stage(Profile((time,))) for time in times)
-            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        scheduler = staged((15,), (5, 19))
         submit(scheduler, BEST, 1)
         assert [unit.course.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
 
@@ -159,10 +156,8 @@ class TestPadding:
     @pytest.mark.parametrize("multi_step", [False, True])
     def test_it_ends_before_the_last_of_several_real_time_units(self, multi_step: bool) -> None:
         """Of two, which end at 10 and at 30, as one stage or as three."""
-        scheduler = serving(1, 1, 1, 4, budget=5, programs=0, multi_step=multi_step)
-        long = (Stage(Profile((10,))),) * 3 if multi_step else (Stage(Profile((30,))),)
-        for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
-            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        long = (10, 10, 10) if multi_step else (30,)
+        scheduler = staged((10,), long, (20,), budget=5, capacities=(1, 1, 1, 4), multi_step=multi_step)
         scheduler.pair({(1, 3): 0.0, (2, 3): 0.0}, 0)
         for ident in (1, 2):
             submit(scheduler, REAL, ident, program=ident)

@@ -67,10 +67,7 @@ POLICIES = ("adaptive", "late", "no_wait", "dva_load")
 @pytest.mark.parametrize(("wait", "kind", "policy"), list(product(WAITS, KINDS, POLICIES)))
 def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, policy: str) -> None:
     stages = KINDS[kind]
-    device = make_device(
-        FULL,
-        max_alive=FULL + 2 if wait == "no_room" else 1 << 30,
-    )
+    device = make_device(FULL, max_alive=FULL + 2 if wait == "no_room" else 1 << 30)
     program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
     scheduler = Scheduler(device)
     scheduler.add_program(program, 0)
@@ -79,12 +76,7 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, pol
     submit(scheduler, 1, FULL, klass=own, priority=5, deadline=1 << 40)
     units = scheduler.step(1).start
     for ident in range(2, WAITING + 2):
-        submit(
-            scheduler,
-            ident,
-            klass=others if ident % 2 else own,
-            priority=0 if wait in ("before", "no_room") else 5,
-        )
+        submit(scheduler, ident, klass=others if ident % 2 else own, priority=0 if wait in ("before", "no_room") else 5)
     scheduler.step(WAITING + 2)
     total, now = 0, 10 * WAITING
     for number in range(STEPS):

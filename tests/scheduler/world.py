@@ -56,16 +56,9 @@ def make_program(ident: int = 1, *, batch_ns: tuple[int, ...] = (), **options: o
 
 
 def make_call(
-    ident: int,
-    rows: int = 1,
-    *,
-    program: int = 1,
-    arrived: int = 0,
-    deadline: int | None = None,
-    klass: Klass = Klass.REALTIME,
-    priority: int = 0,
-    lengths: tuple[int, ...] = (),
-) -> Call:
+    ident: int, rows: int = 1, *, program: int = 1, arrived: int = 0, deadline: int | None = None,
+    klass: Klass = Klass.REALTIME, priority: int = 0, lengths: tuple[int, ...] = (),
+) -> Call:  # fmt: skip
     """A call whose row i lies in slot 100 * ident + i."""
     made = [Row(100 * ident + i, lengths[i] if lengths else 0) for i in range(len(lengths) or rows)]
     return Call(ident, program, made, klass, priority, arrived, deadline)
@@ -193,14 +186,9 @@ class World:
     def _admit(self, ident: int, arrival: Arrival) -> None:
         deadline = None if arrival.timeout is None else self.now + arrival.timeout
         call = make_call(
-            ident,
-            program=arrival.program,
-            arrived=self.now,
-            deadline=deadline,
-            klass=arrival.klass,
-            priority=arrival.priority,
-            lengths=arrival.lengths,
-        )
+            ident, program=arrival.program, arrived=self.now, deadline=deadline, klass=arrival.klass,
+            priority=arrival.priority, lengths=arrival.lengths,
+        )  # fmt: skip
         refusal = self.scheduler.admit(arrival.program, len(arrival.lengths), arrival.klass, deadline, self.now)
         if refusal is not None:
             self.refusals[ident] = refusal

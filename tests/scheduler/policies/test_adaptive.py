@@ -119,9 +119,7 @@ class TestPolicy:
             pytest.param(1, 10 * MS, Cut(2, 2, "table"), id="a-row-is-due"),
         ],
     )
-    def test_one_unit_runs_alone_where_the_last_ones_had_company(
-        self, column: int, due: int, expected: Cut | Hold
-    ) -> None:
+    def test_one_unit_runs_alone_where_the_last_ones_had_company(self, column, due, expected) -> None:
         others = beside(column, 10 * MS)
         offer = offered(3, tables=SEVERAL, oldest_at=6 * MS, known={"crowded": True}, due_at=due, beside=others)
         assert decide(offer, now=10 * MS) == expected
@@ -142,9 +140,7 @@ class TestPolicy:
     delay=st.integers(0, 100),
     now=st.integers(100, 300),
 )
-def test_without_tables_it_decides_as_no_wait(
-    ready: int, idle: list[int], full: int, oldest: int, delay: int, now: int
-) -> None:
+def test_without_tables_it_decides_as_no_wait(ready, idle, full, oldest, delay, now) -> None:
     idle.sort(reverse=True)
     seen = offer_of(ready, min(idle[0], full), full, idle, oldest_at=oldest, max_delay=delay)
     assert policy_class("adaptive")().decide(seen, now) == policy_class("no_wait")().decide(seen, now)
@@ -169,39 +165,29 @@ def test_the_level_follows_the_rate_of_the_window() -> None:
             scheduler.cancel(call.id, now)
 
 
-class TestBurst:
-    """Tables 0 and 1 are for 100 and 900 rows a second. The window has seen 100, and then the rows below come."""
+#: The low table cuts one by one, the high one takes all.
+TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))))
 
-    #: The low table cuts one by one, the high one takes all.
-    TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))))
 
-    def seen(self, ready: int, over_ms: float, level: int = 0) -> int:
-        known = estimates_of(control=self.TELLING, level=level, rate=100.0 if level == 0 else 900.0)
-        cut = decide(offer_of(ready, 40, 40, (40,), known), round(over_ms * MS))
-        assert isinstance(cut, Cut)
-        return cut.rows
+@pytest.mark.parametrize(
+    ("ready", "over_ms", "level", "rows"),
+    [
+        pytest.param(9, 10, 0, 9, id="one-was-expected"),
+        pytest.param(8, 10, 0, 8, id="just-a-burst"),
+        pytest.param(9, 90, 0, 1, id="as-many-as-expected"),
+        pytest.param(12, 55, 0, 1, id="within-three-deviations"),
+        pytest.param(7, 5, 0, 1, id="too-few-to-say"),
+        pytest.param(20, 0, 0, 1, id="of-one-instant"),  # nothing can be said of their rate
+        pytest.param(12, 500, 1, 12, id="a-lull-is-left-to-the-window"),
+    ],
+)
+def test_a_burst_is_seen_before_the_window_ends(ready: int, over_ms: int, level: int, rows: int) -> None:
+    """Tables 0 and 1 are for 100 and 900 rows a second. The window has seen its rate, and then these rows come."""
+    known = estimates_of(control=TELLING, level=level, rate=(100.0, 900.0)[level])
+    cut = decide(offer_of(ready, 40, 40, (40,), known), over_ms * MS)
+    assert isinstance(cut, Cut)
+    assert cut.rows == rows
 
-    def test_seen_before_the_window_ends(self) -> None:
-        assert self.seen(9, over_ms=10) == 9  # one row was expected
-        assert self.seen(8, over_ms=10) == 8
 
-    def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay(self) -> None:
-        assert decide(offer_of(8, 8, 4)) == Cut(4, 4, "full")
-
-    @pytest.mark.parametrize(
-        ("ready", "over_ms"),
-        [
-            pytest.param(9, 90, id="as-many-as-expected"),
-            pytest.param(12, 55, id="within-three-deviations"),
-            pytest.param(7, 5, id="too-few-to-say"),
-        ],
-    )
-    def test_chance_is_no_burst(self, ready: int, over_ms: float) -> None:
-        assert self.seen(ready, over_ms) == 1
-
-    def test_a_lull_is_left_to_the_window(self) -> None:
-        assert self.seen(12, over_ms=500, level=1) == 12
-
-    def test_rows_of_one_instant(self) -> None:
-        """Nothing can be said of the rate of what came all at once."""
-        assert self.seen(20, over_ms=0) == 1
+def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay() -> None:
+    assert decide(offer_of(8, 8, 4)) == Cut(4, 4, "full")

@@ -7,9 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, combinations_with_replacement, product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tiers import full, repeatable, some
+from tiers import full, some
 
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
@@ -22,7 +20,6 @@ from planner.fleet import Setup, run
 from ..cells import Curve, sum_of_latencies
 from ..driven import calls_of, scheduler_of
 from ..world import make_call, make_device, make_program
-from .drive import Request, drive
 
 # Rows picked by length: the first always goes, so that nothing waits for ever; what goes beside it pays.
 
@@ -41,7 +38,6 @@ def profile(fixed_ms: float, token_ms: float) -> Profile:
 
 
 PER_TOKEN = profile(4, 0.2)  # what is padded costs
-FLAT = profile(20, 0.0001)  # it does not
 
 
 def program(given: Profile = PER_TOKEN, **options: object) -> Program:
@@ -84,36 +80,14 @@ class TestWhatGoes:
         assert calls_of(scheduler.step(0).start[0]) == [1, 3]
 
 
-class TestNothingWaitsForEver:
-    @repeatable(100)
-    @given(
-        st.lists(st.tuples(st.sampled_from([0, 0, 1, 5, 60]), st.sampled_from([1, 2, 9, 10, 11, 50, 99, 100])),
-                 min_size=1, max_size=40),
-        st.sampled_from([PER_TOKEN, FLAT, profile(1, 1)]),
-    )  # fmt: skip
-    def test_each_unit_has_the_oldest_row_that_waits(self, drawn: list[tuple[int, int]], times: Profile) -> None:
-        """So a row starts at the latest after as many units as there were rows before it."""
-        arrived = list(accumulate(gap * MS for gap, _ in drawn))
-        requests = [Request(at, length=length) for at, (_, length) in zip(arrived, drawn, strict=True)]
-        ran = drive(make_device(LARGEST), program(times), requests)
-        assert all(latency > 0 for latency in ran.latency)  # all have ended
-        left = list(range(len(requests)))
-        for unit in ran.units:
-            assert unit.rows[0].call.id == left[0]
-            for row in unit.rows:
-                left.remove(row.call.id)
-        assert not left
-
-
 class TestChoice:
     def test_windows_hold_the_first_row(self) -> None:
         lengths = list(range(1, 64))
         sums = [0, *accumulate(lengths)]
-        for place in (0, 1, 31, 61, 62):
-            for size in (1, 2, 8, 32, 63):
-                windows = by_length._windows(lengths, sums, place, size)
-                assert windows
-                assert all(first <= place < first + size <= 63 for first in windows)
+        for place, size in product((0, 1, 31, 61, 62), (1, 2, 8, 32, 63)):
+            windows = by_length._windows(lengths, sums, place, size)
+            assert windows
+            assert all(first <= place < first + size <= 63 for first in windows)
 
     @full
     @pytest.mark.parametrize("load", [0.3, 0.9])
@@ -152,16 +126,9 @@ def cases() -> Iterator[tuple[tuple[int, ...], int, int]]:
 def chosen(lengths: tuple[int, ...], joiners: int, steps: int, time: Curve) -> bool:
     left = min(lengths)
     stay = [length - left for length in lengths if length > left]
+    ending = len(lengths) - len(stay)
     return Adaptive().joins(
-        JoinOffer(
-            left=left,
-            ending=len(lengths) - len(stay),
-            stay=stay,
-            joiners=joiners,
-            steps=steps,
-            time=time,
-            boundary_ns=0,
-        )
+        JoinOffer(left=left, ending=ending, stay=stay, joiners=joiners, steps=steps, time=time, boundary_ns=0)
     )
 
 

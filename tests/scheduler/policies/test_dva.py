@@ -10,8 +10,8 @@ from tiers import repeatable
 from app.scheduler.policies.dva import part_of
 from app.scheduler.types import DeviceSpec, Operation, Profile, Stage
 
+from ..driven import Ran, Request, drive
 from ..world import Arrival, Trace, World, make_device, make_program
-from .drive import Ran, Request, drive
 
 T = 8_000
 WHOLE = Profile((4 * T,) * 4)
@@ -46,9 +46,7 @@ def ends(policy: str, workers: int, arrivals: tuple[Arrival, ...], *, multi_step
 @pytest.mark.parametrize("policy", ["dva_input", "dva_operator", "dva_load"])
 @repeatable(15)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.sampled_from([4, 9])), min_size=1, max_size=12))
-def test_workers_that_pass_boundaries_by_themselves_change_nothing(
-    policy: str, workers: int, requests: list[tuple[int, int]]
-) -> None:
+def test_workers_that_pass_boundaries_by_themselves_change_nothing(policy, workers, requests) -> None:
     """What the simulator shows, which runs units of one stage, is what a CPU does, whose units run several."""
     arrivals = tuple(Arrival(at=at * 17 + number, lengths=(length,)) for number, (at, length) in enumerate(requests))
     stage_by_stage, by_itself = (ends(policy, workers, arrivals, multi_step=multi_step) for multi_step in (False, True))

@@ -78,17 +78,6 @@ def test_workers_of_the_paper_are_enough_for_every_number_of_rows() -> None:
     assert sums == set(range(1, LARGEST + 1))
 
 
-@pytest.mark.parametrize("ready", range(LARGEST, 0, -1))
-def test_all_idle_leaves_no_remainder(ready: int) -> None:
-    """S2, E4: the binary digits of R, largest first; 32 is one more than the digits give, so both single workers run.
-    Rows keep the order of arrival through the units, and no unit is padded."""
-    step = arrive(ebird(), ready)
-    digits = [1 << bit for bit in reversed(range(5)) if ready & (1 << bit)]
-    assert sizes(step) == (digits if ready < LARGEST else [16, 8, 4, 2, 1, 1])
-    assert [call for unit in step.start for call in calls_of(unit)] == list(range(1, ready + 1))
-    assert all(len(unit.rows) == unit.size for unit in step.start)
-
-
 def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     """S1: R = 3 and {8, 16} idle. Nothing is padded; the worker of 2 takes two when it returns, then a single one."""
     scheduler = ebird()
@@ -107,7 +96,7 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
 
 @CI
 @given(
-    st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=7),
+    st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=7) | st.just(list(WORKERS[1:])),
     st.integers(1, 40),
     st.one_of(st.just(1 << 30), st.integers(1, 40)),
 )
@@ -116,6 +105,8 @@ def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max
     step = arrive(scheduler, ready)
     assert sizes(step) == algorithm_1(ready, max_alive, [1, *others])
     assert scheduler._ledger.alive == sum(sizes(step)) <= max_alive
+    assert [call for unit in step.start for call in calls_of(unit)] == list(range(1, sum(sizes(step)) + 1)), "in order"
+    assert all(len(unit.rows) == unit.size for unit in step.start), "none is padded"
 
 
 def test_ebird_shares_a_device_with_no_other_policy() -> None:

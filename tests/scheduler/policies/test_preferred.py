@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -10,12 +12,11 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.base import cut_rows
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Operation, Outcome, Profile, Stage, Step, Unit
+from app.scheduler.types import Formed, Operation, Profile, Stage
 
-from ..driven import calls_of
+from ..driven import Ran, Request, calls_of, drive, feed, finish, scheduler_of
 from ..views import estimates_of, offer_of
 from ..world import make_call, make_device, make_program
-from .drive import Ran, Request, drive
 
 # Khan et al. point by point: K1 to K4 and the traps, through the scheduler; then the policy by itself.
 
@@ -26,107 +27,56 @@ CURVE = linear(3, 0.35, LARGEST).batch_ns
 FOREVER = 1 << 60
 
 
-class Server:
-    """One worker under the preset, and the number of the next call."""
-
-    def __init__(self, max_delay_ns: int = FOREVER, max_batch: int = LARGEST) -> None:
-        self.scheduler = Scheduler(make_device(LARGEST))
-        self.scheduler.add_program(
-            make_program(
-                batch_ns=CURVE[:max_batch], policy="preferred", max_batch=max_batch, max_queue=1 << 20,
-                max_delay_ns=max_delay_ns,
-            ),
-            0,
-        )  # fmt: skip
-        self.calls = 0
-
-    def arrive(self, rows: int, now: int) -> Step:
-        for _ in range(rows):
-            self.calls += 1
-            self.scheduler.submit(make_call(self.calls, arrived=now), now)
-        return self.scheduler.step(now)
-
-    def finish(self, unit: Unit, now: int) -> Step:
-        self.scheduler.finished(Outcome(unit.id, None, CURVE[unit.size - 1]), now)
-        return self.scheduler.step(now)
-
-    def drain(self, step: Step, now: int) -> list[int]:
-        """Finish unit after unit; their sizes."""
-        sizes = []
-        while step.start:
-            (unit,) = step.start
-            sizes.append(unit.size)
-            step = self.finish(unit, now)
-        return sizes
-
-    def window(self, rows: int, seconds: float = 1.0, begin: int = 0) -> int:
-        """So many rows come in a window, and are refused; the preferred size after its tick."""
-        self.scheduler.refused(1, rows, begin)
-        self.scheduler.tick(begin + round(seconds * S))
-        return self.scheduler.states[1].estimates.preferred
+def preferring(curve: Sequence[int] = CURVE, **options: Any) -> Scheduler:
+    """One worker under the preset."""
+    options = {"max_delay_ns": FOREVER, "max_queue": 1 << 20, "max_batch": len(curve), **options}
+    return scheduler_of(make_program(batch_ns=curve, policy="preferred", **options), device=make_device(len(curve)))
 
 
-class TestMonitor:
-    def test_preferred_size_is_two_from_the_start(self) -> None:
-        """K3: the monitor scans before it sleeps, when nothing has arrived: so the first window's rows go in pairs."""
-        server = Server()
-        assert server.scheduler.states[1].estimates.preferred == 2
-        step = server.arrive(4, 0)
-        assert server.drain(step, 1) == [2, 2]
-
-    def test_line_and_not_the_table_is_scanned(self) -> None:
-        """K2: three rows take longer than four here; the line through 5, 10, 15 and 10 ms knows nothing of it.
-
-        Slope 2 ms a row and 5 ms at none, so 2 rows take 9 ms, 3 take 11, 4 take 13.
-        """
-        scheduler = Scheduler(make_device(4))
-        times = (5 * MS, 10 * MS, 15 * MS, 10 * MS)
-        scheduler.add_program(make_program(batch_ns=times, policy="preferred", max_batch=4, max_queue=1 << 20), 0)
-        line = scheduler.states[1].estimates.line
-        assert (line.alpha, line.beta) == pytest.approx((5 * MS, 2 * MS))
-        for ident in range(250):  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
-            scheduler.submit(make_call(ident), 0)
-        scheduler.tick(S)
-        assert scheduler.states[1].estimates.preferred == 3
+def arrive(scheduler: Scheduler, *idents: int, now: int) -> list[list[int]]:
+    """The calls of the units that start when these come."""
+    return [calls_of(unit) for unit in feed(scheduler, *(make_call(n, arrived=now) for n in idents), now=now).start]
 
 
-class TestDispatcher:
-    def test_exactly_the_preferred_size_leaves(self) -> None:
-        """K4: gather, dispatch, repeat."""
-        server = Server()
-        server.window(600)
-        assert server.arrive(1, S).start == []
-        assert server.arrive(1, S + 1).start == []
-        (unit,) = server.arrive(1, S + 2).start
-        assert (len(unit.rows), unit.size, unit.reason) == (3, 3, "table")
-        assert server.arrive(2, S + 3).start == []
-        assert server.finish(unit, S + 4 * MS).start == []  # the device is free, two rows wait
-        (unit,) = server.arrive(1, S + 5 * MS).start
-        assert unit.size == 3
+def test_lone_request_waits_for_ever_without_a_bound() -> None:
+    """K3: the monitor scans before it sleeps, when nothing has arrived: so the first window's rows go in pairs.
 
-    def test_lone_request_waits_for_ever_without_a_bound(self) -> None:
-        """The letter: no timer is asked for before the end of the bound, here years away."""
-        server = Server(max_delay_ns=FOREVER)
-        server.window(0)
-        step = server.arrive(1, S)
-        assert (step.start, step.wake_at) == ([], S + FOREVER)
-        for now in (S + MS, 60 * S, 3_600 * S):
-            assert server.scheduler.step(now).start == []
-        assert [calls_of(unit) for unit in server.arrive(1, 3_601 * S).start] == [[1, 2]]
+    The letter: no timer is asked for before the end of the bound, here years away."""
+    scheduler = preferring()
+    step = feed(scheduler, make_call(1, arrived=S), now=S)
+    assert (step.start, step.wake_at) == ([], S + FOREVER)
+    for now in (S + MS, 60 * S, 3_600 * S):
+        assert scheduler.step(now).start == []
+    assert arrive(scheduler, 2, 3, 4, now=3_601 * S) == [[1, 2]]
+    (unit,) = scheduler.running
+    assert [calls_of(unit) for unit in finish(scheduler, unit, 3_602 * S).start] == [[3, 4]]
 
-    def test_rows_behind_the_first_stage_wait_for_nobody(self) -> None:
-        """The size is that of the first stage; later ones take what stands there."""
-        stages = (Stage(make_program(batch_ns=CURVE).stages[0].profile), Stage())
-        scheduler = Scheduler(make_device(LARGEST))
-        scheduler.add_program(make_program(stages=stages, policy="preferred", max_delay_ns=FOREVER), 0)
-        for ident in (1, 2):
-            scheduler.submit(make_call(ident), 0)
-        (unit,) = scheduler.step(0).start
-        assert unit.size == 2
-        scheduler.cancel(2, S)
-        scheduler.finished(Outcome(unit.id), S)
-        (unit,) = scheduler.step(S).start
-        assert (unit.stage, unit.size) == (1, 1)
+
+def test_exactly_the_preferred_size_leaves() -> None:
+    """K4: gather, dispatch, repeat."""
+    scheduler = preferring()
+    scheduler.refused(1, 600, 0)
+    scheduler.tick(S)
+    assert arrive(scheduler, 1, 2, now=S) == []
+    assert arrive(scheduler, 3, now=S + 2) == [[1, 2, 3]]
+    (unit,) = scheduler.running
+    assert (unit.size, unit.reason) == (3, "table")
+    assert arrive(scheduler, 4, 5, now=S + 3) == []
+    assert finish(scheduler, unit, S + 4 * MS).start == []  # the device is free, two rows wait
+    assert arrive(scheduler, 6, now=S + 5 * MS) == [[4, 5, 6]]
+
+
+def test_line_and_not_the_table_is_scanned() -> None:
+    """K2: three rows take longer than four here; the line through 5, 10, 15 and 10 ms knows nothing of it.
+
+    Slope 2 ms a row and 5 ms at none, so 2 rows take 9 ms, 3 take 11, 4 take 13.
+    """
+    scheduler = preferring((5 * MS, 10 * MS, 15 * MS, 10 * MS))
+    line = scheduler.states[1].estimates.line
+    assert (line.alpha, line.beta) == pytest.approx((5 * MS, 2 * MS))
+    scheduler.refused(1, 250, 0)  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
+    scheduler.tick(S)
+    assert scheduler.states[1].estimates.preferred == 3
 
 
 @pytest.mark.parametrize(
